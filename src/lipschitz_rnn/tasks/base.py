@@ -1,0 +1,171 @@
+"""What every task is: splits, shapes, loss and metric behind one small interface.
+
+A task gives batches and judges outputs; it knows nothing of models, optimisers or epochs. Sequences are time-major.
+Where several networks train side by side, every tensor may carry a leading member axis S: the shapes below then read
+(S, T, B, p), (S, B) and so on, and `loss` and `measure` return one value per member.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import torch
+from torch import Tensor
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+Generators = torch.Generator | Sequence[torch.Generator] | None
+
+
+class DataError(RuntimeError):
+    """A data file is missing, damaged or of the wrong kind. The message names the file, what was expected, the fix."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a task is scored. Sums and weights of `Task.measure` are added over batches; `finish` turns sum / weight
+    into the reported number. With `percent` the number is a fraction in [0, 1] that is shown times 100."""
+
+    name: Literal["accuracy", "bits", "perplexity", "mse"]
+    higher_is_better: bool = False
+    percent: bool = False
+
+    def finish(self, mean: float) -> float:
+        if self.name == "perplexity":
+            # exp overflows beyond 709.78, where the perplexity of a diverged network is infinite for every purpose.
+            return math.exp(mean) if mean < 709.0 else (math.inf if not math.isnan(mean) else math.nan)
+        return mean / math.log(2.0) if self.name == "bits" else mean
+
+
+ACCURACY = Metric("accuracy", higher_is_better=True, percent=True)
+BITS = Metric("bits")
+PERPLEXITY = Metric("perplexity")
+MSE = Metric("mse")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch. `lengths` holds the valid steps of each sequence; None means that all of them are valid."""
+
+    inputs: Tensor  # (T, B, p) floating, or (T, B) int64 tokens
+    targets: Tensor  # (B,) classes | (T, B, q) values | (T, B) tokens | (B, q) values
+    lengths: Tensor | None = None  # (B,) int64
+
+    def to(self, device: torch.device | str) -> Batch:
+        lengths = None if self.lengths is None else self.lengths.to(device)
+        return Batch(self.inputs.to(device), self.targets.to(device), lengths)
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """The facts about a task that hold before any data is read; the sizes and shapes are those of its defaults."""
+
+    name: str
+    summary: str
+    input_size: int
+    output_size: int
+    sequence_length: int
+    readout: Literal["last", "all"]
+    metric: Metric
+    sizes: Mapping[str, int | None]  # None: known only once the user's own data is read
+    source: str
+    licence: str
+    vocabulary: int | None = None
+    stateful: bool = False
+
+
+_SHAPE_FACTS = ("input_size", "output_size", "sequence_length", "vocabulary")  # options may change these
+
+
+class Task(ABC):
+    """A sequence problem with its splits ("train", "validation", "test"), loss and metric.
+
+    Subclasses set the class attribute `info`, take their options as keyword-only arguments, and put every tensor that
+    must follow `to(device)` into `self._data`.
+    """
+
+    info: ClassVar[TaskInfo]
+
+    def __init__(self, options: Mapping[str, Any], **differing: Any) -> None:
+        """`options`: as given by the user, for the record. `differing`: shape facts that deviate from `info`."""
+        facts = {key: differing.get(key, getattr(self.info, key)) for key in _SHAPE_FACTS}
+        self.name: str = self.info.name
+        self.input_size: int = facts["input_size"]
+        self.output_size: int = facts["output_size"]
+        self.sequence_length: int = facts["sequence_length"]
+        self.vocabulary: int | None = facts["vocabulary"]
+        self.readout: Literal["last", "all"] = self.info.readout
+        self.metric: Metric = self.info.metric
+        self.stateful: bool = self.info.stateful
+        self.options = dict(options)
+        self.device = torch.device("cpu")
+        self._data: dict[str, Tensor] = {}
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the data to `device`, in place like a module, and return the task."""
+        self.device = torch.device(device)
+        self._data = {key: value.to(self.device) for key, value in self._data.items()}
+        return self
+
+    @abstractmethod
+    def size(self, split: Split) -> int:
+        """Samples in `split`; for stateful tasks the number of consecutive windows."""
+
+    @abstractmethod
+    def batch(self, split: Split, indices: Tensor, generator: Generators = None) -> Batch:
+        """The samples `indices`, (B,) int64, or (S, B) for S members at once, as a batch on the task's device.
+
+        `generator` feeds augmentation and noise in training: one, or a sequence of S when indices are (S, B).
+        Without it the batch depends on the indices alone. Stateful tasks take a single window number.
+        """
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Mean loss, differentiable and free of data-dependent shapes. outputs: (B, q), or (T, B, q) for "all"."""
+
+    @abstractmethod
+    def measure(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(sum, weight), to be added over batches: the metric is `metric.finish(sum / weight)`."""
+
+    def describe(self) -> dict[str, Any]:
+        """Counts, shapes, options and source, as plain values for listings and for a run's configuration."""
+        facts = asdict(self.info)
+        facts.update(
+            {key: getattr(self, key) for key in ("input_size", "output_size", "sequence_length", "vocabulary")}
+        )
+        facts["sizes"] = {split: self.size(split) for split in SPLITS}
+        facts["options"] = dict(self.options)
+        return facts
+
+    @classmethod
+    def option_defaults(cls) -> dict[str, Any]:
+        """The task's own options with their defaults, in the order of its signature."""
+        parameters = inspect.signature(cls).parameters.values()
+        keyword_only = (p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "offline")
+        return {p.name: p.default for p in keyword_only}
+
+
+def check_split(split: str) -> Split:
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}; it must be one of {', '.join(map(repr, SPLITS))}")
+    return split
+
+
+def check_choice(name: str, value: object, allowed: Sequence[object]) -> None:
+    """Raise a ValueError that lists the allowed values of an option."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}")
+
+
+def check_count(name: str, value: object, minimum: int = 1, maximum: int | None = None) -> None:
+    """Raise unless `value` is an integer in [minimum, maximum]."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); it must be an integer")
+    if value < minimum or (maximum is not None and value > maximum):
+        limit = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
+        raise ValueError(f"{name} is {value}; it must be {limit}")

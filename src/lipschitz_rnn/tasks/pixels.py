@@ -1,0 +1,94 @@
+"""Images read as sequences of pixels, kept as bytes on the device and cut into batches there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.tasks.base import ACCURACY, Batch, Generators, Split, TaskInfo, check_split
+from lipschitz_rnn.tasks.objectives import Classification
+
+
+def shuffled(count: int, seed: int = 1234) -> np.ndarray:
+    """The permutation by which validation samples are chosen, as in the paper's code: NumPy's frozen RandomState."""
+    return np.random.RandomState(seed).permutation(count)
+
+
+def device_indices(indices: Tensor, device: torch.device) -> Tensor:
+    """Check the shape (B,) or (S, B) and bring the indices to the data."""
+    if indices.dim() not in (1, 2) or indices.dtype != torch.int64:
+        raise ValueError(
+            f"indices have shape {tuple(indices.shape)} and type {indices.dtype}; they must be int64 of shape (B,), "
+            "or (S, B) for S members at once"
+        )
+    return indices.to(device, non_blocking=True)
+
+
+class PixelTask(Classification):
+    """Bytes (n, T, p) and labels (n,) per split; a batch is a gather, a transpose and one multiplication.
+
+    Inputs are `bytes * scale`, (T, B, p). `batch` reads nothing back to the host: a CUDA graph can capture it.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        sequences: Mapping[Split, tuple[Tensor, Tensor]],
+        scale: float,
+    ) -> None:
+        pixels = sequences["train"][0]
+        super().__init__(options, sequence_length=pixels.shape[1], input_size=pixels.shape[2])
+        self.scale = scale
+        for split, (values, labels) in sequences.items():
+            self._data[f"{split}.pixels"] = values.contiguous()
+            self._data[f"{split}.labels"] = labels
+
+    def size(self, split: Split) -> int:
+        return len(self._data[f"{check_split(split)}.labels"])
+
+    def batch(self, split: Split, indices: Tensor, generator: Generators = None) -> Batch:
+        indices = device_indices(indices, self.device)
+        labels = self._data[f"{check_split(split)}.labels"][indices]
+        pixels = self._data[f"{split}.pixels"][indices].transpose(-3, -2)
+        return Batch(pixels.to(torch.float32, memory_format=torch.contiguous_format) * self.scale, labels)
+
+
+class Digits(PixelTask):
+    """scikit-learn's bundled 8 × 8 handwritten digits, pixel by pixel: 64 steps of one value in [0, 1]."""
+
+    info = TaskInfo(
+        name="digits",
+        summary="8 × 8 handwritten digits, one pixel a step; needs no download",
+        input_size=1,
+        output_size=10,
+        sequence_length=64,
+        readout="last",
+        metric=ACCURACY,
+        sizes={"train": 1257, "validation": 180, "test": 360},
+        source="scikit-learn's copy of the UCI optical recognition of handwritten digits (test part)",
+        licence="CC BY 4.0 (UCI), bundled with scikit-learn (BSD-3)",
+    )
+
+    def __init__(self, root: str | None = None, *, offline: bool = False) -> None:
+        try:
+            from sklearn.datasets import load_digits
+        except ImportError as error:
+            raise ImportError(
+                'the task "digits" reads scikit-learn\'s bundled images, and scikit-learn is not installed; '
+                'install it with: pip install "lipschitz-rnn[experiments]"'
+            ) from error
+        images, labels = load_digits(return_X_y=True)
+        order = shuffled(len(labels))
+        pixels = torch.from_numpy(images.astype(np.uint8)[order]).unsqueeze(-1)
+        classes = torch.from_numpy(labels.astype(np.int64)[order])
+        sequences: dict[Split, tuple[Tensor, Tensor]] = {}
+        start = 0
+        for split in ("test", "validation", "train"):
+            stop = start + (self.info.sizes[split] or 0)
+            sequences[split] = pixels[start:stop], classes[start:stop]
+            start = stop
+        super().__init__({}, sequences, scale=1.0 / 16.0)

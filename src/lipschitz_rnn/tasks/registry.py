@@ -1,0 +1,45 @@
+"""Names of the tasks, and the one way to build them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+from lipschitz_rnn.tasks.base import Task
+from lipschitz_rnn.tasks.pixels import Digits
+
+_TASKS: dict[str, type[Task]] = {task.info.name: task for task in (Digits,)}
+
+
+def available() -> tuple[str, ...]:
+    """The names that `load` and `info` take."""
+    return tuple(_TASKS)
+
+
+def _find(name: str) -> type[Task]:
+    if name not in _TASKS:
+        raise ValueError(f"there is no task {name!r}; the tasks are {', '.join(_TASKS)}")
+    return _TASKS[name]
+
+
+def info(name: str) -> dict[str, Any]:
+    """What is known about a task without reading its data: the keys of `Task.describe`, at the default options."""
+    task = _find(name)
+    return asdict(task.info) | {"options": task.option_defaults()}
+
+
+def load(name: str, root: str | os.PathLike[str] | None = None, *, offline: bool = False, **options: Any) -> Task:
+    """Build the task `name`.
+
+    Data files are looked for in `root`, then in the folder named by LIPSCHITZ_RNN_DATA, then in the user's cache;
+    public ones that are nowhere are downloaded into the cache unless `offline`. Raises `DataError` when a file is
+    missing, damaged or of the wrong kind, and ValueError or TypeError for an unknown name or a wrong option.
+    """
+    task = _find(name)
+    allowed = task.option_defaults()
+    unknown = [key for key in options if key not in allowed]
+    if unknown:
+        offered = ", ".join(allowed) or "none"
+        raise ValueError(f"task {name!r} has no option {unknown[0]!r}; its options are: {offered}")
+    return task(None if root is None else os.fspath(root), offline=offline, **options)  # type: ignore[call-arg, arg-type]
