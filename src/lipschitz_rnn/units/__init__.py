@@ -1,0 +1,6 @@
+"""Recurrent units: the Lipschitz unit and those it is compared with, behind the call of `torch.nn.RNN`."""
+
+from lipschitz_rnn.units.registry import UnitInfo as UnitInfo
+from lipschitz_rnn.units.registry import available as available
+from lipschitz_rnn.units.registry import build as build
+from lipschitz_rnn.units.registry import info as info

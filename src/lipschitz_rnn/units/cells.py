@@ -1,0 +1,137 @@
+"""A cell is one layer's parameters and one step; `CellStack` makes a unit of it. The only loop over time is here."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lipschitz_rnn.units.base import Recurrent, State
+
+
+class Cell(nn.Module, ABC):
+    """One layer in one direction: h⁺ = step(input, h). States are tuples, (h,) for most cells.
+
+    What does not depend on h is done once: `project` for the whole sequence, `weights` (exponentials, inverses,
+    ...) once per forward. Parameters are real; complex matrices are put together from real parts, so that
+    `.double()`, optimisers and parameter counts mean what they say.
+    """
+
+    input: nn.Linear
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.output_size = hidden_size
+
+    def state_sizes(self) -> tuple[int, ...]:
+        return (self.hidden_size,)
+
+    def initial_state(self, batch: int, inputs: Tensor) -> State:
+        """The state before the first step, zero unless a unit learns it: (B, width) each."""
+        return tuple(inputs.new_zeros(batch, width) for width in self.state_sizes())
+
+    def project(self, x: Tensor) -> Tensor:
+        """U x + b for all steps at once: (T, B, p) -> (T, B, ·)."""
+        return self.input(x)
+
+    @abstractmethod
+    def weights(self) -> Any:
+        """The hidden-to-hidden matrices under their constraint, handed to every step of one forward."""
+
+    def step(self, inputs: Tensor, state: State, weights: Any) -> State:
+        """One step; inputs is one time slice of `project`. The first state is what the cell gives out."""
+        raise NotImplementedError(f"{type(self).__name__} has its own scan")
+
+    def output(self, h: Tensor) -> Tensor:
+        """What is given out of the first state, for all steps at once: real, (T, B, output_size)."""
+        return h
+
+    def penalty(self) -> Tensor | None:
+        """The regulariser of the cell's paper, None where it has none."""
+        return None
+
+    def scan(self, inputs: Tensor, state: State, weights: Any, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """All steps: (T, B, ·) -> first states (T, B, N) and the last state. A finished sequence keeps its state."""
+        history = []
+        for t, now in enumerate(inputs.unbind(0)):
+            new = self.step(now, state, weights)
+            if lengths is not None:
+                running = (t < lengths).unsqueeze(-1)
+                new = tuple(torch.where(running, after, before) for after, before in zip(new, state, strict=True))
+            state = new
+            history.append(state[0])
+        return torch.stack(history), state
+
+    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """(T, B, p) -> outputs (T, B, output_size), zero past the end of a sequence, and the last state."""
+        padding = None
+        if lengths is not None:
+            padding = (torch.arange(len(x), device=x.device).unsqueeze(-1) >= lengths).unsqueeze(-1)
+            x = x.masked_fill(padding, 0.0)  # so that not even NaN in the padding reaches a gradient
+        if state is None:
+            state = self.initial_state(x.shape[1], x)
+        states, last = self.scan(self.project(x), state, self.weights(), lengths)
+        output = self.output(states)
+        return output if padding is None else output.masked_fill(padding, 0.0), last
+
+
+class CellStack(Recurrent):
+    """Cells of one kind as a recurrent unit: layers on top of each other, both directions, dropout in between."""
+
+    def __init__(
+        self,
+        cell: type[Cell],
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, batch_first, dropout, bidirectional)
+        self.cells = nn.ModuleList()
+        width = input_size
+        for _ in range(num_layers):
+            layer = [cell(width, hidden_size, **options) for _ in range(self.num_directions)]
+            self.cells.extend(layer)
+            width = sum(direction.output_size for direction in layer)
+        self.output_size = width
+
+    def cell(self, layer: int = 0, direction: int = 0) -> Cell:
+        found = self.cells[layer * self.num_directions + direction]
+        assert isinstance(found, Cell)
+        return found
+
+    def state_sizes(self) -> tuple[int, ...]:
+        return self.cell().state_sizes()
+
+    def penalty(self) -> Tensor:
+        terms = [self.cell(layer, d).penalty() for layer in range(self.num_layers) for d in range(self.num_directions)]
+        return sum((term for term in terms if term is not None), super().penalty())
+
+    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        last: list[State] = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for direction in range(self.num_directions):
+                start = None if state is None else tuple(part[len(last)] for part in state)
+                forward_in_time = reverse(x, lengths) if direction else x
+                output, end = self.cell(layer, direction).run(forward_in_time, start, lengths)
+                outputs.append(reverse(output, lengths) if direction else output)
+                last.append(end)
+            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+            if self.dropout and layer < self.num_layers - 1:
+                x = F.dropout(x, self.dropout, self.training)
+        return x, tuple(torch.stack(parts) for parts in zip(*last, strict=True))
+
+
+def reverse(sequence: Tensor, lengths: Tensor | None) -> Tensor:
+    """(T, B, n) backwards in time; each sequence within its own length, the padding stays behind."""
+    if lengths is None:
+        return sequence.flip(0)
+    steps = torch.arange(len(sequence), device=sequence.device).unsqueeze(-1)
+    source = torch.where(steps < lengths, lengths - 1 - steps, steps)
+    return sequence.gather(0, source.unsqueeze(-1).expand(sequence.shape))

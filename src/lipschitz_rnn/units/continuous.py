@@ -1,0 +1,140 @@
+"""Units that integrate h' = σ(W h + U x + b): neural ODE, residual, antisymmetric. They run on `lipschitz_scan`."""
+
+import math
+from abc import abstractmethod
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from lipschitz_rnn.ops import lipschitz_scan
+from lipschitz_rnn.units.base import State
+from lipschitz_rnn.units.cells import Cell
+from lipschitz_rnn.units.matrices import skew, triangle_size
+
+
+class ContinuousCell(Cell):
+    """h' = σ(W h + U x + b) over one step of length `step_size`: the Lipschitz unit without its linear term."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        step_size: float = 0.03,
+        integrator: str = "euler",
+        nonlinearity: str = "tanh",
+        backend: str = "auto",
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        if not step_size > 0.0:
+            raise ValueError(f"step_size must be positive, got {step_size!r}")
+        self.step_size, self.integrator, self.nonlinearity, self.backend = step_size, integrator, nonlinearity, backend
+        self.input = nn.Linear(input_size, hidden_size)
+
+    @abstractmethod
+    def weights(self) -> Tensor:
+        """W: (N, N)."""
+
+    def project(self, x: Tensor) -> Tensor:
+        """x itself: the scan forms U x + b on the way, where that saves memory."""
+        return x
+
+    def scan(self, inputs: Tensor, state: State, weights: Tensor, lengths: Tensor | None) -> tuple[Tensor, State]:
+        states, last = lipschitz_scan(
+            inputs,
+            torch.zeros_like(weights),
+            weights,
+            state[0],
+            step_size=self.step_size,
+            alpha=0.0,
+            integrator=self.integrator,
+            nonlinearity=self.nonlinearity,
+            lengths=lengths,
+            backend=self.backend,
+            input_weight=self.input.weight,
+            bias=self.input.bias,
+        )
+        return cast(Tensor, states), (last,)
+
+    def extra_repr(self) -> str:
+        return f"step_size={self.step_size}, integrator={self.integrator!r}, nonlinearity={self.nonlinearity!r}"
+
+
+class NeuralODECell(ContinuousCell):
+    """h' = tanh(W h + U x + b), Euler: h⁺ = h + ε tanh(W h + U x + b).
+
+    The neural ODE of the Lipschitz paper's robustness study, after Rubanova, Chen, Duvenaud, "Latent ordinary
+    differential equations for irregularly-sampled time series", NeurIPS 2019. W ~ N(0, (init_scale / N)²), as the
+    Lipschitz unit beside which it is studied. Parameters N² + N p + N.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, *, init_scale: float = 0.1, **options: object) -> None:
+        super().__init__(input_size, hidden_size, **options)  # type: ignore[arg-type]
+        self.hidden = nn.Parameter(torch.empty(hidden_size, hidden_size).normal_(0.0, init_scale / hidden_size))
+
+    def weights(self) -> Tensor:
+        return self.hidden
+
+
+class ResidualCell(NeuralODECell):
+    """h⁺ = h + ε σ(W h + U x + b): a residual block shared over time, with a full step (ε = 1) unless told otherwise.
+
+    After He et al., "Deep residual learning", CVPR 2016, and Yue, Fu, Liang, "Residual recurrent neural networks for
+    learning sequential representations", Information 9, 2018. In the Lipschitz paper's code this unit carries the
+    step ε too, and is then the Euler neural ODE. Parameters N² + N p + N.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        step_size: float = 1.0,
+        init_scale: float = 0.1,
+        nonlinearity: str = "tanh",
+        backend: str = "auto",
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            init_scale=init_scale,
+            step_size=step_size,
+            nonlinearity=nonlinearity,
+            backend=backend,
+        )
+
+
+def chang_initialisation(cell: Cell, triangle: Tensor, sigma: float) -> None:
+    """Of the antisymmetric units' paper: W ~ N(0, σ²/N) below the diagonal, U ~ N(0, 1/p), biases zero."""
+    nn.init.normal_(triangle, std=sigma / math.sqrt(cell.hidden_size))
+    nn.init.normal_(cell.input.weight, std=1.0 / math.sqrt(cell.input_size))
+    nn.init.zeros_(cell.input.bias)
+
+
+class AntisymmetricCell(ContinuousCell):
+    """h⁺ = h + ε tanh((K − γI) h + U x + b) with K = −Kᵀ exactly.
+
+    Chang, Chen, Haber, Chi, "AntisymmetricRNN: a dynamical system view on recurrent neural networks", ICLR 2019.
+    Its initialisation: W ~ N(0, σ²/N), U ~ N(0, 1/p), b = 0, with σ (`init_scale`) tuned among 0, 1, 2, 4, 8, 16.
+    Only the triangle is stored, as in the paper: N(N−1)/2 + N p + N parameters (N = 128 with its head: 10K).
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        gamma: float = 0.001,
+        init_scale: float = 1.0,
+        step_size: float = 0.01,
+        **options: object,
+    ) -> None:
+        super().__init__(input_size, hidden_size, step_size=step_size, **options)  # type: ignore[arg-type]
+        self.gamma = gamma
+        self.triangle = nn.Parameter(torch.empty(triangle_size(hidden_size)))
+        chang_initialisation(self, self.triangle, init_scale)
+
+    def weights(self) -> Tensor:
+        damping = torch.eye(self.hidden_size, dtype=self.triangle.dtype, device=self.triangle.device)
+        return skew(self.triangle, self.hidden_size) - self.gamma * damping

@@ -1,0 +1,96 @@
+"""PyTorch's own units behind the same call: rnn, lstm, gru, and rnn with an orthogonal start."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from lipschitz_rnn.units.base import Recurrent, State
+
+
+class LibraryUnit(Recurrent):
+    """A `torch.nn` recurrent module (cuDNN on a GPU). cuDNN's kernels have no rule for `vmap`: no ensembles."""
+
+    module: Callable[..., nn.RNNBase]
+    states = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        bias: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, batch_first, dropout, bidirectional)
+        self.inner = self.module(
+            input_size, hidden_size, num_layers, bias=bias, dropout=dropout, bidirectional=bidirectional, **options
+        )
+
+    def state_sizes(self) -> tuple[int, ...]:
+        return (self.hidden_size,) * self.states
+
+    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        start: Any = state[0] if state is not None and self.states == 1 else state
+        if lengths is None:
+            output, last = self.inner(x, start)
+        else:
+            packed = pack_padded_sequence(x, lengths.cpu(), enforce_sorted=False)
+            packed_output, last = self.inner(packed, start)
+            output, _ = pad_packed_sequence(packed_output, total_length=len(x))
+        return output, last if self.states > 1 else (last,)
+
+
+class ElmanRNN(LibraryUnit):
+    """h⁺ = σ(W h + U x + b), `torch.nn.RNN` with its initialisation.
+
+    Elman, "Finding structure in time", Cognitive Science 14, 1990. Parameters N² + N p + 2N (two biases, as cuDNN).
+    """
+
+    module = nn.RNN
+
+    def __init__(
+        self, input_size: int, hidden_size: int, *layout: Any, nonlinearity: str = "tanh", **options: Any
+    ) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+        super().__init__(input_size, hidden_size, *layout, nonlinearity=nonlinearity, **options)
+
+
+class OrthogonalStartRNN(ElmanRNN):
+    """h⁺ = σ(W h + U x + b), W a random orthogonal matrix at the start and free afterwards.
+
+    Henaff, Szlam, LeCun, "Recurrent orthogonal networks and long-memory tasks", ICML 2016.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, *layout: Any, **options: Any) -> None:
+        super().__init__(input_size, hidden_size, *layout, **options)
+        for name, parameter in self.inner.named_parameters():
+            if name.startswith("weight_hh"):
+                nn.init.orthogonal_(parameter)
+            elif name.startswith("bias"):
+                nn.init.zeros_(parameter)
+
+
+class LSTM(LibraryUnit):
+    """i, f, o = sigmoid(W h + U x + b), g = tanh(…); c⁺ = f ⊙ c + i ⊙ g, h⁺ = o ⊙ tanh(c⁺): `torch.nn.LSTM`.
+
+    Hochreiter, Schmidhuber, "Long short-term memory", Neural Computation 9, 1997. Parameters 4(N² + N p + 2N).
+    """
+
+    module = nn.LSTM
+    states = 2
+
+
+class GRU(LibraryUnit):
+    """r, z = sigmoid(W h + U x + b), n = tanh(U x + r ⊙ (W h + b)), h⁺ = (1 − z) ⊙ n + z ⊙ h: `torch.nn.GRU`.
+
+    Cho et al., "Learning phrase representations using RNN encoder–decoder", EMNLP 2014. Parameters 3(N² + N p + 2N).
+    """
+
+    module = nn.GRU

@@ -1,0 +1,176 @@
+"""Every recurrent unit by name: where it comes from, what it computes, and how to build it."""
+
+import inspect
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+
+PACKAGE = "lipschitz_rnn.units"
+
+
+@dataclass(frozen=True)
+class UnitInfo:
+    """What the listing says of a unit. `source` is the module and class; it is imported when first used."""
+
+    name: str
+    paper: str
+    year: int
+    equation: str
+    constraint: str
+    source: str
+    ensembles: bool = True
+    """Whether S networks can be trained at once through `torch.func.vmap` over stacked parameters."""
+
+    def load(self) -> type[nn.Module]:
+        module, _, attribute = self.source.partition(":")
+        return getattr(import_module(f"{PACKAGE}.{module}"), attribute)
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers at N = 128 on pixel-by-pixel MNIST: the unit (p = 1) and its linear head of 10 classes."""
+        return count_parameters(self.name, hidden_size=128, input_size=1, classes=10)
+
+    def options(self) -> tuple[str, ...]:
+        """The keyword options that `build` takes for this unit."""
+        from lipschitz_rnn.units.cells import Cell, CellStack
+
+        kind = self.load()
+        names = [*_keywords(kind), *(_keywords(CellStack) if issubclass(kind, Cell) else ())]
+        return tuple(name for name in dict.fromkeys([*names, "device", "dtype"]) if name not in _POSITIONAL)
+
+
+_POSITIONAL = ("self", "cell", "input_size", "hidden_size")
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _keywords(kind: type) -> list[str]:
+    """Names that a constructor takes; a `**options` of its own hands on to the next class in line."""
+    names: list[str] = []
+    for base in kind.__mro__:
+        if "__init__" in vars(base):
+            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+            names += [parameter.name for parameter in parameters if parameter.kind in _NAMED]
+            if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+                break
+    return names
+
+
+UNITS = {
+    unit.name: unit
+    for unit in (
+        UnitInfo(
+            "rnn", "Elman, Cognitive Science", 1990, "h⁺ = tanh(W h + U x + b)", "none", "library:ElmanRNN", False
+        ),
+        UnitInfo(
+            "lstm",
+            "Hochreiter & Schmidhuber, Neural Computation",
+            1997,
+            "c⁺ = f ⊙ c + i ⊙ g, h⁺ = o ⊙ tanh(c⁺)",
+            "none",
+            "library:LSTM",
+            False,
+        ),
+        UnitInfo("gru", "Cho et al., EMNLP", 2014, "h⁺ = (1 − z) ⊙ n + z ⊙ h", "none", "library:GRU", ensembles=False),
+        UnitInfo(
+            "rnn-orth",
+            "Henaff et al., ICML",
+            2016,
+            "h⁺ = tanh(W h + U x + b), W orthogonal at the start",
+            "none (orthogonal start)",
+            "library:OrthogonalStartRNN",
+            False,
+        ),
+        UnitInfo(
+            "lipschitz",
+            "Erichson et al., ICLR",
+            2021,
+            "h' = A h + tanh(W h + U x + b)",
+            "A, W = (1−β)(M + Mᵀ) + β(M − Mᵀ) − γI",
+            "lipschitz:LipschitzRNN",
+        ),
+        UnitInfo(
+            "antisymmetric",
+            "Chang et al., ICLR",
+            2019,
+            "h⁺ = h + ε tanh((K − γI) h + U x + b)",
+            "K = −Kᵀ",
+            "continuous:AntisymmetricCell",
+        ),
+        UnitInfo(
+            "neural-ode",
+            "Rubanova et al., NeurIPS",
+            2019,
+            "h' = tanh(W h + U x + b)",
+            "none",
+            "continuous:NeuralODECell",
+        ),
+        UnitInfo(
+            "residual",
+            "He et al., CVPR",
+            2016,
+            "h⁺ = h + ε tanh(W h + U x + b), ε = 1",
+            "none",
+            "continuous:ResidualCell",
+        ),
+    )
+}
+
+
+def available() -> list[str]:
+    """Names of all units."""
+    return list(UNITS)
+
+
+def info(name: str) -> UnitInfo:
+    """What is known of one unit; a wrong name is answered with the right ones."""
+    if name not in UNITS:
+        close = get_close_matches(str(name), UNITS, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(f"no unit is called {name!r}{hint}; there are {', '.join(UNITS)}")
+    return UNITS[name]
+
+
+def build(
+    name: str,
+    input_size: int,
+    hidden_size: int,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    **options: Any,
+) -> nn.Module:
+    """A unit by name, with the call of `nn.RNN`: `output, h_n = unit(x, h_0=None, lengths=None)`.
+
+    All units take num_layers, batch_first, dropout, bidirectional, device and dtype; `info(name).options()` lists
+    the unit's own. `unit.output_size` is the width of its output (2N for units with a complex state).
+    """
+    from lipschitz_rnn.units.cells import Cell, CellStack
+
+    unit_info = info(name)
+    allowed = unit_info.options()
+    for option in options:
+        if option not in allowed:
+            raise TypeError(f"unit {name!r} has no option {option!r}; it has {', '.join(allowed)}")
+    kind = unit_info.load()
+    unit: nn.Module
+    if issubclass(kind, Cell):
+        unit = CellStack(kind, input_size, hidden_size, **options)
+    else:
+        unit = kind(input_size, hidden_size, **options)
+    if not hasattr(unit, "output_size"):
+        unit.output_size = hidden_size * (2 if options.get("bidirectional") else 1)  # type: ignore[assignment]
+    return unit.to(device=device, dtype=dtype)
+
+
+@cache
+def count_parameters(name: str, hidden_size: int, input_size: int = 1, classes: int = 0) -> int:
+    """Trainable numbers of a unit, and of a linear head with `classes` outputs (0: no head)."""
+    with torch.random.fork_rng(devices=[]):
+        unit = build(name, input_size, hidden_size)
+    head = classes * (int(unit.output_size) + 1)  # type: ignore[arg-type]
+    return sum(parameter.numel() for parameter in unit.parameters() if parameter.requires_grad) + head
