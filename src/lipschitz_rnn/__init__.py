@@ -1,3 +1,29 @@
-"""Lipschitz recurrent neural networks for PyTorch."""
+"""Lipschitz recurrent neural networks for PyTorch.
 
-from lipschitz_rnn._version import __version__ as __version__
+``ḣ = A h + tanh(W h + U x + b)``: a layer with the call of ``nn.RNN``, its stability theory, and the experiments of the
+paper by Erichson, Azencot, Queiruga, Hodgkinson and Mahoney (ICLR 2021).
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from lipschitz_rnn._version import __version__
+from lipschitz_rnn.ops import lipschitz_scan
+from lipschitz_rnn.units.lipschitz import LipschitzRNN, LipschitzRNNCell, SymmetricSkew
+
+_PACKAGES = ("robustness", "stability", "tasks", "training", "units")
+
+__all__ = ["LipschitzRNN", "LipschitzRNNCell", "SymmetricSkew", "__version__", "lipschitz_scan", *_PACKAGES]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Packages are imported when first used: a model in production needs none but the layer."""
+    if name in _PACKAGES:
+        return importlib.import_module(f"lipschitz_rnn.{name}")
+    raise AttributeError(f"module 'lipschitz_rnn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

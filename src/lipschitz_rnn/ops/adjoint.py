@@ -1,0 +1,69 @@
+"""The backward pass of the recurrence by hand, apart from the walk through time itself.
+
+With y = ∂L/∂h⁺ the adjoint of one explicit Runge–Kutta step is, over its stages from the last to the first,
+
+    κᵢ = ε (bᵢ y + Σⱼ>ᵢ aⱼᵢ ηⱼ),    dᵢ = κᵢ ⊙ σ′(zᵢ),    ηᵢ = αAᵀκᵢ + Wᵀdᵢ,    ∂L/∂h = y + Σᵢ ηᵢ,
+
+where zᵢ = W Hᵢ + u and Hᵢ is the state at which stage i is taken. The walk produces κ and d; what is here turns
+them into gradients by products over all steps at once:
+
+    ∂A = α Σ κᵢ Hᵢᵀ,    ∂W = Σ dᵢ Hᵢᵀ,    ∂u = Σ dᵢ.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.ops.problem import Problem
+
+
+def stage_states(
+    problem: Problem, previous: Tensor, activations: Tensor, steps: Tensor | float, *, all_slopes: bool = False
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The states Hᵢ of every stage and the slopes kᵢ = αA Hᵢ + sᵢ, for many steps in one product.
+
+    Nothing here depends on the step before, because the states and the values s of σ are known.
+
+    Args:
+        previous: (C, S, B, N), the state before each step.
+        activations: (C, stages, S, B, N), s at every stage.
+        steps: a number or (C, S, B, 1).
+        all_slopes: also the slopes that no later stage needs (the gradient of the step size does).
+    """
+    scheme, tableau = problem.scheme, problem.scheme.tableau
+    states: list[Tensor] = []
+    slopes: list[Tensor] = []
+    for i, row in enumerate(tableau.stages):
+        increment = _weighted_sum(row, slopes)
+        states.append(previous if increment is None else (previous + steps * increment).to(previous.dtype))
+        needed = all_slopes or any(len(later) > i and later[i] != 0.0 for later in tableau.stages)
+        slopes.append(scheme.alpha * (states[i] @ problem.A.mT) + activations[:, i] if needed else previous)
+    return states, slopes
+
+
+def step_gradient(problem: Problem, adjoint: Tensor, stage_adjoints: dict[int, Tensor], slopes: list[Tensor]) -> Tensor:
+    """∂L/∂ε of one step, (S, B): y·Σ bᵢkᵢ + Σⱼ ηⱼ·Σᵢ aⱼᵢkᵢ."""
+    tableau = problem.scheme.tableau
+    total = (adjoint * _weighted_sum(tableau.weights, slopes)).sum(-1)
+    for j, eta in stage_adjoints.items():
+        increment = _weighted_sum(tableau.stages[j], slopes)
+        if increment is not None:
+            total = total + (eta * increment).sum(-1)
+    return total
+
+
+def product_over_time(left: Tensor, right: Tensor) -> Tensor:
+    """Σ over steps and samples of left rightᵀ: (C, S, B, M), (C, S, B, N) → (S, M, N)."""
+    if left.dtype in (torch.bfloat16, torch.float16) and left.device.type == "cpu":
+        left, right = left.float(), right.float()  # the sum is long, and half-precision products are slow here
+    long_left, long_right = (x.transpose(0, 1).flatten(1, 2) for x in (left, right))
+    return torch.bmm(long_left.mT, long_right)
+
+
+def _weighted_sum(coefficients: tuple[float, ...], slopes: list[Tensor]) -> Tensor | None:
+    total: Tensor | None = None
+    for c, k in zip(coefficients, slopes, strict=False):
+        if c != 0.0:
+            total = c * k if total is None else total + c * k
+    return total

@@ -1,0 +1,112 @@
+"""Derivatives of the registered operator: the first by hand, every further one through the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.ops import reference
+from lipschitz_rnn.ops.problem import Problem, Scheme
+from lipschitz_rnn.ops.registration import TENSORS, scan, scan_backward
+
+
+class Scan(torch.autograd.Function):
+    """``lipschitz_rnn::scan`` with its backward. Takes the operator's arguments, returns its three results."""
+
+    generate_vmap_rule = True  # the operators inside have rules of their own
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return scan(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        states, _, activations = output
+        ctx.mark_non_differentiable(activations)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:TENSORS], states, activations)
+        ctx.scheme, ctx.backend = inputs[TENSORS : TENSORS + 4], inputs[-1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        grad_states, grad_last, _ = grads
+        needs = tuple(bool(need) for need in ctx.needs_input_grad[:TENSORS])
+        if not any(needs) or (grad_states is None and grad_last is None):
+            return (None,) * len(ctx.needs_input_grad)
+        args = (*ctx.saved_tensors, grad_states, grad_last, *ctx.scheme, ctx.backend, needs)
+        # A compiled program has no second derivative, and its tracer no nested functions.
+        found = scan_backward(*args) if torch.compiler.is_compiling() else ScanBackward.apply(*args)
+        gradients = [gradient if need else None for gradient, need in zip(found, needs, strict=True)]
+        return (*gradients, *([None] * (len(ctx.needs_input_grad) - TENSORS)))
+
+
+class ScanBackward(torch.autograd.Function):
+    """``lipschitz_rnn::scan_backward``; its own derivative is that of autograd through the reference."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        return tuple(scan_backward(*args))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        grad_states, grad_last = inputs[TENSORS + 2 : TENSORS + 4]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:TENSORS], grad_states, grad_last)
+        ctx.scheme, ctx.needs = inputs[TENSORS + 4 : TENSORS + 8], inputs[-1]
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
+        *tensors, grad_states, grad_last = ctx.saved_tensors
+        scheme, needs = Scheme(*ctx.scheme), ctx.needs
+
+        def gradients(*inputs: Tensor | None) -> list[Tensor | None]:
+            return reference_gradients(Problem(*inputs[:TENSORS], scheme), *inputs[TENSORS:], needs)
+
+        inputs = (*tensors, grad_states, grad_last)
+        wanted = (*ctx.needs_input_grad[:TENSORS], *ctx.needs_input_grad[TENSORS + 2 : TENSORS + 4])
+        found = vector_jacobian(gradients, inputs, wanted, cotangents)
+        # States and activations are functions of the tensors before them: their share is in the total derivative.
+        rest = len(ctx.needs_input_grad) - TENSORS - 4
+        return (*found[:TENSORS], None, None, *found[TENSORS:], *([None] * rest))
+
+
+def reference_gradients(
+    problem: Problem, grad_states: Tensor | None, grad_last: Tensor | None, needs: Sequence[bool]
+) -> list[Tensor | None]:
+    """Gradients of ``problem.tensors`` by automatic differentiation of the reference, themselves differentiable."""
+
+    def outputs(*tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+        return reference.scan(problem.with_tensors(tensors))
+
+    return vector_jacobian(outputs, problem.tensors, needs, (grad_states, grad_last))
+
+
+def vector_jacobian(
+    function: Callable[..., Sequence[Tensor | None]],
+    inputs: Sequence[Tensor | None],
+    needs: Sequence[bool],
+    cotangents: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """Σ cotangentᵀ ∂output/∂input for each input that is there and needed; a missing cotangent counts as zero."""
+    result: list[Tensor | None] = [None] * len(inputs)
+    chosen = [i for i, (tensor, need) in enumerate(zip(inputs, needs, strict=True)) if tensor is not None and need]
+    given = [i for i, cotangent in enumerate(cotangents) if cotangent is not None]
+    if not chosen or not given:
+        return result
+
+    def of_chosen(*values: Tensor) -> list[Tensor | None]:
+        full = list(inputs)
+        for i, value in zip(chosen, values, strict=True):
+            full[i] = value
+        outputs = function(*full)
+        return [outputs[i] for i in given]
+
+    _, pull_back = torch.func.vjp(of_chosen, *[inputs[i] for i in chosen])
+    for i, gradient in zip(chosen, pull_back([cotangents[i] for i in given]), strict=True):
+        result[i] = gradient
+    return result

@@ -1,0 +1,78 @@
+"""What a scan is asked to do, in the one form that every backend takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.ops.integrators import Tableau, get_integrator
+from lipschitz_rnn.ops.nonlinearities import Nonlinearity, get_nonlinearity
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """The part of a scan that is no tensor: how a step is taken."""
+
+    step_size: float
+    alpha: float
+    integrator: str
+    nonlinearity: str
+
+    @property
+    def tableau(self) -> Tableau:
+        return get_integrator(self.integrator)
+
+    @property
+    def sigma(self) -> Nonlinearity:
+        return get_nonlinearity(self.nonlinearity)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """S networks at once over T steps and B samples; hidden size N.
+
+    Attributes:
+        drive: (S, T, B, N), the u of ``σ(W h + u)``; with ``input_weight`` the inputs x, (S, T, B, p).
+        A, W: (S, N, N).
+        h0: (S, B, N).
+        input_weight, bias: (S, N, p) and (S, N): then u = U x + b.
+        timespans: (S, T, B), replaces ``scheme.step_size``; zero leaves the state as it is.
+    """
+
+    drive: Tensor
+    A: Tensor
+    W: Tensor
+    h0: Tensor
+    input_weight: Tensor | None
+    bias: Tensor | None
+    timespans: Tensor | None
+    scheme: Scheme
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(S, T, B, N)."""
+        networks, steps, batch, _ = self.drive.shape
+        return networks, steps, batch, self.A.shape[-1]
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """The differentiable inputs in the order in which gradients are returned."""
+        return (self.drive, self.A, self.W, self.h0, self.input_weight, self.bias, self.timespans)
+
+    def with_tensors(self, tensors: tuple[Tensor | None, ...]) -> Problem:
+        names = ("drive", "A", "W", "h0", "input_weight", "bias", "timespans")
+        return replace(self, **dict(zip(names, tensors, strict=True)))
+
+    def expanded_drive(self) -> Tensor:
+        """u = U x + b as one product for the whole sequence, (S, T, B, N)."""
+        if self.input_weight is None:
+            return self.drive
+        u = torch.matmul(self.drive, self.input_weight.mT.unsqueeze(1))
+        return u if self.bias is None else u + self.bias[:, None, None, :]
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The state adds up many small steps: half precision keeps it, and only it, in float32."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype

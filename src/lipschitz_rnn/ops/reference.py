@@ -1,0 +1,60 @@
+"""The definition of truth: the recurrence in plain PyTorch, one step after another.
+
+Any dtype, any device, differentiable as often as one likes. Every other backend is tested against it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.ops.integrators import Tableau
+from lipschitz_rnn.ops.nonlinearities import Nonlinearity
+from lipschitz_rnn.ops.problem import Problem, state_dtype
+
+
+def integrate_step(
+    h: Tensor,
+    u: Tensor,
+    A: Tensor,
+    W: Tensor,
+    step: Tensor | float,
+    alpha: float,
+    tableau: Tableau,
+    sigma: Nonlinearity,
+) -> Tensor:
+    """One step of ḣ = αA h + σ(W h + u) with u held constant.
+
+    Args:
+        h: (…, B, N), the state.
+        u: (…, B, N).
+        A, W: (…, N, N).
+        step: ε, a number or anything that broadcasts against h, such as (…, B, 1).
+    """
+    slopes: list[Tensor] = []
+    for row in tableau.stages:
+        operand = (h if not any(row) else h + step * _combine(row, slopes)).to(A.dtype)
+        linear = operand @ A.mT
+        slope = (alpha * linear if alpha != 1.0 else linear) + sigma.function(operand @ W.mT + u)
+        slopes.append(slope.to(h.dtype))
+    return h + step * _combine(tableau.weights, slopes)
+
+
+def _combine(coefficients: tuple[float, ...], slopes: list[Tensor]) -> Tensor:
+    terms = [c * k if c != 1.0 else k for c, k in zip(coefficients, slopes, strict=True) if c != 0.0]
+    return sum(terms[1:], start=terms[0])
+
+
+def scan(problem: Problem) -> tuple[Tensor, Tensor]:
+    """All states (S, T, B, N), each after its step, and the last one (S, B, N)."""
+    scheme = problem.scheme
+    dtype = problem.A.dtype
+    h = problem.h0.to(state_dtype(dtype))
+    drive = problem.expanded_drive()
+    steps = None if problem.timespans is None else problem.timespans.to(h.dtype).unsqueeze(-1)
+    states = []
+    for t in range(drive.shape[1]):
+        step = scheme.step_size if steps is None else steps[:, t]
+        h = integrate_step(h, drive[:, t], problem.A, problem.W, step, scheme.alpha, scheme.tableau, scheme.sigma)
+        states.append(h)
+    return torch.stack(states, dim=1).to(dtype), h.to(dtype)

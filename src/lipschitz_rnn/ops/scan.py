@@ -1,0 +1,196 @@
+"""``lipschitz_scan``: the recurrence without parameters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from lipschitz_rnn.ops.checks import (
+    has_values,
+    require_floating,
+    require_lengths,
+    require_like,
+    require_number,
+    require_shape,
+    require_tensor,
+    require_timespans,
+    shape_of,
+)
+from lipschitz_rnn.ops.dispatch import run
+from lipschitz_rnn.ops.integrators import get_integrator
+from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
+from lipschitz_rnn.ops.problem import Problem, Scheme, state_dtype
+
+
+def lipschitz_scan(
+    u: Tensor,
+    A: Tensor,
+    W: Tensor,
+    h0: Tensor | None = None,
+    step_size: float | Tensor = 0.03,
+    alpha: float = 1.0,
+    integrator: str = "euler",
+    nonlinearity: str = "tanh",
+    lengths: Tensor | None = None,
+    backend: str = "auto",
+    *,
+    input_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    all_states: bool = True,
+    recompute_every: int | None = None,
+) -> tuple[Tensor | None, Tensor]:
+    r"""Integrate ``ḣ = αA h + σ(W h + u)`` over a sequence, for one network or S networks at once.
+
+    With Euler steps, ``h[t+1] = h[t] + ε (αA h[t] + σ(W h[t] + u[t]))``; the input is constant over a step.
+
+    Args:
+        u: (T, B, N), or (S, T, B, N) for S networks at once. With ``input_weight`` these are the inputs x,
+            (…, T, B, p), and u = U x + b is formed on the way, in memory only where a backend needs it.
+        A, W: (N, N), or (S, N, N). Column convention: a batch multiplies as ``h @ A.T``.
+        h0: (B, N) or (S, B, N); zeros if None.
+        step_size: ε, a positive number, or the time of each step, (T, B) or (S, T, B), at least 0.
+        alpha: factor on the linear term.
+        integrator: ``euler``, ``midpoint`` (``rk2``), ``heun`` or ``rk4``.
+        nonlinearity: σ: ``tanh``, ``relu``, ``sigmoid`` or ``identity``.
+        lengths: (B,) or (S, B), the valid steps of each sample. The state stops there; states beyond are zero.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``. One asked for by name runs or raises.
+        input_weight, bias: U, (N, p) or (S, N, p), and b, (N,) or (S, N).
+        all_states: False saves the memory of the states in inference; then the first result is None.
+        recompute_every: keep only every so-many-th state for the backward pass and compute the rest again there.
+
+    Returns:
+        The states after each step, (T, B, N) or (S, T, B, N), and the last state of each sample, (B, N) or (S, B, N).
+    """
+    get_integrator(integrator), get_nonlinearity(nonlinearity)
+    ensemble = require_tensor("u", u).dim() == 4
+    problem = _canonical(u, A, W, h0, step_size, alpha, integrator, nonlinearity, input_weight, bias, ensemble)
+    mask = None
+    if lengths is not None:
+        problem, mask = _stop_at(problem, lengths, ensemble)
+    with torch.autocast(u.device.type, enabled=False):  # the dtypes are settled; autocast must not mix others in
+        if recompute_every is None:
+            states, last = run(problem, backend, all_states)
+        else:
+            states, last = _run_in_chunks(problem, backend, all_states, recompute_every)
+    if states is not None and mask is not None:
+        states = states.masked_fill(~mask.unsqueeze(-1), 0.0)
+    if ensemble:
+        return states, last
+    return (None if states is None else states[0]), last[0]
+
+
+def _canonical(
+    u: Tensor,
+    A: Tensor,
+    W: Tensor,
+    h0: Tensor | None,
+    step_size: float | Tensor,
+    alpha: float,
+    integrator: str,
+    nonlinearity: str,
+    input_weight: Tensor | None,
+    bias: Tensor | None,
+    ensemble: bool,
+) -> Problem:
+    """Check every argument and give all of them the ensemble axis."""
+    if u.dim() not in (3, 4):
+        raise ValueError(f"u has shape {shape_of(u)}; it must be (T, B, N), or (S, T, B, N) for S networks")
+    lead = tuple(u.shape[:1]) if ensemble else ()
+    T, B, features = u.shape[-3:]
+    require_tensor("A", A), require_tensor("W", W)
+    require_floating("A", A)
+    if T == 0:
+        raise ValueError(f"u has shape {shape_of(u)}, a sequence of 0 steps; at least 1 is needed")
+    N = A.shape[-1] if A.dim() > 0 else 0
+    require_shape("A", A, (*lead, N, N), "a square matrix for each network")
+    require_shape("W", W, (*lead, N, N), "the shape of A")
+    named = {"W": W, "u": u, "h0": h0, "input_weight": input_weight, "bias": bias}
+    for name, tensor in named.items():
+        if tensor is not None:
+            require_like(name, require_tensor(name, tensor), "A", A)
+    if input_weight is None:
+        if bias is not None:
+            raise ValueError("bias was given without input_weight; add it to u instead")
+        if features != N:
+            raise ValueError(
+                f"u has {features} features but A is {N}×{N}; they must agree, or pass input_weight (N, p)"
+            )
+    else:
+        require_shape("input_weight", input_weight, (*lead, N, features), "(N, p) with p the features of u")
+        if bias is not None:
+            require_shape("bias", bias, (*lead, N), "one number for each hidden unit")
+    if h0 is None:
+        h0 = A.new_zeros((*lead, B, N))
+    require_shape("h0", h0, (*lead, B, N), "batch size by hidden size")
+    alpha = require_number("alpha", alpha, low=-float("inf"))
+    timespans = None
+    if isinstance(step_size, Tensor):
+        timespans = _canonical_steps(step_size, A, lead, T, B)
+        step_size = 0.0
+    else:
+        step_size = require_number("step_size", step_size, low=0.0, open_low=True)
+
+    def lift(tensor: Tensor | None) -> Tensor | None:
+        return tensor if ensemble or tensor is None else tensor.unsqueeze(0)
+
+    tensors = [lift(tensor) for tensor in (u, A, W, h0, input_weight, bias)]
+    return Problem(*tensors, timespans, Scheme(step_size, alpha, integrator, nonlinearity))  # type: ignore[arg-type]
+
+
+def _canonical_steps(step_size: Tensor, A: Tensor, lead: tuple[int, ...], T: int, B: int) -> Tensor:
+    """Times of the steps as (S, T, B) in the precision of the state."""
+    if tuple(step_size.shape) not in ((), (T, B), (*lead, T, B)):
+        raise ValueError(
+            f"step_size has shape {shape_of(step_size)}; it must be a number or ({T}, {B}): one time for each step and sample"
+        )
+    require_floating("step_size", step_size)
+    if step_size.device != A.device:
+        raise ValueError(f"step_size is on {step_size.device} but A is on {A.device}; move it, e.g. .to('{A.device}')")
+    require_timespans(step_size)
+    steps = step_size.to(state_dtype(A.dtype))
+    return steps.expand(lead[0] if lead else 1, T, B)
+
+
+def _stop_at(problem: Problem, lengths: Tensor, ensemble: bool) -> tuple[Problem, Tensor | None]:
+    """Sequences of different length: beyond its end a sample takes steps of time zero on zero input.
+
+    That leaves its state as it is, exactly, and gives the padding neither influence nor gradient, even if it is NaN.
+    """
+    S, T, B, _ = problem.shape
+    require_tensor("lengths", lengths)
+    if tuple(lengths.shape) != (B,) and not (ensemble and tuple(lengths.shape) == (S, B)):
+        raise ValueError(f"lengths has shape {shape_of(lengths)}; it must be ({B},): one number for each sample")
+    require_lengths(lengths, T)
+    if lengths.device.type == "cpu" and has_values(lengths) and bool((lengths == T).all()):
+        return problem, None
+    lengths = lengths.to(problem.A.device)
+    mask = (torch.arange(T, device=lengths.device)[:, None] < lengths[..., None, :]).expand(S, T, B)
+    drive = problem.drive.masked_fill(~mask.unsqueeze(-1), 0.0)
+    if problem.timespans is None:
+        steps = mask.to(state_dtype(problem.A.dtype)) * problem.scheme.step_size
+    else:
+        steps = problem.timespans.masked_fill(~mask, 0.0)
+    tensors = (drive, *problem.tensors[1:-1], steps)
+    return problem.with_tensors(tensors), mask
+
+
+def _run_in_chunks(problem: Problem, backend: str, all_states: bool, every: int) -> tuple[Tensor | None, Tensor]:
+    """The same scan in pieces, each computed again in the backward pass instead of remembered."""
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(f"recompute_every is {every!r}; it must be a whole number of steps, at least 1, or None")
+
+    def piece(
+        h: Tensor, drive: Tensor, timespans: Tensor | None, *shared: Tensor | None
+    ) -> tuple[Tensor | None, Tensor]:
+        A, W, input_weight, bias = shared
+        return run(problem.with_tensors((drive, A, W, h, input_weight, bias, timespans)), backend, all_states)
+
+    h, collected = problem.h0, []
+    shared = (problem.A, problem.W, problem.input_weight, problem.bias)
+    for start in range(0, problem.drive.shape[1], every):
+        span = slice(start, start + every)
+        timespans = None if problem.timespans is None else problem.timespans[:, span]
+        states, h = checkpoint(piece, h, problem.drive[:, span], timespans, *shared, use_reentrant=False)
+        collected.append(states)
+    return (torch.cat(collected, dim=1) if all_states else None), h

@@ -1,0 +1,5 @@
+"""The Lipschitz recurrent unit: layer, cell and the parametrization of its hidden matrices."""
+
+from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell as LipschitzRNNCell
+from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN as LipschitzRNN
+from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkew as SymmetricSkew

@@ -1,0 +1,16 @@
+"""Mixed precision: the operands of the products in the autocast dtype, the state in float32."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def to_compute_dtype(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Convert to the autocast dtype where autocast is on; otherwise return the tensors as they are."""
+    device = next(tensor for tensor in tensors if tensor is not None).device.type
+    double = any(tensor is not None and tensor.dtype == torch.float64 for tensor in tensors)
+    if double or not torch.is_autocast_enabled(device):  # like PyTorch's own layers, float64 stays out of autocast
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(None if tensor is None else tensor.to(dtype) for tensor in tensors)

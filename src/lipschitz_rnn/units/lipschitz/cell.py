@@ -1,0 +1,167 @@
+"""One Lipschitz recurrent unit: its parameters, and a single step of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lipschitz_rnn.ops.checks import require_number, require_shape, require_tensor, require_timespans, shape_of
+from lipschitz_rnn.ops.integrators import get_integrator
+from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
+from lipschitz_rnn.ops.problem import state_dtype
+from lipschitz_rnn.ops.reference import integrate_step
+from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
+from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
+
+
+class LipschitzRNNCell(nn.Module):
+    r"""One step of ``ḣ = αA h + σ(W h + U x + b)``, for streaming and for loops of one's own.
+
+    Args:
+        input_size: p, features of x.
+        hidden_size: N, size of the state.
+        bias: whether there is a b.
+        beta, gamma: of the symmetric-skew matrices; one number, or a pair (for A, for W).
+        step_size: ε.
+        alpha: factor on the linear term.
+        integrator: ``euler``, ``midpoint`` (``rk2``), ``heun`` or ``rk4``.
+        nonlinearity: ``tanh``, ``relu``, ``sigmoid`` or ``identity``.
+        init_scale: the free matrices start from N(0, (init_scale/N)²).
+
+    Shapes: ``cell(x, h)`` takes x (B, p) or (p,), h (B, N) or (N,), zeros if None, and gives the next h.
+
+    Parameters: ``weight_ih`` U, (N, p); ``bias_ih`` b, (N,); ``hidden.M_A`` and ``hidden.M_W``, (N, N) each.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        *,
+        beta: float | tuple[float, float] = 0.75,
+        gamma: float | tuple[float, float] = 0.001,
+        step_size: float = 0.03,
+        alpha: float = 1.0,
+        integrator: str = "euler",
+        nonlinearity: str = "tanh",
+        init_scale: float = 0.1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.input_size = require_size("input_size", input_size)
+        self.hidden_size = require_size("hidden_size", hidden_size)
+        self.bias = bool(bias)
+        self.step_size = require_number("step_size", step_size, low=0.0, open_low=True)
+        self.alpha = require_number("alpha", alpha, low=-math.inf)
+        self.integrator = get_integrator(integrator).name
+        self.nonlinearity = get_nonlinearity(nonlinearity).name
+        self.hidden: nn.Module = SymmetricSkewPair(hidden_size, beta, gamma, init_scale, device, dtype)
+        self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size, device=device, dtype=dtype))
+        if bias:
+            self.bias_ih = nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias_ih", None)
+        self._reset_input_map()
+
+    def reset_parameters(self) -> None:
+        """Start again: the input map as ``nn.Linear`` does, the hidden matrices from their own distribution."""
+        self._reset_input_map()
+        self.hidden.reset_parameters()  # type: ignore[operator]
+
+    def _reset_input_map(self) -> None:
+        bound = 1.0 / math.sqrt(self.input_size)
+        for parameter in (self.weight_ih, self.bias_ih):
+            if parameter is not None:
+                nn.init.uniform_(parameter, -bound, bound)
+
+    def hidden_matrices(self) -> tuple[Tensor, Tensor]:
+        """A and W, (N, N) each, differentiable."""
+        A, W = self.hidden()
+        return A, W
+
+    def forward(
+        self,
+        x: Tensor,
+        h: Tensor | None = None,
+        dt: float | Tensor | None = None,
+        matrices: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """The state after one step.
+
+        Args:
+            x: (B, p) or (p,).
+            h: (B, N) or (N,); zeros if None.
+            dt: time since the previous sample instead of ``step_size``: a number, or a tensor () or (B,).
+            matrices: A and W from ``hidden_matrices()``, to form them once for many steps.
+        """
+        self._check(x, h)
+        A, W, U, b, x, h = to_compute_dtype(*(matrices or self.hidden_matrices()), self.weight_ih, self.bias_ih, x, h)
+        assert A is not None and W is not None and U is not None and x is not None  # only bias and h may be missing
+        step: float | Tensor = self.step_size if dt is None else self._step(dt, x, state_dtype(A.dtype))
+        with torch.autocast(x.device.type, enabled=False):
+            state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(A.dtype))
+            u = nn.functional.linear(x, U, b)
+            tableau, sigma = get_integrator(self.integrator), get_nonlinearity(self.nonlinearity)
+            return integrate_step(state, u, A, W, step, self.alpha, tableau, sigma).to(A.dtype)
+
+    def _check(self, x: Tensor, h: Tensor | None) -> None:
+        require_tensor("x", x)
+        if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
+            raise ValueError(
+                f"x has shape {shape_of(x)}; it must be (B, {self.input_size}) or ({self.input_size},), "
+                "one sample in time. For whole sequences use LipschitzRNN"
+            )
+        if h is not None:
+            require_shape("h", require_tensor("h", h), (*x.shape[:-1], self.hidden_size), "batch size by hidden size")
+        require_parameter_dtype("x", x, self.weight_ih)
+
+    @staticmethod
+    def _step(dt: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
+        if not isinstance(dt, Tensor):
+            return require_number("dt", dt, low=0.0)
+        if dt.dim() > 0:
+            require_shape("dt", dt, tuple(x.shape[:-1]), "one time for each sample, or a single number")
+        require_timespans(dt)
+        return dt.to(dtype).unsqueeze(-1)
+
+    def extra_repr(self) -> str:
+        return describe(self)
+
+
+def require_size(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}; it must be a whole number")
+    if value < 1:
+        raise ValueError(f"{name} is {value}; it must be at least 1")
+    return value
+
+
+def require_parameter_dtype(name: str, tensor: Tensor, parameter: Tensor) -> None:
+    """Input and parameters agree in device, and in dtype unless autocast converts both."""
+    if tensor.device != parameter.device:
+        raise ValueError(
+            f"{name} is on {tensor.device} but the parameters are on {parameter.device}; move one with .to()"
+        )
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} is {tensor.dtype}; it must be floating point. Convert it with .to({parameter.dtype})")
+    if tensor.dtype != parameter.dtype and not torch.is_autocast_enabled(tensor.device.type):
+        raise TypeError(
+            f"{name} is {tensor.dtype} but the parameters are {parameter.dtype}; convert one, e.g. {name}.to({parameter.dtype})"
+        )
+
+
+def describe(unit: Any) -> str:
+    """What differs from a plain ``nn.RNN``, for ``repr``."""
+    text = f"{unit.input_size}, {unit.hidden_size}, step_size={unit.step_size:g}, integrator={unit.integrator}"
+    if not unit.bias:
+        text += ", bias=False"
+    if unit.alpha != 1.0:
+        text += f", alpha={unit.alpha:g}"
+    if unit.nonlinearity != "tanh":
+        text += f", nonlinearity={unit.nonlinearity}"
+    return text

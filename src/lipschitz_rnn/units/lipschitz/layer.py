@@ -1,0 +1,228 @@
+"""``LipschitzRNN``: the layer that takes the place of ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from lipschitz_rnn.ops.checks import require_lengths, require_number, shape_of
+from lipschitz_rnn.ops.dispatch import BACKENDS
+from lipschitz_rnn.ops.scan import lipschitz_scan
+from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
+from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, describe, require_parameter_dtype, require_size
+from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
+
+
+class LipschitzRNN(nn.Module):
+    r"""The Lipschitz recurrent network of Erichson et al. (ICLR 2021), with the call of ``nn.RNN``.
+
+    Each layer integrates
+
+        ḣ = αA h + σ(W h + U x + b),    A, W = (1−β)(M + Mᵀ) + β(M − Mᵀ) − γI,
+
+    by explicit steps of size ε, with a free matrix M for each of A and W.
+
+    Args:
+        input_size: p, features of the input.
+        hidden_size: N, size of the state.
+        num_layers: layers on top of each other.
+        bias: whether there is a b.
+        batch_first: input and output as (B, T, …) instead of (T, B, …).
+        dropout: probability of dropping an entry between layers in training.
+        bidirectional: a second set of units reads the sequence from its end.
+        beta, gamma: one number, or a pair (for A, for W); β in [0, 1], γ at least 0.
+        step_size: ε; ``timespans`` in the call replaces it.
+        alpha: factor on the linear term; 1 is the paper's unit, 0 a neural ODE.
+        integrator: ``euler``, ``midpoint`` (``rk2``), ``heun`` or ``rk4``.
+        nonlinearity: ``tanh``, ``relu``, ``sigmoid`` or ``identity``.
+        init_scale: both M start from N(0, (init_scale/N)²).
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``; see :func:`lipschitz_rnn.lipschitz_scan`.
+        recompute_every: trade time for memory: keep only every so-many-th state for the backward pass.
+
+    Shapes, with D = 2 if bidirectional else 1 (and B first in all but h if ``batch_first``):
+        input: (T, B, p), (T, p) or a ``PackedSequence``; h_0: (D·layers, B, N) or (D·layers, N).
+        output: (T, B, D·N), (T, D·N) or a ``PackedSequence``; h_n as h_0.
+
+    Parameters are named ``cells.l{k}.weight_ih``, ``.bias_ih``, ``.hidden.M_A``, ``.hidden.M_W``, with ``l{k}_reverse``
+    for the other direction. ``cell(k)`` is the unit of one layer, sharing them, for streaming.
+
+    Example:
+        >>> rnn = LipschitzRNN(3, 64)
+        >>> output, h_n = rnn(torch.randn(100, 8, 3))
+        >>> output.shape, h_n.shape
+        (torch.Size([100, 8, 64]), torch.Size([1, 8, 64]))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        beta: float | tuple[float, float] = 0.75,
+        gamma: float | tuple[float, float] = 0.001,
+        step_size: float = 0.03,
+        alpha: float = 1.0,
+        integrator: str = "euler",
+        nonlinearity: str = "tanh",
+        init_scale: float = 0.1,
+        backend: str = "auto",
+        recompute_every: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_layers = require_size("num_layers", num_layers)
+        self.dropout = require_number("dropout", dropout, low=0.0, high=1.0)
+        if self.dropout > 0.0 and num_layers == 1:
+            warnings.warn("dropout acts between layers, so it has no effect with num_layers=1", stacklevel=2)
+        if backend not in BACKENDS:
+            raise ValueError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
+        self.input_size, self.hidden_size = require_size("input_size", input_size), hidden_size
+        self.bias, self.batch_first, self.bidirectional = bool(bias), bool(batch_first), bool(bidirectional)
+        self.backend = backend
+        self.recompute_every = None if recompute_every is None else require_size("recompute_every", recompute_every)
+        self.cells = nn.ModuleDict()
+        for layer in range(num_layers):
+            for direction in range(self.num_directions):
+                self.cells[_key(layer, direction)] = LipschitzRNNCell(
+                    input_size if layer == 0 else hidden_size * self.num_directions,
+                    hidden_size,
+                    bias,
+                    beta=beta,
+                    gamma=gamma,
+                    step_size=step_size,
+                    alpha=alpha,
+                    integrator=integrator,
+                    nonlinearity=nonlinearity,
+                    init_scale=init_scale,
+                    device=device,
+                    dtype=dtype,
+                )
+        first = self.cell()
+        self.step_size, self.alpha = first.step_size, first.alpha
+        self.integrator, self.nonlinearity = first.integrator, first.nonlinearity
+
+    @property
+    def num_directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def cell(self, layer: int = 0, direction: int = 0) -> LipschitzRNNCell:
+        """The unit of one layer and direction; it shares the parameters of this module."""
+        if not (0 <= layer < self.num_layers and 0 <= direction < self.num_directions):
+            raise IndexError(
+                f"layer {layer}, direction {direction} asked for; there are {self.num_layers} layer(s) "
+                f"and {self.num_directions} direction(s), counted from 0"
+            )
+        cell = self.cells[_key(layer, direction)]
+        assert isinstance(cell, LipschitzRNNCell)
+        return cell
+
+    def hidden_matrices(self, layer: int = 0, direction: int = 0) -> tuple[Tensor, Tensor]:
+        """A and W of one layer and direction, (N, N) each, differentiable."""
+        return self.cell(layer, direction).hidden_matrices()
+
+    def reset_parameters(self) -> None:
+        for cell in self.cells.values():
+            cell.reset_parameters()  # type: ignore[operator]
+
+    def flatten_parameters(self) -> None:
+        """Nothing to do; here so that code written for ``nn.RNN`` runs unchanged."""
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        h_0: Tensor | None = None,
+        timespans: Tensor | None = None,
+        lengths: Tensor | None = None,
+        need_output: bool = True,
+    ) -> tuple[Tensor | PackedSequence | None, Tensor]:
+        """Run over whole sequences.
+
+        Args:
+            input: (T, B, p), (T, p) or a ``PackedSequence``.
+            h_0: initial states; zeros if None.
+            timespans: (T, B) or (T,), the time since the previous sample at each step; replaces ``step_size``.
+            lengths: (B,), valid steps of each sample of a padded batch, where no ``PackedSequence`` is wanted.
+                Output beyond them is zero.
+            need_output: False gives None for the output and saves its memory where only h_n is wanted.
+
+        Returns:
+            The states of the last layer at every step, and the last state of every layer and direction.
+        """
+        sequences = Sequences.read(input, self.input_size, self.batch_first, lengths, timespans)
+        x = sequences.inputs
+        require_parameter_dtype("input", x, self.cell().weight_ih)
+        lengths = sequences.lengths
+        if lengths is not None:
+            if tuple(lengths.shape) != (x.shape[1],):
+                raise ValueError(
+                    f"lengths has shape {shape_of(lengths)}; it must be ({x.shape[1]},): one for each sample"
+                )
+            require_lengths(lengths, x.shape[0])
+        initial = sequences.read_state(h_0, self.num_layers * self.num_directions, self.hidden_size)
+
+        last_states: list[Tensor] = []
+        for layer in range(self.num_layers):
+            top = layer == self.num_layers - 1
+            outputs = []
+            for direction in range(self.num_directions):
+                h0 = None if initial is None else initial[len(last_states)]
+                states, last = self._run(layer, direction, x, h0, sequences, need_output or not top)
+                outputs.append(states)
+                last_states.append(last)
+            if outputs[0] is not None:
+                x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)  # type: ignore[arg-type]
+            if not top:
+                x = nn.functional.dropout(x, self.dropout, self.training)
+        output = sequences.write_output(x) if need_output else None
+        return output, sequences.write_state(torch.stack(last_states))
+
+    def _run(
+        self, layer: int, direction: int, x: Tensor, h0: Tensor | None, sequences: Sequences, need_states: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        """One layer in one direction: states (T, B, N) in the order of time, and the last state (B, N)."""
+        cell, lengths, timespans = self.cell(layer, direction), sequences.lengths, sequences.timespans
+        if direction == 1:
+            x = reverse(x, lengths)
+            timespans = None if timespans is None else reverse(timespans, lengths)
+        x, A, W, h0, U, b = to_compute_dtype(x, *cell.hidden_matrices(), h0, cell.weight_ih, cell.bias_ih)  # type: ignore[assignment]
+        states, last = lipschitz_scan(
+            x,
+            A,
+            W,
+            h0,
+            step_size=self.step_size if timespans is None else timespans,
+            alpha=self.alpha,
+            integrator=self.integrator,
+            nonlinearity=self.nonlinearity,
+            lengths=lengths,
+            backend=self.backend,
+            input_weight=U,
+            bias=b,
+            all_states=need_states,
+            recompute_every=self.recompute_every,
+        )
+        if direction == 1 and states is not None:
+            states = reverse(states, lengths)
+        return states, last
+
+    def extra_repr(self) -> str:
+        text = describe(self)
+        if self.num_layers != 1:
+            text += f", num_layers={self.num_layers}"
+        for name in ("batch_first", "bidirectional"):
+            if getattr(self, name):
+                text += f", {name}=True"
+        return text + (f", dropout={self.dropout:g}" if self.dropout else "")
+
+
+def _key(layer: int, direction: int) -> str:
+    return f"l{layer}_reverse" if direction else f"l{layer}"

@@ -1,0 +1,129 @@
+"""Hidden matrices from the symmetric-skew decomposition.
+
+    S(M) = (1−β)(M + Mᵀ) + β(M − Mᵀ) − γI = M + (1−2β)Mᵀ − γI
+
+β turns from a symmetric matrix (0) to a skew-symmetric one (1), γ shifts the spectrum to the left.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lipschitz_rnn.ops.checks import require_number, require_tensor, shape_of
+
+
+class NoInverseError(ValueError, NotImplementedError):
+    """No M gives this matrix. To ``parametrize`` it says that M is to start from the tensor's own value."""
+
+
+class SymmetricSkew(nn.Module):
+    """M ↦ S(M), for ``torch.nn.utils.parametrize.register_parametrization`` or a plain call.
+
+    Args:
+        beta: in [0, 1].
+        gamma: at least 0.
+
+    Shapes: any (…, N, N).
+    """
+
+    def __init__(self, beta: float, gamma: float) -> None:
+        super().__init__()
+        self.beta = require_number("beta", beta, low=0.0, high=1.0)
+        self.gamma = require_number("gamma", gamma, low=0.0)
+
+    def forward(self, M: Tensor) -> Tensor:
+        _require_square(M)
+        S = M + (1.0 - 2.0 * self.beta) * M.mT
+        return S if self.gamma == 0.0 else S - self.gamma * torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
+
+    def right_inverse(self, S: Tensor) -> Tensor:
+        """The M with S(M) = S.
+
+        For β = 0 and β = 1 half of M is lost: then M exists only if S + γI is symmetric or skew-symmetric itself.
+        """
+        _require_square(S)
+        shifted = S + self.gamma * torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)
+        symmetric, skew = (shifted + shifted.mT) / 2, (shifted - shifted.mT) / 2
+        for beta, lost, name in ((0.0, skew, "symmetric"), (1.0, symmetric, "skew-symmetric")):
+            if self.beta == beta:
+                if bool((lost.abs().amax() > 1e-6 * (1 + shifted.abs().amax())).item()):
+                    raise NoInverseError(
+                        f"beta is {self.beta:g}, which makes S + gamma I {name} for every M, but the given matrix is not: "
+                        f"it is off by {float(lost.abs().amax()):.3g}. Pass a matrix of that kind, or use 0 < beta < 1"
+                    )
+                return (symmetric + skew - lost) / 2
+        return symmetric / (2 * (1 - self.beta)) + skew / (2 * self.beta)
+
+    def contains(self, S: Tensor, tolerance: float = 1e-6) -> bool:
+        """Whether some M gives S, up to ``tolerance`` relative to the largest entry."""
+        _require_square(S)
+        if 0.0 < self.beta < 1.0:
+            return True
+        shifted = S + self.gamma * torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)
+        lost = shifted - shifted.mT if self.beta == 0.0 else shifted + shifted.mT
+        return bool((lost.abs().amax() / 2 <= tolerance * (1 + shifted.abs().amax())).item())
+
+    def spectrum_bounds(self, M: Tensor) -> tuple[Tensor, Tensor]:
+        """An interval that holds the real part of every eigenvalue of S(M).
+
+        The symmetric part of S is 2(1−β)M_sym − γI with M_sym = (M + Mᵀ)/2, and real parts of eigenvalues lie within
+        the spectrum of the symmetric part. (The paper's Proposition 1 prints this interval without the factor 2.)
+
+        Returns:
+            Lower and upper end, each of shape (…).
+        """
+        _require_square(M)
+        eigenvalues = torch.linalg.eigvalsh((M + M.mT) / 2)
+        scale = 2.0 * (1.0 - self.beta)
+        return scale * eigenvalues[..., 0] - self.gamma, scale * eigenvalues[..., -1] - self.gamma
+
+    def extra_repr(self) -> str:
+        return f"beta={self.beta:g}, gamma={self.gamma:g}"
+
+
+class SymmetricSkewPair(nn.Module):
+    """The matrices A and W of one recurrent layer, each from a free matrix of its own.
+
+    ``M_A`` and ``M_W`` start from N(0, (init_scale/N)²).
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        beta: float | tuple[float, float],
+        gamma: float | tuple[float, float],
+        init_scale: float,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        betas, gammas = as_pair("beta", beta), as_pair("gamma", gamma)
+        self.init_scale = require_number("init_scale", init_scale, low=0.0)
+        self.skew_A = SymmetricSkew(betas[0], gammas[0])
+        self.skew_W = SymmetricSkew(betas[1], gammas[1])
+        self.M_A = nn.Parameter(torch.empty(hidden_size, hidden_size, device=device, dtype=dtype))
+        self.M_W = nn.Parameter(torch.empty(hidden_size, hidden_size, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for M in (self.M_A, self.M_W):
+            nn.init.normal_(M, std=self.init_scale / M.shape[0])
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        return self.skew_A(self.M_A), self.skew_W(self.M_W)
+
+
+def as_pair(name: str, value: float | tuple[float, float]) -> tuple[float, float]:
+    """One number for both A and W, or one for each."""
+    if not isinstance(value, (tuple, list)):
+        return value, value
+    if len(value) != 2:
+        raise ValueError(f"{name} is {value!r}; pass one number, or a pair: the first for A, the second for W")
+    return value[0], value[1]
+
+
+def _require_square(M: Tensor) -> None:
+    require_tensor("matrix", M)
+    if M.dim() < 2 or M.shape[-1] != M.shape[-2]:
+        raise ValueError(f"the matrix has shape {shape_of(M)}; it must be square, (…, N, N)")

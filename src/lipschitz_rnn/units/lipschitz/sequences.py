@@ -1,0 +1,151 @@
+"""The ways in which a sequence may come, brought to one: (T, B, p) with lengths, and back again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from lipschitz_rnn.ops.checks import require_floating, require_tensor, require_timespans, shape_of
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Time-major inputs, and how to give results back in the form in which the inputs came.
+
+    Attributes:
+        inputs: (T, B, p).
+        lengths: (B,), or None where every sample has all T steps.
+        timespans: (T, B) or None.
+        packed: the original, if it was a ``PackedSequence``; then samples stand in its sorted order.
+    """
+
+    inputs: Tensor
+    lengths: Tensor | None
+    timespans: Tensor | None
+    batch_first: bool
+    batched: bool
+    packed: PackedSequence | None
+
+    @classmethod
+    def read(
+        cls,
+        x: Tensor | PackedSequence,
+        input_size: int,
+        batch_first: bool,
+        lengths: Tensor | None,
+        timespans: Tensor | None,
+    ) -> Sequences:
+        if isinstance(x, PackedSequence):
+            return cls._from_packed(x, input_size, batch_first, lengths, timespans)
+        require_tensor("input", x)
+        order = "(B, T, p) or (T, p) with batch_first=True" if batch_first else "(T, B, p) or (T, p)"
+        if x.dim() not in (2, 3):
+            raise ValueError(f"input has shape {shape_of(x)}, {x.dim()} axes; it must be {order}")
+        _require_features(x, input_size)
+        batched = x.dim() == 3
+        inputs = x.unsqueeze(1) if not batched else x.transpose(0, 1) if batch_first else x
+        if inputs.shape[0] == 0:
+            raise ValueError(f"input has shape {shape_of(x)}, a sequence of 0 steps; at least 1 is needed")
+        if timespans is not None:
+            timespans = _time_major_spans(timespans, inputs, batch_first, batched)
+        if lengths is not None and not batched:
+            raise ValueError("lengths was given with an unbatched input; cut the sequence to its length instead")
+        return cls(inputs, lengths, timespans, batch_first, batched, None)
+
+    @classmethod
+    def _from_packed(
+        cls,
+        x: PackedSequence,
+        input_size: int,
+        batch_first: bool,
+        lengths: Tensor | None,
+        timespans: Tensor | None,
+    ) -> Sequences:
+        if lengths is not None:
+            raise ValueError("lengths was given with a PackedSequence, which has its own; pass one of the two")
+        _require_features(x.data, input_size)
+        inputs, lengths = pad_packed_sequence(PackedSequence(x.data, x.batch_sizes))
+        if isinstance(timespans, PackedSequence):
+            timespans = pad_packed_sequence(timespans, batch_first=batch_first)[0]
+        if timespans is not None:
+            timespans = _time_major_spans(timespans, inputs, batch_first, batched=True)
+            if x.sorted_indices is not None:
+                timespans = timespans.index_select(1, x.sorted_indices)
+        return cls(inputs, lengths, timespans, batch_first, True, x)
+
+    def read_state(self, h_0: Tensor | None, count: int, hidden_size: int) -> Tensor | None:
+        """h_0 as (layers × directions, B, N)."""
+        if h_0 is None:
+            return None
+        require_tensor("h_0", h_0)
+        B = self.inputs.shape[1]
+        expected = (count, B, hidden_size) if self.batched else (count, hidden_size)
+        if tuple(h_0.shape) != expected:
+            raise ValueError(
+                f"h_0 has shape {shape_of(h_0)}; it must be ({', '.join(map(str, expected))}): layers × directions, "
+                + ("batch size, hidden size" if self.batched else "hidden size, since the input is unbatched")
+            )
+        if not self.batched:
+            h_0 = h_0.unsqueeze(1)
+        if self.packed is not None and self.packed.sorted_indices is not None:
+            h_0 = h_0.index_select(1, self.packed.sorted_indices)
+        return h_0
+
+    def write_output(self, output: Tensor) -> Tensor | PackedSequence:
+        """(T, B, features) in the form of the input."""
+        if self.packed is not None:
+            packed = pack_padded_sequence(output, self.lengths)
+            return PackedSequence(
+                packed.data, packed.batch_sizes, self.packed.sorted_indices, self.packed.unsorted_indices
+            )
+        if not self.batched:
+            return output.squeeze(1)
+        return output.transpose(0, 1) if self.batch_first else output
+
+    def write_state(self, h_n: Tensor) -> Tensor:
+        """(layers × directions, B, N) in the order of the input."""
+        if not self.batched:
+            return h_n.squeeze(1)
+        if self.packed is not None and self.packed.unsorted_indices is not None:
+            return h_n.index_select(1, self.packed.unsorted_indices)
+        return h_n
+
+
+def reverse(sequence: Tensor, lengths: Tensor | None) -> Tensor:
+    """(T, B, …) backwards in time, each sample within its own length; padding stays where it is."""
+    if lengths is None:
+        return sequence.flip(0)
+    T = sequence.shape[0]
+    time = torch.arange(T, device=sequence.device)[:, None]
+    ends = lengths.to(sequence.device)[None, :]
+    index = torch.where(time < ends, ends - 1 - time, time)
+    return sequence.gather(0, index.reshape(*index.shape, *[1] * (sequence.dim() - 2)).expand_as(sequence))
+
+
+def _require_features(x: Tensor, input_size: int) -> None:
+    if x.shape[-1] != input_size:
+        raise ValueError(
+            f"input has {x.shape[-1]} features (shape {shape_of(x)}) but input_size is {input_size}; "
+            "the last axis must be the features"
+        )
+
+
+def _time_major_spans(timespans: Tensor, inputs: Tensor, batch_first: bool, batched: bool) -> Tensor:
+    require_tensor("timespans", timespans)
+    require_floating("timespans", timespans)
+    T, B = inputs.shape[:2]
+    expected = ((B, T) if batch_first else (T, B)) if batched else (T,)
+    if tuple(timespans.shape) != expected:
+        raise ValueError(
+            f"timespans has shape {shape_of(timespans)}; it must be ({', '.join(map(str, expected))}{'' if batched else ','}): "
+            "the time since the previous sample, for each step" + (" and sample" if batched else "")
+        )
+    if timespans.device != inputs.device:
+        raise ValueError(f"timespans is on {timespans.device} but input is on {inputs.device}; move one with .to()")
+    require_timespans(timespans)
+    if not batched:
+        return timespans.unsqueeze(1)
+    return timespans.transpose(0, 1) if batch_first else timespans
