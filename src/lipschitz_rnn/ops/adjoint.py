@@ -45,11 +45,12 @@ def stage_states(
 def step_gradient(problem: Problem, adjoint: Tensor, stage_adjoints: dict[int, Tensor], slopes: list[Tensor]) -> Tensor:
     """∂L/∂ε of one step, (S, B): y·Σ bᵢkᵢ + Σⱼ ηⱼ·Σᵢ aⱼᵢkᵢ."""
     tableau = problem.scheme.tableau
-    total = (adjoint * _weighted_sum(tableau.weights, slopes)).sum(-1)
-    for j, eta in stage_adjoints.items():
-        increment = _weighted_sum(tableau.stages[j], slopes)
+    rows = [(adjoint, tableau.weights), *((eta, tableau.stages[j]) for j, eta in stage_adjoints.items())]
+    total = adjoint.new_zeros(adjoint.shape[:-1])
+    for cotangent, row in rows:
+        increment = _weighted_sum(row, slopes)
         if increment is not None:
-            total = total + (eta * increment).sum(-1)
+            total = total + (cotangent * increment).sum(-1)
     return total
 
 

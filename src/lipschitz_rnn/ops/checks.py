@@ -35,7 +35,8 @@ def require_like(name: str, tensor: Tensor, other_name: str, other: Tensor) -> N
         )
     if tensor.device != other.device:
         raise ValueError(
-            f"{name} is on {tensor.device} but {other_name} is on {other.device}; move one, e.g. {name}.to('{other.device}')"
+            f"{name} is on {tensor.device} but {other_name} is on {other.device}; "
+            f"move one, e.g. {name}.to('{other.device}')"
         )
 
 
@@ -79,7 +80,8 @@ def require_timespans(timespans: Tensor) -> None:
         if not bool(good.all()):
             place = tuple(int(i) for i in (~good).nonzero()[0])
             raise ValueError(
-                f"timespans{list(place)} is {float(values[place])!r}; times between samples must be finite and at least 0. "
+                f"timespans{list(place)} is {float(values[place])!r}; "
+                "times between samples must be finite and at least 0. "
                 "Sort the samples by time and pass differences, e.g. torch.diff"
             )
 

@@ -64,8 +64,9 @@ class ScanBackward(torch.autograd.Function):
         *tensors, grad_states, grad_last = ctx.saved_tensors
         scheme, needs = Scheme(*ctx.scheme), ctx.needs
 
-        def gradients(*inputs: Tensor | None) -> list[Tensor | None]:
-            return reference_gradients(Problem(*inputs[:TENSORS], scheme), *inputs[TENSORS:], needs)
+        def gradients(*inputs: Any) -> list[Tensor | None]:
+            problem = Problem.of(inputs[:TENSORS], scheme)
+            return reference_gradients(problem, inputs[-2], inputs[-1], needs)
 
         inputs = (*tensors, grad_states, grad_last)
         wanted = (*ctx.needs_input_grad[:TENSORS], *ctx.needs_input_grad[TENSORS + 2 : TENSORS + 4])
@@ -81,13 +82,13 @@ def reference_gradients(
     """Gradients of ``problem.tensors`` by automatic differentiation of the reference, themselves differentiable."""
 
     def outputs(*tensors: Tensor | None) -> tuple[Tensor, Tensor]:
-        return reference.scan(problem.with_tensors(tensors))
+        return reference.scan(Problem.of(tensors, problem.scheme))
 
     return vector_jacobian(outputs, problem.tensors, needs, (grad_states, grad_last))
 
 
 def vector_jacobian(
-    function: Callable[..., Sequence[Tensor | None]],
+    function: Callable[..., Sequence[Any]],
     inputs: Sequence[Tensor | None],
     needs: Sequence[bool],
     cotangents: Sequence[Tensor | None],
@@ -106,7 +107,7 @@ def vector_jacobian(
         outputs = function(*full)
         return [outputs[i] for i in given]
 
-    _, pull_back = torch.func.vjp(of_chosen, *[inputs[i] for i in chosen])
+    pull_back: Any = torch.func.vjp(of_chosen, *[inputs[i] for i in chosen])[1]
     for i, gradient in zip(chosen, pull_back([cotangents[i] for i in given]), strict=True):
         result[i] = gradient
     return result

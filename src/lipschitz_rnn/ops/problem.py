@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,9 +63,11 @@ class Problem:
         """The differentiable inputs in the order in which gradients are returned."""
         return (self.drive, self.A, self.W, self.h0, self.input_weight, self.bias, self.timespans)
 
-    def with_tensors(self, tensors: tuple[Tensor | None, ...]) -> Problem:
-        names = ("drive", "A", "W", "h0", "input_weight", "bias", "timespans")
-        return replace(self, **dict(zip(names, tensors, strict=True)))
+    @classmethod
+    def of(cls, tensors: Sequence[Any], scheme: Scheme) -> Problem:
+        """From its tensors in that same order."""
+        drive, A, W, h0, input_weight, bias, timespans = tensors
+        return cls(drive, A, W, h0, input_weight, bias, timespans, scheme)
 
     def expanded_drive(self) -> Tensor:
         """u = U x + b as one product for the whole sequence, (S, T, B, N)."""

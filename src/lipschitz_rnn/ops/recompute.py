@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from lipschitz_rnn.ops import reference
-from lipschitz_rnn.ops.problem import Problem
 from lipschitz_rnn.ops.differentiation import reference_gradients
+from lipschitz_rnn.ops.problem import Problem
 
 
 def forward(problem: Problem, keep_states: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:

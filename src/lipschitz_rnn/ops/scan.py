@@ -135,14 +135,15 @@ def _canonical(
         return tensor if ensemble or tensor is None else tensor.unsqueeze(0)
 
     tensors = [lift(tensor) for tensor in (u, A, W, h0, input_weight, bias)]
-    return Problem(*tensors, timespans, Scheme(step_size, alpha, integrator, nonlinearity))  # type: ignore[arg-type]
+    return Problem.of((*tensors, timespans), Scheme(step_size, alpha, integrator, nonlinearity))
 
 
 def _canonical_steps(step_size: Tensor, A: Tensor, lead: tuple[int, ...], T: int, B: int) -> Tensor:
     """Times of the steps as (S, T, B) in the precision of the state."""
     if tuple(step_size.shape) not in ((), (T, B), (*lead, T, B)):
         raise ValueError(
-            f"step_size has shape {shape_of(step_size)}; it must be a number or ({T}, {B}): one time for each step and sample"
+            f"step_size has shape {shape_of(step_size)}; it must be a number, "
+            f"or ({T}, {B}): one time for each step and sample"
         )
     require_floating("step_size", step_size)
     if step_size.device != A.device:
@@ -172,7 +173,7 @@ def _stop_at(problem: Problem, lengths: Tensor, ensemble: bool) -> tuple[Problem
     else:
         steps = problem.timespans.masked_fill(~mask, 0.0)
     tensors = (drive, *problem.tensors[1:-1], steps)
-    return problem.with_tensors(tensors), mask
+    return Problem.of(tensors, problem.scheme), mask
 
 
 def _run_in_chunks(problem: Problem, backend: str, all_states: bool, every: int) -> tuple[Tensor | None, Tensor]:
@@ -184,7 +185,7 @@ def _run_in_chunks(problem: Problem, backend: str, all_states: bool, every: int)
         h: Tensor, drive: Tensor, timespans: Tensor | None, *shared: Tensor | None
     ) -> tuple[Tensor | None, Tensor]:
         A, W, input_weight, bias = shared
-        return run(problem.with_tensors((drive, A, W, h, input_weight, bias, timespans)), backend, all_states)
+        return run(Problem.of((drive, A, W, h, input_weight, bias, timespans), problem.scheme), backend, all_states)
 
     h, collected = problem.h0, []
     shared = (problem.A, problem.W, problem.input_weight, problem.bias)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 
-def to_compute_dtype(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+def to_compute_dtype(*tensors: Tensor | None) -> tuple[Any, ...]:
     """Convert to the autocast dtype where autocast is on; otherwise return the tensors as they are."""
     device = next(tensor for tensor in tensors if tensor is not None).device.type
     double = any(tensor is not None and tensor.dtype == torch.float64 for tensor in tensors)

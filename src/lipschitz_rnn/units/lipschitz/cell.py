@@ -101,7 +101,6 @@ class LipschitzRNNCell(nn.Module):
         """
         self._check(x, h)
         A, W, U, b, x, h = to_compute_dtype(*(matrices or self.hidden_matrices()), self.weight_ih, self.bias_ih, x, h)
-        assert A is not None and W is not None and U is not None and x is not None  # only bias and h may be missing
         step: float | Tensor = self.step_size if dt is None else self._step(dt, x, state_dtype(A.dtype))
         with torch.autocast(x.device.type, enabled=False):
             state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(A.dtype))
@@ -151,7 +150,8 @@ def require_parameter_dtype(name: str, tensor: Tensor, parameter: Tensor) -> Non
         raise TypeError(f"{name} is {tensor.dtype}; it must be floating point. Convert it with .to({parameter.dtype})")
     if tensor.dtype != parameter.dtype and not torch.is_autocast_enabled(tensor.device.type):
         raise TypeError(
-            f"{name} is {tensor.dtype} but the parameters are {parameter.dtype}; convert one, e.g. {name}.to({parameter.dtype})"
+            f"{name} is {tensor.dtype} but the parameters are {parameter.dtype}; "
+            f"convert one, e.g. {name}.to({parameter.dtype})"
         )
 
 

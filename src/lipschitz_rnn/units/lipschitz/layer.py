@@ -193,7 +193,7 @@ class LipschitzRNN(nn.Module):
         if direction == 1:
             x = reverse(x, lengths)
             timespans = None if timespans is None else reverse(timespans, lengths)
-        x, A, W, h0, U, b = to_compute_dtype(x, *cell.hidden_matrices(), h0, cell.weight_ih, cell.bias_ih)  # type: ignore[assignment]
+        x, A, W, h0, U, b = to_compute_dtype(x, *cell.hidden_matrices(), h0, cell.weight_ih, cell.bias_ih)
         states, last = lipschitz_scan(
             x,
             A,

@@ -49,8 +49,8 @@ class SymmetricSkew(nn.Module):
             if self.beta == beta:
                 if bool((lost.abs().amax() > 1e-6 * (1 + shifted.abs().amax())).item()):
                     raise NoInverseError(
-                        f"beta is {self.beta:g}, which makes S + gamma I {name} for every M, but the given matrix is not: "
-                        f"it is off by {float(lost.abs().amax()):.3g}. Pass a matrix of that kind, or use 0 < beta < 1"
+                        f"beta is {self.beta:g}, which makes S + gamma I {name} for every M, but the given matrix "
+                        f"is off by {float(lost.abs().amax()):.3g}. Pass a matrix of that kind, or use 0 < beta < 1"
                     )
                 return (symmetric + skew - lost) / 2
         return symmetric / (2 * (1 - self.beta)) + skew / (2 * self.beta)

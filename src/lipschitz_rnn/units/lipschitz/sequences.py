@@ -96,7 +96,7 @@ class Sequences:
 
     def write_output(self, output: Tensor) -> Tensor | PackedSequence:
         """(T, B, features) in the form of the input."""
-        if self.packed is not None:
+        if self.packed is not None and self.lengths is not None:
             packed = pack_padded_sequence(output, self.lengths)
             return PackedSequence(
                 packed.data, packed.batch_sizes, self.packed.sorted_indices, self.packed.unsorted_indices
@@ -140,8 +140,8 @@ def _time_major_spans(timespans: Tensor, inputs: Tensor, batch_first: bool, batc
     expected = ((B, T) if batch_first else (T, B)) if batched else (T,)
     if tuple(timespans.shape) != expected:
         raise ValueError(
-            f"timespans has shape {shape_of(timespans)}; it must be ({', '.join(map(str, expected))}{'' if batched else ','}): "
-            "the time since the previous sample, for each step" + (" and sample" if batched else "")
+            f"timespans has shape {shape_of(timespans)}; it must have shape {expected}: the time since the "
+            "previous sample, for each step" + (" and sample" if batched else "")
         )
     if timespans.device != inputs.device:
         raise ValueError(f"timespans is on {timespans.device} but input is on {inputs.device}; move one with .to()")
