@@ -1,0 +1,81 @@
+"""Checkpoints that survive a crash at any moment: one safetensors file with its JSON state and checksum inside.
+
+A file is written under a temporary name, synced, renamed, and the folder synced, so that a name either does not exist
+or holds a whole checkpoint. The checksum finds what a disk or a copy may have damaged since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint is missing or damaged; the message names the file and what is wrong with it."""
+
+
+def write_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+    """Write tensors and a JSON state to `path`, whole or not at all."""
+    plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    text = json.dumps(state, sort_keys=True)
+    atomic_write(path, save(plain, metadata={"state": text, "sha256": _checksum(plain, text)}))
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors on the CPU and the state; raises `CheckpointError` if anything differs from what was written."""
+    try:
+        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    text = metadata.get("state", "")
+    if metadata.get("sha256") != _checksum(tensors, text):
+        raise CheckpointError(f"{path} is damaged: its content does not match the checksum inside")
+    return tensors, json.loads(text)
+
+
+def _checksum(tensors: dict[str, Tensor], text: str) -> str:
+    """SHA-256 over the state and over every tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def atomic_write(path: Path, content: bytes) -> None:
+    """Replace `path` by `content` so that every reader, and a machine after a crash, sees the old or the new file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename durable; only POSIX systems can open a folder."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

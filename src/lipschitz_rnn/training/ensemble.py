@@ -1,0 +1,192 @@
+"""S networks of one configuration as one set of stacked parameters: a single network is an ensemble of one."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from lipschitz_rnn.training.model import State, draws_random_numbers
+from lipschitz_rnn.training.settings import EnsembleMode
+
+Parameters = dict[str, Tensor]
+Outcome = tuple[Tensor, State, Tensor]  # outputs, states, penalties
+
+
+class _WithPenalty(nn.Module):
+    """A model together with what its unit adds to the loss, so that one functional call gives both."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *arguments: Any) -> Outcome:
+        outputs, state = self.model(*arguments)
+        own = getattr(self.model, "penalty", None)
+        return outputs, state, torch.zeros((), device=outputs.device) if own is None else own()
+
+    def call(self, values: Parameters, arguments: tuple[Any, ...]) -> Outcome:
+        return functional_call(self, {f"model.{name}": value for name, value in values.items()}, arguments)
+
+
+class Ensemble:
+    """Stacked parameters, name -> (S, ...), and one call for all members.
+
+    `mode` is "vmap" (one call for all; the Lipschitz scan then runs as one fused kernel) or "sequential" (one member
+    after another, for units that vmap cannot transform, such as cuDNN's). "auto" tries and `reason` says why not.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], device: torch.device | str, mode: EnsembleMode = "auto") -> None:
+        if not models:
+            raise ValueError("an ensemble needs at least one network")
+        self.size = len(models)
+        self.device = torch.device(device)
+        placed = [model.to(self.device) for model in models]
+        self.parameters, self.buffers = stack_module_state(placed)  # type: ignore[arg-type]
+        self._module = _WithPenalty(copy.deepcopy(placed[0]))
+        self.random = draws_random_numbers(self._module)
+        self.mode, self.reason = self._choose(mode)
+
+    def _choose(self, mode: EnsembleMode) -> tuple[str, str]:
+        if mode == "sequential":
+            return mode, "asked for"
+        if self.random:
+            # Under vmap all members would share one stream of random numbers, and no member would equal its lone run.
+            obstacle = "the unit draws random numbers of its own (dropout between layers)"
+        elif self.size == 1:
+            return "sequential", "one network"
+        else:
+            obstacle = self._try_vmap()
+        if not obstacle:
+            return "vmap", ""
+        if mode == "vmap":
+            raise ValueError(f'ensemble="vmap" is not possible here: {obstacle}; use "auto" or "sequential"')
+        return "sequential", obstacle
+
+    def _try_vmap(self) -> str:
+        """Why the unit cannot run under vmap, or nothing. A slow fallback inside vmap counts as cannot."""
+        module = self._module.model
+        embedding = getattr(module, "embedding", None)
+        if embedding is not None:
+            inputs = torch.zeros(2, 2, dtype=torch.int64, device=self.device)
+        else:
+            size = getattr(getattr(module, "unit", None), "input_size", 1)
+            dtype = next(iter(self.parameters.values())).dtype
+            inputs = torch.zeros(2, 2, size, device=self.device, dtype=dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                outputs, _, _ = self._vmapped(self.parameters, inputs, None, None, None, shared=True)
+                torch.autograd.grad(outputs.abs().sum(), list(self.parameters.values()), allow_unused=True)
+            except (RuntimeError, NotImplementedError, ValueError, TypeError, UserWarning) as error:
+                return str(error).strip().splitlines()[0]
+        return ""
+
+    def __call__(
+        self,
+        parameters: Parameters,
+        inputs: Tensor,
+        lengths: Tensor | None = None,
+        state: State = None,
+        keep: Tensor | None = None,
+        *,
+        shared: bool = False,
+        random_seeds: Sequence[int] | None = None,
+    ) -> Outcome:
+        """Outputs (S, ...), states with a leading S in every leaf, and the units' penalties (S,).
+
+        Args:
+            parameters: usually `self.parameters`; averaged or selected ones for evaluation.
+            inputs, lengths, keep: with a leading S, or without when `shared` by all members (state always has it).
+            random_seeds: one per member, where the unit draws from the global generator.
+        """
+        if self.mode == "vmap":
+            return self._vmapped(parameters, inputs, lengths, state, keep, shared)
+        members = {name: value.unbind(0) for name, value in parameters.items()}
+        results = []
+        for member in range(self.size):
+            values = {name: parts[member] for name, parts in members.items()}
+            values |= {name: value[member] for name, value in self.buffers.items()}
+            given = (
+                (inputs, lengths, keep) if shared else tuple(_pick(item, member) for item in (inputs, lengths, keep))
+            )
+            arguments = (given[0], given[1], _pick(state, member), given[2])
+            results.append(self._call_one(values, arguments, None if random_seeds is None else random_seeds[member]))
+        outputs, states, penalties = zip(*results, strict=True)
+        return torch.stack(outputs), _stack(states), torch.stack(penalties)
+
+    def _call_one(self, values: Parameters, arguments: tuple[Any, ...], seed: int | None) -> Outcome:
+        with warnings.catch_warnings():
+            # cuDNN would like its weights in one block; stacked members cannot give it that.
+            warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+            if seed is None:
+                return self._module.call(values, arguments)
+            devices = [self.device] if self.device.type == "cuda" else []
+            with torch.random.fork_rng(devices=devices):
+                torch.manual_seed(seed)
+                return self._module.call(values, arguments)
+
+    def _vmapped(
+        self,
+        parameters: Parameters,
+        inputs: Tensor,
+        lengths: Tensor | None,
+        state: State,
+        keep: Tensor | None,
+        shared: bool,
+    ) -> Outcome:
+        def call(values: Parameters, buffers: Parameters, *arguments: Any) -> Outcome:
+            return self._module.call(values | buffers, arguments)
+
+        axis = None if shared else 0
+        lengths_axis, keep_axis = (None if value is None else axis for value in (lengths, keep))
+        axes = (0, 0, axis, lengths_axis, None if state is None else 0, keep_axis)
+        return vmap(call, in_dims=axes)(parameters, self.buffers, inputs, lengths, state, keep)
+
+    def training(self, on: bool) -> None:
+        """Switch dropout inside the unit."""
+        self._module.train(on)
+
+    def member(self, index: int, parameters: Parameters | None = None) -> nn.Module:
+        """A copy of one network as an ordinary module."""
+        source = self.parameters if parameters is None else parameters
+        module = copy.deepcopy(self._module.model)
+        values = {name: value[index].detach() for name, value in source.items()}
+        values |= {name: value[index] for name, value in self.buffers.items()}
+        with torch.no_grad():
+            targets = dict(module.named_parameters()) | dict(module.named_buffers())
+            for name, value in values.items():
+                targets[name].copy_(value)
+        return module.eval()
+
+
+def _pick(item: Any, member: int) -> Any:
+    """One member of a stacked tensor, or of a tuple of them; None stays None."""
+    if item is None:
+        return None
+    return item[member] if isinstance(item, Tensor) else tuple(_pick(part, member) for part in item)
+
+
+def _stack(states: Sequence[State]) -> State:
+    if isinstance(states[0], Tensor):
+        return torch.stack(tuple(states))
+    return tuple(_stack(list(parts)) for parts in zip(*states, strict=True))
+
+
+def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
+    """Apply `function` to every tensor of a unit's state."""
+    if state is None:
+        return None
+    return function(state) if isinstance(state, Tensor) else tuple(map_state(function, part) for part in state)
+
+
+def state_leaves(state: State) -> list[Tensor]:
+    """The tensors of a unit's state, in order."""
+    if state is None:
+        return []
+    return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in state_leaves(part)]

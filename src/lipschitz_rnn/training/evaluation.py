@@ -1,0 +1,83 @@
+"""Scores of trained networks on a split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from lipschitz_rnn.tasks import Split, Task
+from lipschitz_rnn.training.ensemble import Ensemble, Parameters, map_state
+from lipschitz_rnn.training.parallel import World
+from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.training.streams import for_members
+from lipschitz_rnn.training.update import forward_precision
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One number per member: the task's finished metric, and the mean loss."""
+
+    metric: list[float]
+    loss: list[float]
+
+
+def evaluate(model: nn.Module, task: Task, split: Split = "test", batch_size: int = 1000) -> float:
+    """The task's metric of one model on a split; the model and the task's data lie on the same device.
+
+    The model is called as `model(inputs, lengths, state)` and returns (outputs, state), as `SequenceModel` does.
+    """
+    was_training = model.training
+    ensemble = Ensemble([model], task.device)
+    settings = Settings(task=task.name, eval_batch_size=batch_size)
+    scores = evaluate_members(ensemble, ensemble.parameters, task, split, settings)
+    model.train(was_training)
+    return scores.metric[0]
+
+
+def evaluate_members(
+    ensemble: Ensemble,
+    parameters: Parameters,
+    task: Task,
+    split: Split,
+    settings: Settings,
+    world: World | None = None,
+    pause: Callable[[], None] = lambda: None,
+) -> Scores:
+    """All members on the same batches. `pause` is called between batches and may raise to stop.
+
+    Independent batches are shared by the processes; the windows of a stateful task carry a state from one to the
+    next, so every process walks through all of them.
+    """
+    world = world or World()
+    count = task.size(split)
+    size = 1 if task.stateful else settings.eval_batch_size
+    starts = range(0, count, size)
+    if not task.stateful:
+        starts = starts[world.rank :: world.size]
+    totals = torch.zeros(3, ensemble.size, dtype=torch.float64, device=ensemble.device)
+    state = None
+    ensemble.training(False)
+    try:
+        for start in starts:
+            pause()
+            indices = torch.arange(start, min(start + size, count))
+            batch = task.batch(split, indices)
+            inputs = batch.inputs
+            if settings.precision == "float64" and inputs.is_floating_point():
+                inputs = inputs.double()
+            with torch.no_grad(), forward_precision(settings, ensemble.device):
+                outputs, new_state, _ = ensemble(parameters, inputs, batch.lengths, state, shared=True)
+            state = map_state(torch.Tensor.detach, new_state) if task.stateful else None
+            judged = for_members(batch, ensemble.size)
+            value, weight = task.measure(outputs, judged)
+            totals += torch.stack((value.double(), weight.double(), task.loss(outputs, judged).double() * weight))
+    finally:
+        ensemble.training(True)
+    if not task.stateful:
+        totals = world.add(totals)
+    sums, weights, losses = totals.tolist()
+    mean_losses = [loss / weight for loss, weight in zip(losses, weights, strict=True)]
+    return Scores([task.metric.finish(s / w) for s, w in zip(sums, weights, strict=True)], mean_losses)

@@ -1,0 +1,81 @@
+"""`fit`: train every seed of one configuration, alone or with other processes, in memory or in a run folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from lipschitz_rnn.tasks import Task
+from lipschitz_rnn.training.environment import describe_environment
+from lipschitz_rnn.training.folder import RunFolder, Saved
+from lipschitz_rnn.training.loop import Builder, Probe, Trainer
+from lipschitz_rnn.training.model import build_model
+from lipschitz_rnn.training.parallel import World, choose_device, joined_world
+from lipschitz_rnn.training.results import Result
+from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.training.watchers import TensorBoard, Watcher, Watchers
+
+
+def fit(
+    settings: Settings,
+    task: Task,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    resume: bool = False,
+    build: Builder = build_model,
+    watcher: Watcher | None = None,
+    probe: Probe | None = None,
+) -> Result:
+    """Train `settings` on `task`; test at the epoch selected on validation data and at the last one.
+
+    Args:
+        folder: where to keep the run; None keeps it in memory only.
+        resume: go on from the newest whole checkpoint in `folder`; without one, start from the beginning.
+        build: makes the network of one seed; by default encoder ▶ unit ▶ head as the settings say.
+        watcher: is told of progress.
+        probe: numbers to note of every network after every epoch, for example its largest eigenvalues.
+
+    Raises:
+        Diverged: every seed's loss became NaN or infinite.
+        Interrupted: SIGINT or SIGTERM arrived; the state is saved.
+        RunError: the folder cannot be used, or writing failed.
+    """
+    device = choose_device(settings.device)
+    watcher = watcher or Watcher()
+    with joined_world(device) as world, matmul_precision(settings.precision):
+        task = task.to(device)
+        arguments = (settings, task, device, build, world)
+        if folder is None:
+            return Trainer(*arguments, None, watcher, probe).run()
+        with RunFolder(folder, watcher.note) as run_folder:
+            if world.writes:
+                run_folder.open(settings, describe_environment(device), resume)
+                watcher = Watchers([watcher, TensorBoard(run_folder.path / "events")])
+            else:
+                watcher = Watcher()
+            trainer = Trainer(*arguments, run_folder, watcher, probe)
+            return trainer.run(_saved(run_folder, resume, world))
+
+
+def _saved(folder: RunFolder, resume: bool, world: World) -> Saved | None:
+    """The state to go on from, the same for all processes; rank 0 then clears what came after it."""
+    saved = folder.latest() if resume else None
+    world.wait()
+    if world.writes:
+        folder.rewind(None if saved is None else saved[1])
+    world.wait()
+    return saved
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Set the precision of float32 products for the run, and put it back after."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision if precision in ("high", "medium") else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

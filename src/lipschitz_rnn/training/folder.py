@@ -1,0 +1,209 @@
+"""A run on disk: configuration, environment, metrics, TensorBoard events and checkpoints in one locked folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from torch import Tensor
+
+from lipschitz_rnn.training.checkpoint import CheckpointError, atomic_write, read_checkpoint, write_checkpoint
+from lipschitz_rnn.training.settings import Settings
+
+CHECKPOINTS_KEPT = 2
+Saved = tuple[dict[str, Tensor], dict[str, Any]]  # what a checkpoint holds
+
+
+class RunError(RuntimeError):
+    """A run cannot start or go on; the message says why and what to do."""
+
+
+class RunFolder:
+    """The only code that touches a run's files. A second process that opens the same folder is refused.
+
+    ```
+    config.json        the frozen settings           environment.json   versions, commit, machine, command
+    metrics.jsonl      one JSON object per line      events/            the same for TensorBoard
+    checkpoints/       step-….safetensors, the last two, and best.safetensors
+    result.json        when the run is complete      run.lock           held while a process writes
+    ```
+    """
+
+    def __init__(self, path: str | os.PathLike[str], note: Callable[[str], None] = lambda message: None) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self._note = note
+        self._lock: IO[str] | None = None
+        self._metrics: IO[bytes] | None = None
+
+    def open(self, settings: Settings, environment: Mapping[str, Any], resume: bool) -> None:
+        """Lock the folder and put down (or compare) the configuration."""
+        with self._writing("set up the run"):
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self.path / "run.lock", self.path)
+            config = self.path / "config.json"
+            if config.exists():
+                self._agree(settings, resume)
+            else:
+                atomic_write(config, _json(settings.to_dict()))
+            atomic_write(self.path / "environment.json", _json(environment))
+            self._metrics = open(self.path / "metrics.jsonl", "ab", buffering=0)  # noqa: SIM115 (closed in close)
+
+    def _agree(self, settings: Settings, resume: bool) -> None:
+        if not resume:
+            raise RunError(f"{self.path} already holds a run; resume it with --resume, or choose another folder")
+        differing = settings.differences(read_settings(self.path))
+        if differing:
+            name, (asked, frozen) = next(iter(differing.items()))
+            raise RunError(
+                f"{self.path} holds a run with {name} = {frozen!r}, now {asked!r} is asked for; "
+                "resume without changed settings, or choose another folder"
+            )
+
+    def write_record(self, record: Mapping[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        with self._writing("append to metrics.jsonl"):
+            self._file().write(json.dumps(record).encode() + b"\n")
+
+    def save(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> Path:
+        """A checkpoint after optimiser step `step`, with the length of metrics.jsonl that belongs to it."""
+        path = self.checkpoints / f"step-{step:09d}.safetensors"
+        with self._writing(f"write the checkpoint {path.name}"):
+            os.fsync(self._file().fileno())
+            write_checkpoint(path, tensors, state | {"metrics_bytes": os.fstat(self._file().fileno()).st_size})
+            for old in self._saved()[:-CHECKPOINTS_KEPT]:
+                old.unlink()
+        return path
+
+    def save_best(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        with self._writing("write best.safetensors"):
+            write_checkpoint(self.checkpoints / "best.safetensors", tensors, state)
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        with self._writing("write result.json"):
+            atomic_write(self.path / "result.json", _json(result))
+
+    def latest(self) -> Saved | None:
+        """The newest whole checkpoint; damaged ones are named and left aside. None: start from the beginning."""
+        found = self._saved()
+        for path in reversed(found):
+            try:
+                tensors, state = read_checkpoint(path)
+            except CheckpointError as error:
+                self._note(f"{error}; going back to the checkpoint before it")
+                continue
+            return tensors, state
+        if found:
+            raise RunError(f"no checkpoint in {self.checkpoints} can be read; start again in another folder")
+        return None
+
+    def rewind(self, state: Mapping[str, Any] | None) -> None:
+        """Cut metrics.jsonl back to what the checkpoint knows, and set damaged or later checkpoints aside.
+
+        What was written after the checkpoint will be written again: nothing is torn, nothing stands there twice.
+        """
+        with self._writing("go back to the checkpoint"):
+            os.ftruncate(self._file().fileno(), 0 if state is None else int(state["metrics_bytes"]))
+            for path in self._saved():
+                if state is not None and _step_of(path) > int(state["steps"]):
+                    path.rename(path.with_suffix(".damaged"))
+            for temporary in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
+                temporary.unlink()
+
+    def last_name(self) -> str | None:
+        """The newest checkpoint's path as text, for messages."""
+        saved = self._saved()
+        return str(saved[-1]) if saved else None
+
+    def _saved(self) -> list[Path]:
+        return sorted(self.checkpoints.glob("step-*.safetensors"))
+
+    def _file(self) -> IO[bytes]:
+        if self._metrics is None:
+            raise RunError(f"{self.path} is not open")
+        return self._metrics
+
+    def _writing(self, what: str) -> _Writing:
+        return _Writing(self, what)
+
+    def close(self) -> None:
+        for file in (self._metrics, self._lock):
+            if file is not None:
+                file.close()
+        self._metrics = self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class _Writing:
+    """Turns what a file system may refuse (full, read-only, gone) into one clear message."""
+
+    def __init__(self, folder: RunFolder, what: str) -> None:
+        self._folder, self._what = folder, what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if not isinstance(error, OSError):
+            return
+        intact = self._folder.last_name()
+        kept = f"the checkpoint {intact} is intact" if intact else "there is no earlier checkpoint"
+        raise RunError(
+            f"cannot {self._what} in {self._folder.path}: {error.strerror or error}; {kept}; "
+            "make the folder writable with free space and resume, or choose another folder"
+        ) from error
+
+
+def _lock(path: Path, folder: Path) -> IO[str]:
+    """Hold the folder for this process; the system lets go of it however the process ends."""
+    file = open(path, "a+")  # noqa: SIM115 (open as long as the run)
+    try:
+        if os.name == "posix":
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            import msvcrt
+
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    except OSError:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        file.close()
+        raise RunError(
+            f"{folder} is in use by another process ({holder}); wait for it or choose another folder"
+        ) from None
+    file.seek(0)
+    file.truncate()
+    file.write(f"process {os.getpid()}")
+    file.flush()
+    return file
+
+
+def read_settings(path: str | os.PathLike[str]) -> Settings:
+    """The frozen settings of a run folder."""
+    config = Path(path) / "config.json"
+    try:
+        return Settings.from_dict(json.loads(config.read_text()))
+    except FileNotFoundError:
+        raise RunError(f"{path} is no run folder: it has no config.json") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"{config} cannot be read: {error}") from error
+
+
+def _step_of(path: Path) -> int:
+    return int(path.stem.removeprefix("step-"))
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()

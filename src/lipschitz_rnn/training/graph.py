@@ -1,0 +1,107 @@
+"""A training step, eager or replayed from a CUDA graph: a short scan is faster than the launches around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.tasks import Batch
+from lipschitz_rnn.training.ensemble import map_state, state_leaves
+from lipschitz_rnn.training.model import State
+from lipschitz_rnn.training.parallel import World
+from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.training.streams import Stream
+from lipschitz_rnn.training.update import Updater
+
+WARMUP_STEPS = 3  # ordinary steps before the capture: kernels compile, the optimiser allocates its state
+
+
+class GraphedStep:
+    """Draws a step's batch and updates all members; on a GPU the update is captured once and then replayed.
+
+    Batches are drawn outside the graph, since noise comes from each seed's own generator, and copied into the buffers
+    that the graph reads. Learning rate, step count and averaging weight live on the device already.
+    """
+
+    def __init__(
+        self, settings: Settings, updater: Updater, stream: Stream, world: World, note: Callable[[str], None]
+    ) -> None:
+        self._updater, self._stream, self._note = updater, stream, note
+        self._required = settings.cuda_graph == "on"
+        obstacle = _obstacle(settings, updater, world)
+        if obstacle and self._required:
+            raise ValueError(f'cuda_graph="on" is not possible: {obstacle}; use "auto"')
+        self._wanted = not obstacle
+        self._ran = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._buffers: list[Tensor] = []
+        self._state: State = None
+
+    def __call__(self, step: int, state: State, random_seeds: list[int] | None) -> State:
+        batch, keep = self._stream.draw(step)
+        # The first window of a stateful epoch starts from nothing, which is another graph: it runs as it is.
+        if not self._wanted or (self._stream.carries and state is None):
+            return self._updater.step(batch, keep, state, random_seeds)
+        if self._graph is None and self._ran < WARMUP_STEPS:
+            self._ran += 1
+            return self._on_side_stream(batch, keep, state)
+        if self._graph is None and not self._capture(batch, keep, state):
+            return self._updater.step(batch, keep, state, random_seeds)
+        for buffer, value in zip(self._buffers, _tensors(batch, keep), strict=True):
+            buffer.copy_(value)
+        for buffer, value in zip(state_leaves(self._state), state_leaves(state), strict=True):
+            if buffer.data_ptr() != value.data_ptr():
+                buffer.copy_(value)
+        assert self._graph is not None
+        self._graph.replay()
+        return self._state
+
+    def _on_side_stream(self, batch: Batch, keep: Tensor | None, state: State) -> State:
+        """Warm up where a capture will run, as PyTorch asks for."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            state = self._updater.step(batch, keep, state, None)
+        torch.cuda.current_stream().wait_stream(side)
+        return state
+
+    def _capture(self, batch: Batch, keep: Tensor | None, state: State) -> bool:
+        """Record the update on buffers of its own; recording runs nothing."""
+        fixed = Batch(
+            batch.inputs.clone(), batch.targets.clone(), None if batch.lengths is None else batch.lengths.clone()
+        )
+        fixed_keep = None if keep is None else keep.clone()
+        self._state = map_state(torch.Tensor.clone, state)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                new_state = self._updater.step(fixed, fixed_keep, self._state, None)
+                if self._stream.carries:
+                    for buffer, value in zip(state_leaves(self._state), state_leaves(new_state), strict=True):
+                        buffer.copy_(value)
+        except RuntimeError as error:
+            if self._required:
+                raise
+            self._wanted, self._state = False, None
+            self._note(f"no CUDA graph, training goes on without: {str(error).splitlines()[0]}")
+            return False
+        self._graph, self._buffers = graph, _tensors(fixed, fixed_keep)
+        return True
+
+
+def _obstacle(settings: Settings, updater: Updater, world: World) -> str:
+    if settings.cuda_graph == "off":
+        return "it is switched off"
+    if updater.device.type != "cuda":
+        return "there are CUDA graphs on CUDA devices only"
+    if updater.ensemble.random:
+        return "the unit draws random numbers of its own"
+    if world.size > 1:
+        return "several processes exchange gradients in every step"
+    return ""
+
+
+def _tensors(batch: Batch, keep: Tensor | None) -> list[Tensor]:
+    return [value for value in (batch.inputs, batch.targets, batch.lengths, keep) if value is not None]

@@ -1,0 +1,268 @@
+"""The training loop: epochs, validation, selection, checkpoints. It knows no task and no unit by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lipschitz_rnn.tasks import Split, Task
+from lipschitz_rnn.training.ensemble import Ensemble, state_leaves
+from lipschitz_rnn.training.evaluation import Scores, evaluate_members
+from lipschitz_rnn.training.folder import RunError, RunFolder, Saved
+from lipschitz_rnn.training.graph import GraphedStep
+from lipschitz_rnn.training.interrupts import Interrupted, Interrupts
+from lipschitz_rnn.training.model import State, count_parameters
+from lipschitz_rnn.training.parallel import World
+from lipschitz_rnn.training.results import Result, SeedResult, Selection
+from lipschitz_rnn.training.schedules import learning_rate
+from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.training.streams import Stream, derived_seed
+from lipschitz_rnn.training.update import Updater, finite_or_none
+from lipschitz_rnn.training.watchers import Watcher
+
+Probe = Callable[[nn.Module], Mapping[str, float]]
+Builder = Callable[[Settings, Task, int], nn.Module]
+
+
+class Diverged(RunError):
+    """Every member's loss or gradient became NaN or infinite."""
+
+
+class Trainer:
+    """One run: all seeds of one configuration, from the beginning or from a checkpoint, to the tested result."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        task: Task,
+        device: torch.device,
+        build: Builder,
+        world: World,
+        folder: RunFolder | None,
+        watcher: Watcher,
+        probe: Probe | None,
+    ) -> None:
+        self.settings, self.task, self.world, self.folder = settings, task, world, folder
+        self.watcher, self.probe = watcher, probe
+        models = [build(settings, task, seed) for seed in settings.seeds]
+        self.parameter_count = count_parameters(models[0])
+        self.ensemble = Ensemble(models, device, settings.ensemble)
+        self.updater = Updater(settings, task, self.ensemble, world)
+        self.stream = Stream(settings, task, device, world.share)
+        self.selection = Selection(task.metric, self.updater.evaluated)
+        self._graph = GraphedStep(settings, self.updater, self.stream, world, watcher.note)
+        self.epoch = self.step = 0
+        self.carry: State = None
+        self.seconds = 0.0
+        self._known_alive = [True] * self.ensemble.size
+        self._last_save = self._last_tick = time.monotonic()
+        self._interrupts = Interrupts()
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def run(self, saved: Saved | None = None) -> Result:
+        """Train to the end, from `saved` on where there is one."""
+        if saved is None:
+            self.stream.begin_epoch()
+            self._save()
+        else:
+            self._restore(*saved)
+        self.watcher.start(self.settings, self.stream.steps, self.done)
+        try:
+            with self._interrupts:
+                while self.epoch < self.settings.epochs:
+                    self._train_epoch()
+                    self._finish_epoch()
+                return self._finish_run()
+        except Interrupted as interrupted:
+            self._save()
+            name = self.folder.last_name() if self.folder else None
+            raise Interrupted(interrupted.number, name) from None
+        finally:
+            self.watcher.stop()
+
+    @property
+    def done(self) -> int:
+        """Optimiser steps so far."""
+        return self.epoch * self.stream.steps + self.step
+
+    def _train_epoch(self) -> None:
+        while self.step < self.stream.steps:
+            self.updater.set_rate(learning_rate(self.settings, self.done, self.stream.steps), self.done)
+            seeds = None
+            if self.ensemble.random:
+                seeds = [derived_seed("forward", seed, self.done) for seed in self.settings.seeds]
+            self.carry = self._graph(self.step, self.carry if self.task.stateful else None, seeds)
+            self.step += 1
+            self.watcher.step(self.done)
+            at_log = self.step % self.settings.log_steps == 0 or self.step == self.stream.steps
+            if at_log:
+                self._log()
+            self._pause(agree=at_log)
+            if at_log and self._save_is_due():
+                self._save()
+
+    def _pause(self, agree: bool = True) -> None:
+        """Leave between two steps if a signal came; several processes leave together, at a step they agree on."""
+        number = self._interrupts.number
+        if self.world.size > 1:
+            if not agree or not self.world.any(bool(number), self.ensemble.device):
+                return
+            number = number or 15
+        if number:
+            raise Interrupted(number)
+
+    def _finish_epoch(self) -> None:
+        scores = self._evaluate("validation", self.updater.evaluated)
+        improved = self.selection.consider(scores.metric, self.epoch, self.updater.evaluated, self._known_alive)
+        record = {"kind": "validation", "epoch": self.epoch, "step": self.done, **self._score_record(scores)}
+        self._record(record | {"seconds": self._tick()})
+        if self.probe is not None and self.world.writes:
+            probed = self._probed(self.probe)
+            self._record({"kind": "probe", "epoch": self.epoch, "step": self.done} | probed)
+        self.epoch, self.step, self.carry = self.epoch + 1, 0, None
+        self.stream.begin_epoch()
+        if improved and self.folder is not None and self.world.writes:
+            self.folder.save_best(self.selection.tensors("parameters/"), self.selection.state())
+        self._save()
+
+    def _finish_run(self) -> Result:
+        """Test at the epoch that validation chose and at the last one; only now is the test split touched."""
+        last = self._evaluate("test", self.updater.evaluated)
+        selected = self._evaluate("test", self.selection.parameters)
+        result = self._result(selected, last)
+        record = {"kind": "test", "epoch": self.epoch - 1, "step": self.done, "split": "test"}
+        self._record(record | {"selected": _plain(selected.metric), "last": _plain(last.metric)})
+        if self.folder is not None and self.world.writes:
+            self.folder.write_result(result.to_dict())
+        return result
+
+    def _result(self, selected: Scores, last: Scores) -> Result:
+        stopped = self.updater.progress["stopped_step"].tolist()
+        seeds = tuple(
+            SeedResult(
+                seed,
+                self.selection.epochs[i],
+                self.selection.values[i],
+                finite_or_none(selected.metric[i]),
+                finite_or_none(last.metric[i]),
+                None if self._known_alive[i] else stopped[i],
+            )
+            for i, seed in enumerate(self.settings.seeds)
+        )
+        metric = self.task.metric
+        models = tuple(self.ensemble.member(i, self.selection.parameters) for i in range(self.ensemble.size))
+        return Result(
+            task=self.task.name,
+            unit=self.settings.unit,
+            metric=metric.name,
+            higher_is_better=metric.higher_is_better,
+            percent=metric.percent,
+            parameters=self.parameter_count,
+            steps=self.done,
+            seconds=self._tick(),
+            ensemble=self.ensemble.mode,
+            seeds=seeds,
+            models=models,
+        )
+
+    # -- what the loop writes --------------------------------------------------------------------------------------
+
+    def _log(self) -> None:
+        """Read the device once: mean loss and gradient norm since the last log, and who has stopped."""
+        progress = self.updater.progress
+        names = ("loss_sum", "norm_sum", "alive", "stopped_step", "stopped_norm")
+        loss, norm, alive, stopped, norms = torch.stack([progress[name].double() for name in names]).tolist()
+        count = max(int(progress["summed"].item()), 1)
+        for member, seed in enumerate(self.settings.seeds):
+            if self._known_alive[member] and not alive[member]:
+                self._report_stop(seed, int(stopped[member]), norms[member])
+        self._known_alive = [bool(value) for value in alive]
+        living = [value / count if self._known_alive[i] else None for i, value in enumerate(loss)]
+        gradients = [value / count if self._known_alive[i] else None for i, value in enumerate(norm)]
+        rate = learning_rate(self.settings, self.done - 1, self.stream.steps)
+        record = {"kind": "train", "epoch": self.epoch, "step": self.done, "learning_rate": rate}
+        self._record(record | {"loss": living, "gradient_norm": gradients, "seconds": self._tick()})
+        for name in ("loss_sum", "norm_sum", "summed"):
+            progress[name].zero_()
+        if not any(self._known_alive):
+            first = stopped.index(min(stopped))
+            raise Diverged(
+                f"the loss became NaN or infinite at step {stopped[first]:.0f} (gradient norm {norms[first]:.3g}); "
+                f"the last good checkpoint is {self._last_good()}; lower the learning rate or set a gradient clip"
+            )
+
+    def _report_stop(self, seed: int, step: int, norm: float) -> None:
+        good = self._last_good()
+        self.watcher.note(
+            f"seed {seed} stopped: its loss or gradient became NaN or infinite at step {step} "
+            f"(gradient norm {norm:.3g}); its last good checkpoint is {good}"
+        )
+        event = {"kind": "diverged", "seed": seed, "epoch": self.epoch, "step": step}
+        self._record(event | {"gradient_norm": finite_or_none(norm), "last_good_checkpoint": good})
+
+    def _last_good(self) -> str | None:
+        return self.folder.last_name() if self.folder else None
+
+    def _record(self, record: Mapping[str, Any]) -> None:
+        if self.world.writes:
+            if self.folder is not None:
+                self.folder.write_record(record)
+            self.watcher.record(record)
+
+    def _score_record(self, scores: Scores) -> dict[str, Any]:
+        return {self.task.metric.name: _plain(scores.metric), "loss": _plain(scores.loss)}
+
+    def _probed(self, probe: Probe) -> dict[str, list[float | None]]:
+        """The probe's numbers, name -> one per member."""
+        found = [probe(self.ensemble.member(i, self.updater.evaluated)) for i in range(self.ensemble.size)]
+        return {name: [finite_or_none(values[name]) for values in found] for name in found[0]}
+
+    def _evaluate(self, split: Split, parameters: dict[str, Tensor]) -> Scores:
+        arguments = (self.ensemble, parameters, self.task, split, self.settings, self.world)
+        # Several processes hold unequal numbers of batches, and could not agree between them.
+        return evaluate_members(*arguments, pause=self._pause if self.world.size == 1 else lambda: None)
+
+    def _tick(self) -> float:
+        """Seconds of this run so far, over all its parts."""
+        now = time.monotonic()
+        self.seconds += now - self._last_tick
+        self._last_tick = now
+        return round(self.seconds, 3)
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def _save_is_due(self) -> bool:
+        due = time.monotonic() - self._last_save > 60.0 * self.settings.checkpoint_minutes
+        return self.world.any(due and self.world.writes, self.ensemble.device)
+
+    def _save(self) -> None:
+        carry = [self.world.join(leaf, 2) for leaf in state_leaves(self.carry)]
+        self._last_save = time.monotonic()
+        if self.folder is None or not self.world.writes:
+            return
+        tensors = self.updater.tensors() | self.selection.tensors("best/")
+        tensors |= {f"generators/{name}": value for name, value in self.stream.states().items()}
+        tensors |= {f"carry/{index}": leaf for index, leaf in enumerate(carry)}
+        state: dict[str, Any] = {"epoch": self.epoch, "step": self.step, "steps": self.done, "seconds": self._tick()}
+        state |= {"carry": "tensor" if isinstance(self.carry, Tensor) else "tuple", "selection": self.selection.state()}
+        self.folder.save(self.done, tensors, state)
+
+    def _restore(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        self.updater.load(tensors)
+        self.selection.load({k: v for k, v in tensors.items() if k.startswith("best/")}, state["selection"])
+        self.stream.restore({k.removeprefix("generators/"): v for k, v in tensors.items() if "generators/" in k})
+        leaves = [tensors[f"carry/{i}"].to(self.ensemble.device) for i in range(sum("carry/" in k for k in tensors))]
+        cut = [self.world.share.cut(leaf, 2) for leaf in leaves]
+        self.carry = cut[0] if state["carry"] == "tensor" else tuple(cut) or None
+        self.epoch, self.step, self.seconds = state["epoch"], state["step"], state["seconds"]
+        self._known_alive = self.updater.progress["alive"].tolist()
+        self._last_tick = time.monotonic()
+
+
+def _plain(values: list[float]) -> list[float | None]:
+    return [finite_or_none(value) for value in values]

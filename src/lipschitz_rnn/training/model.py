@@ -1,0 +1,90 @@
+"""encoder ▶ recurrent unit ▶ head: the one model that every task trains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lipschitz_rnn import units
+from lipschitz_rnn.tasks import Task
+from lipschitz_rnn.training.settings import Settings
+
+State = Any  # what a unit hands on: a tensor (layers, B, N), a tuple of such, or None for zeros
+
+
+class SequenceModel(nn.Module):
+    """An embedding where the inputs are tokens, a unit with the call shape of `nn.RNN`, and a linear head.
+
+    The head reads the last valid state ("last": outputs (B, q)) or every state ("all": outputs (T, B, q)).
+    """
+
+    def __init__(self, unit: nn.Module, head: nn.Linear, readout: str, embedding: nn.Embedding | None = None) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.unit = unit
+        self.head = head
+        self.readout = readout
+
+    def forward(
+        self, inputs: Tensor, lengths: Tensor | None = None, state: State = None, keep: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """inputs: (T, B, p), or (T, B) tokens; lengths: (B,); keep: dropout factors in the shape that the head reads.
+
+        The recurrence is causal, so padding after the last valid step changes nothing that is read.
+        """
+        x = inputs if self.embedding is None else self.embedding(inputs)
+        hidden, state = self.unit(x) if state is None else self.unit(x, state)
+        if self.readout == "last":
+            hidden = _last(hidden, state, lengths)
+        if keep is not None:
+            hidden = hidden * keep
+        return self.head(hidden), state
+
+    def penalty(self) -> Tensor:
+        """What the unit's paper adds to the loss to keep a soft constraint; zero for most units."""
+        own = getattr(self.unit, "penalty", None)
+        return self.head.weight.new_zeros(()) if own is None else own()
+
+
+def _last(hidden: Tensor, state: State, lengths: Tensor | None) -> Tensor:
+    """The state after the last valid step, (B, N)."""
+    if lengths is not None:
+        last = (lengths - 1).view(1, -1, 1).expand(1, -1, hidden.shape[-1])
+        return hidden.gather(0, last).squeeze(0)
+    # A plain final state spares the backward a (T, B, N) gradient that is zero but for its last step.
+    if isinstance(state, Tensor) and state.dim() == 3 and state.shape[-1] == hidden.shape[-1]:
+        return state[-1]
+    return hidden[-1]
+
+
+def build_model(settings: Settings, task: Task, seed: int) -> SequenceModel:
+    """A fresh network, initialised from `seed` alone; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # of the fork: modules initialise from the global generator
+        return _assemble(settings, task)
+
+
+def _assemble(settings: Settings, task: Task) -> SequenceModel:
+    embedding = None if task.vocabulary is None else nn.Embedding(task.vocabulary, task.input_size)
+    options = dict(settings.unit_options)
+    if settings.num_layers != 1:
+        options["num_layers"] = settings.num_layers
+    if options.get("bidirectional") or options.get("batch_first"):
+        raise ValueError("unit_options set bidirectional or batch_first; training reads time-major, in one direction")
+    unit = units.build(settings.unit, task.input_size, settings.hidden_size, **options)
+    head = nn.Linear(unit.output_size, task.output_size)  # type: ignore[arg-type]
+    model = SequenceModel(unit, head, task.readout, embedding)
+    return model.double() if settings.precision == "float64" else model
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def draws_random_numbers(model: nn.Module) -> bool:
+    """Whether a training forward draws from the global generator, as dropout between layers does."""
+    rates = (getattr(module, name, 0.0) for module in model.modules() for name in ("dropout", "zoneout"))
+    layers = (module.p for module in model.modules() if isinstance(module, nn.Dropout))
+    return any(isinstance(rate, float) and rate > 0.0 for rate in (*rates, *layers))

@@ -1,0 +1,88 @@
+"""What training leaves behind: the weights that validation selected, and the tested scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lipschitz_rnn.tasks import Metric
+
+
+class Selection:
+    """For every member the parameters of its best validation epoch. Before the first one: the initial parameters."""
+
+    def __init__(self, metric: Metric, parameters: Mapping[str, Tensor]) -> None:
+        self._sign = 1.0 if metric.higher_is_better else -1.0
+        self.parameters = {name: value.detach().clone() for name, value in parameters.items()}
+        members = len(next(iter(self.parameters.values())))
+        self.epochs: list[int | None] = [None] * members
+        self.values: list[float | None] = [None] * members
+
+    def consider(
+        self, values: Sequence[float], epoch: int, parameters: Mapping[str, Tensor], alive: Sequence[bool]
+    ) -> bool:
+        """Take over the members that are better than ever; ties go to the earlier epoch. Says whether any were."""
+        better = [i for i, value in enumerate(values) if alive[i] and self._beats(value, self.values[i])]
+        for i in better:
+            self.epochs[i], self.values[i] = epoch, values[i]
+            for name, kept in self.parameters.items():
+                kept[i].copy_(parameters[name][i].detach())
+        return bool(better)
+
+    def _beats(self, value: float, best: float | None) -> bool:
+        return math.isfinite(value) and (best is None or self._sign * value > self._sign * best)
+
+    def state(self) -> dict[str, Any]:
+        return {"epochs": self.epochs, "values": self.values}
+
+    def tensors(self, prefix: str) -> dict[str, Tensor]:
+        return {prefix + name: value for name, value in self.parameters.items()}
+
+    def load(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        self.epochs, self.values = list(state["epochs"]), list(state["values"])
+        with torch.no_grad():
+            for name, kept in self.parameters.items():
+                kept.copy_(tensors[f"best/{name}"])
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """One seed. Scores are the task's metric as it is reported, fractions for accuracy; None where there is none."""
+
+    seed: int
+    selected_epoch: int | None
+    validation: float | None  # at the selected epoch
+    test: float | None  # at the selected epoch
+    test_last: float | None  # at the last epoch
+    diverged_step: int | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run. `models` holds one network per seed, at its selected epoch; it is not part of the JSON."""
+
+    task: str
+    unit: str
+    metric: str
+    higher_is_better: bool
+    percent: bool
+    parameters: int
+    steps: int
+    seconds: float
+    ensemble: str
+    seeds: tuple[SeedResult, ...]
+    models: tuple[nn.Module, ...] = dataclasses.field(default=(), repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("models", "seeds")}
+        return values | {"seeds": [dataclasses.asdict(seed) for seed in self.seeds]}
+
+    def test_scores(self) -> list[float]:
+        """Test at the selected epoch, of the seeds that have it."""
+        return [seed.test for seed in self.seeds if seed.test is not None]

@@ -1,0 +1,29 @@
+"""The learning rate as a function of the step alone: there is no schedule state to save or to lose."""
+
+from __future__ import annotations
+
+import math
+
+from lipschitz_rnn.training.settings import Settings
+
+
+def learning_rate(settings: Settings, step: int, steps_per_epoch: int) -> float:
+    """The rate of optimiser step `step`, counted from 0 over the whole run."""
+    top = settings.learning_rate
+    if settings.schedule == "constant":
+        return top
+    if settings.schedule == "step":
+        epoch = step // steps_per_epoch
+        return top * settings.decay_factor ** sum(epoch > passed for passed in settings.decay_epochs)
+    total = max(settings.epochs * steps_per_epoch, 1)
+    rising = round(settings.warmup * total)
+    if step < rising:
+        # One-cycle starts at a 25th of the top and eases in; the cosine's warm-up is a straight line from nothing.
+        share = (step + 1) / rising
+        return top * (_ease(0.04, 1.0, share) if settings.schedule == "one-cycle" else share)
+    return top * _ease(1.0, settings.final_rate, (step - rising) / max(total - 1 - rising, 1))
+
+
+def _ease(start: float, end: float, share: float) -> float:
+    """From `start` to `end` along half a cosine."""
+    return end + (start - end) * 0.5 * (1.0 + math.cos(math.pi * min(share, 1.0)))

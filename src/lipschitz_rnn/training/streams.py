@@ -1,0 +1,102 @@
+"""What each member sees and when: its own order, noise and dropout, all from generators that can be saved."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.tasks import Batch, Task
+from lipschitz_rnn.training.settings import Settings
+
+
+def derived_seed(purpose: str, seed: int, step: int = 0) -> int:
+    """A seed for one purpose of one member; distinct purposes and seeds give unrelated streams."""
+    digest = hashlib.blake2b(f"{purpose}:{seed}:{step}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of every global batch this process computes."""
+
+    rank: int = 0
+    size: int = 1
+
+    def cut(self, value: Tensor, axis: int) -> Tensor:
+        return value if self.size == 1 else value.tensor_split(self.size, axis)[self.rank]
+
+
+class Stream:
+    """Training batches of all members, with a leading S. Every process draws the global batch and keeps its share."""
+
+    def __init__(self, settings: Settings, task: Task, device: torch.device, share: Share) -> None:
+        self._task, self._share, self._dropout = task, share, settings.dropout
+        self._hidden_size = settings.hidden_size
+        self.seeds = settings.seeds
+        self.order = [torch.Generator().manual_seed(derived_seed("order", seed)) for seed in settings.seeds]
+        self.noise = [torch.Generator(device).manual_seed(derived_seed("noise", seed)) for seed in settings.seeds]
+        self.carries = task.stateful
+        count = task.size("train")
+        self.batch_size = 1 if task.stateful else min(settings.batch_size, count)
+        self.steps = count // self.batch_size
+        if not task.stateful and self.batch_size < share.size:
+            raise ValueError(f"a batch of {self.batch_size} cannot be shared by {share.size} processes")
+        self._device = device
+        self._indices = torch.empty(0, dtype=torch.int64)
+        self.epoch_start: list[Tensor] = []
+
+    def begin_epoch(self) -> None:
+        """Draw every member's order; the states before the draw are kept, so that the epoch can be drawn again."""
+        self.epoch_start = [generator.get_state() for generator in self.order]
+        if not self._task.stateful:
+            used = self.steps * self.batch_size
+            drawn = [torch.randperm(self._task.size("train"), generator=g)[:used] for g in self.order]
+            self._indices = torch.stack(drawn).to(self._device)
+
+    def indices(self, step: int) -> Tensor:
+        """(S, B) sample numbers of a step, on the device."""
+        return self._indices[:, step * self.batch_size : (step + 1) * self.batch_size]
+
+    def draw(self, step: int) -> tuple[Batch, Tensor | None]:
+        """The batch of `step` and the factors of dropout on what the head reads."""
+        if self._task.stateful:
+            batch = for_members(self._task.batch("train", torch.tensor([step])), len(self.seeds))
+        else:
+            batch = self._task.batch("train", self.indices(step), self.noise)
+        keep = self._keep(batch) if self._dropout else None
+        return self.cut(batch), None if keep is None else self._share.cut(keep, keep.dim() - 2)
+
+    def _keep(self, batch: Batch) -> Tensor:
+        steps = batch.inputs.shape[1:2] if self._task.readout == "all" else ()
+        shape = (*steps, batch.inputs.shape[2], self._hidden_size)
+        masks = [torch.empty(shape, device=self._device).bernoulli_(1 - self._dropout, generator=g) for g in self.noise]
+        return torch.stack(masks) / (1 - self._dropout)
+
+    def cut(self, batch: Batch) -> Batch:
+        """This process's share, along the batch axis."""
+        lengths = None if batch.lengths is None else self._share.cut(batch.lengths, 1)
+        targets = self._share.cut(batch.targets, 2 if self._task.readout == "all" else 1)
+        return Batch(self._share.cut(batch.inputs, 2), targets, lengths)
+
+    def states(self) -> dict[str, Tensor]:
+        """Every generator's state, to be saved with the position in the epoch."""
+        named = {f"order.{seed}": state for seed, state in zip(self.seeds, self.epoch_start, strict=True)}
+        return named | {f"noise.{s}": g.get_state() for s, g in zip(self.seeds, self.noise, strict=True)}
+
+    def restore(self, states: dict[str, Tensor]) -> None:
+        """Go back to saved states: redraw the epoch's order, then set the noise to where it stood."""
+        for seed, generator in zip(self.seeds, self.order, strict=True):
+            generator.set_state(states[f"order.{seed}"])
+        self.begin_epoch()
+        for seed, generator in zip(self.seeds, self.noise, strict=True):
+            generator.set_state(states[f"noise.{seed}"])
+
+
+def for_members(batch: Batch, members: int) -> Batch:
+    """The same batch seen by every member: a leading S, without a copy."""
+    lengths = None if batch.lengths is None else batch.lengths.expand(members, *batch.lengths.shape)
+    inputs, targets = (value.expand(members, *value.shape) for value in (batch.inputs, batch.targets))
+    return Batch(inputs, targets, lengths)

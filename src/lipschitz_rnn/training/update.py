@@ -1,0 +1,181 @@
+"""One optimiser step of all members, without a word to the host: ready to be captured in a CUDA graph."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+
+from lipschitz_rnn.tasks import Batch, Task
+from lipschitz_rnn.training.ensemble import Ensemble, map_state
+from lipschitz_rnn.training.model import State
+from lipschitz_rnn.training.parallel import World
+from lipschitz_rnn.training.settings import Settings
+
+
+class Updater:
+    """Gradients, clipping and the optimiser for stacked parameters, each member on its own.
+
+    A member whose loss or gradient is not finite stops there: its parameters stay at their last finite values, the
+    step and the gradient norm are noted on the device, and the others do not notice.
+    """
+
+    def __init__(self, settings: Settings, task: Task, ensemble: Ensemble, world: World) -> None:
+        self._settings, self._task, self.ensemble, self._world = settings, task, ensemble, world
+        self.device = ensemble.device
+        self.parameters = list(ensemble.parameters.values())
+        # On the GPU the rate lives on the device, where a captured graph reads it anew at every replay.
+        self._rate = torch.zeros((), device=self.device)
+        self._mix = torch.zeros((), device=self.device, dtype=torch.float32)
+        self.optimiser = build_optimiser(settings, self.parameters, self._rate)
+        self.average = None
+        if settings.averaging is not None:
+            self.average = {name: value.detach().clone() for name, value in ensemble.parameters.items()}
+        members = ensemble.size
+        self.progress: dict[str, Tensor] = {
+            "alive": torch.ones(members, dtype=torch.bool, device=self.device),
+            "stopped_step": torch.full((members,), -1, dtype=torch.int64, device=self.device),
+            "stopped_norm": torch.zeros(members, device=self.device),
+            "loss_sum": torch.zeros(members, device=self.device),
+            "norm_sum": torch.zeros(members, device=self.device),
+            "steps": torch.zeros((), dtype=torch.int64, device=self.device),  # optimiser steps so far
+            "summed": torch.zeros((), dtype=torch.int64, device=self.device),  # steps in the two sums
+        }
+
+    @property
+    def evaluated(self) -> dict[str, Tensor]:
+        """The parameters that evaluation uses: the average where there is one."""
+        return self.ensemble.parameters if self.average is None else self.average
+
+    def set_rate(self, rate: float, step: int) -> None:
+        """Host side, before a step: learning rate and weight of the newest parameters in the average."""
+        if self.device.type == "cuda":
+            self._rate.fill_(rate)
+        else:
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate
+        if self._settings.averaging is not None:
+            # At first a plain mean of all iterates, so that the initial weights leave no trace.
+            self._mix.fill_(max(self._settings.averaging, 1.0 / (step + 1)))
+
+    def step(self, batch: Batch, keep: Tensor | None, state: State, random_seeds: list[int] | None) -> State:
+        """Update all members on their batches; returns the detached states."""
+        losses, gradients, state = self._gradients(batch, keep, state, random_seeds)
+        norms = member_norms(gradients)
+        progress = self.progress
+        finite = losses.isfinite() & norms.isfinite()
+        stops = progress["alive"] & ~finite
+        progress["stopped_step"].copy_(torch.where(stops, progress["steps"], progress["stopped_step"]))
+        progress["stopped_norm"].copy_(torch.where(stops, norms.float(), progress["stopped_norm"]))
+        progress["alive"].logical_and_(finite)
+        alive = progress["alive"]
+        scale = torch.ones_like(norms)
+        if self._settings.clip is not None:
+            scale = (self._settings.clip / (norms + 1e-6)).clamp(max=1.0)
+        before = [parameter.detach().clone() for parameter in self.parameters]
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            usable = torch.where(_like(alive, gradient), gradient, 0.0)
+            parameter.grad = usable * _like(scale.nan_to_num(), gradient) if self._settings.clip else usable
+        self.optimiser.step()
+        with torch.no_grad():
+            for parameter, old in zip(self.parameters, before, strict=True):
+                parameter.copy_(torch.where(_like(alive, parameter), parameter, old))
+            if self.average is not None:
+                for mean, parameter in zip(self.average.values(), self.parameters, strict=True):
+                    mean.lerp_(parameter, self._mix.to(mean.dtype))
+        progress["loss_sum"].add_(torch.where(alive, losses.detach().float(), 0.0))
+        progress["norm_sum"].add_(torch.where(alive, norms.float(), 0.0))
+        progress["steps"].add_(1)
+        progress["summed"].add_(1)
+        return state
+
+    def _gradients(
+        self, batch: Batch, keep: Tensor | None, state: State, random_seeds: list[int] | None
+    ) -> tuple[Tensor, list[Tensor], State]:
+        """Losses (S,), gradients of each member's mean over the global batch, and the detached states."""
+        inputs = batch.inputs
+        if self._settings.precision == "float64" and inputs.is_floating_point():
+            inputs = inputs.double()
+        with forward_precision(self._settings, self.device):
+            outputs, state, penalties = self.ensemble(
+                self.ensemble.parameters, inputs, batch.lengths, state, keep, random_seeds=random_seeds
+            )
+        losses = self._task.loss(outputs, batch) + penalties
+        if self._world.size == 1:
+            return losses, self._differentiate(losses.sum()), map_state(Tensor.detach, state)
+        # Shares may hold different numbers of samples or valid steps: weigh each mean by what it is a mean of.
+        weights = self._task.measure(outputs.detach(), batch)[1].to(losses.dtype)
+        gradients = self._differentiate((losses * weights).sum())
+        columns = [(losses * weights).detach()[:, None], weights[:, None], *(g.flatten(1) for g in gradients)]
+        total = self._world.add(torch.cat(columns, 1))
+        total = total / total[:, 1:2]
+        parts = total[:, 2:].split([g[0].numel() for g in gradients], 1)
+        joined = [part.reshape(g.shape) for part, g in zip(parts, gradients, strict=True)]
+        return total[:, 0], joined, map_state(Tensor.detach, state)
+
+    def _differentiate(self, objective: Tensor) -> list[Tensor]:
+        gradients = torch.autograd.grad(objective, self.parameters, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, gradients, strict=True)]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a step changes, by name: parameters, average, optimiser, progress."""
+        named = {f"parameters/{name}": value.detach() for name, value in self.ensemble.parameters.items()}
+        named |= {f"average/{name}": value for name, value in (self.average or {}).items()}
+        named |= {f"progress/{name}": value for name, value in self.progress.items()}
+        for index, entry in self.optimiser.state_dict()["state"].items():
+            named |= {f"optimiser/{index}/{key}": value for key, value in entry.items() if value is not None}
+        return named
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """The inverse of `tensors`."""
+        targets = self.tensors()
+        with torch.no_grad():
+            for name, value in tensors.items():
+                if name.startswith(("parameters/", "average/", "progress/")):
+                    targets[name].copy_(value)
+        state: dict[int, dict[str, Any]] = {}
+        for name, value in tensors.items():
+            if name.startswith("optimiser/"):
+                _, index, key = name.split("/")
+                state.setdefault(int(index), {})[key] = value
+        self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
+
+
+def build_optimiser(settings: Settings, parameters: list[Tensor], rate: Tensor) -> Optimizer:
+    """PyTorch's optimisers act element by element, so that on stacked tensors they act on each member alone."""
+    on_gpu = parameters[0].is_cuda
+    lr: Any = rate if on_gpu else settings.learning_rate
+    # The fused kernels read rate and step count on the device, but know no complex numbers.
+    fused = on_gpu and not any(parameter.is_complex() for parameter in parameters)
+    common: dict[str, Any] = {"lr": lr, "weight_decay": settings.weight_decay}
+    if settings.optimiser in ("adam", "adamw"):
+        kind = Adam if settings.optimiser == "adam" else AdamW
+        return kind(parameters, **common, fused=fused, capturable=on_gpu)
+    if settings.optimiser == "sgd":
+        return SGD(parameters, **common, momentum=settings.momentum, fused=fused)
+    return RMSprop(parameters, **common, alpha=settings.smoothing, capturable=on_gpu)
+
+
+def member_norms(gradients: list[Tensor]) -> Tensor:
+    """Gradient norm of each member over all its parameters, (S,)."""
+    squares = [gradient.flatten(1).abs().square().sum(1) for gradient in gradients]
+    return torch.stack(squares).sum(0).sqrt()
+
+
+def forward_precision(settings: Settings, device: torch.device) -> AbstractContextManager[Any]:
+    """Autocast for bfloat16; the precision of float32 products is set for the whole run by `matmul_precision`."""
+    return torch.autocast(device.type, torch.bfloat16) if settings.precision == "bfloat16" else nullcontext()
+
+
+def _like(members: Tensor, value: Tensor) -> Tensor:
+    """(S,) in the shape (S, 1, 1, …) of `value`."""
+    return members.view(-1, *(1,) * (value.dim() - 1))
+
+
+def finite_or_none(value: float) -> float | None:
+    """JSON knows no NaN."""
+    return value if math.isfinite(value) else None
