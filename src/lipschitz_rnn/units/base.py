@@ -1,18 +1,20 @@
 """The call that every recurrent unit answers: that of `torch.nn.RNN`, with `lengths` in addition."""
 
+import warnings
 from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from lipschitz_rnn.ops.checks import require_lengths
+from lipschitz_rnn.units.lipschitz.sequences import Sequences
 
 State = tuple[Tensor, ...]
 """What a unit carries from step to step: (h,), (h, c), (y, z), ..."""
 
 
 class Recurrent(nn.Module, ABC):
-    """`output, h_n = unit(x, h_0=None, lengths=None)`: shapes and packing here, the recurrence in `run`.
+    """`output, h_n = unit(x, h_0=None, lengths=None)`: the forms of a sequence here, the recurrence in `run`.
 
     x:       (T, B, input_size); (B, T, input_size) with `batch_first`; (T, input_size) without a batch; or a
              PackedSequence.
@@ -34,12 +36,14 @@ class Recurrent(nn.Module, ABC):
     ) -> None:
         super().__init__()
         for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout must be in [0, 1), got {dropout!r}")
+        if dropout > 0.0 and num_layers == 1:
+            warnings.warn("dropout acts between layers, so it has no effect with num_layers=1", stacklevel=2)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.batch_first, self.dropout, self.bidirectional = batch_first, dropout, bidirectional
+        self.batch_first, self.dropout, self.bidirectional = batch_first, float(dropout), bidirectional
         self.num_directions = 2 if bidirectional else 1
         self.output_size = hidden_size * self.num_directions
 
@@ -58,46 +62,29 @@ class Recurrent(nn.Module, ABC):
     def forward(
         self, x: Tensor | PackedSequence, h_0: Tensor | State | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor | PackedSequence, Tensor | State]:
-        if isinstance(x, PackedSequence):
-            if lengths is not None:
-                raise ValueError("a PackedSequence carries its own lengths: leave `lengths` out")
-            return self._forward_packed(x, h_0)
-        if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
-            wanted = "(B, T, p)" if self.batch_first else "(T, B, p)"
-            raise ValueError(f"x must be {wanted} or (T, p) with p = {self.input_size}, got {tuple(x.shape)}")
-        batched = x.dim() == 3
-        time_major = x.unsqueeze(1) if not batched else x.transpose(0, 1) if self.batch_first else x
-        state = None if h_0 is None else self._checked_state(h_0, time_major.shape[1], batched)
-        lengths = None if lengths is None else _checked_lengths(lengths, time_major, batched)
-        output, last = self.run(time_major, state, lengths)
-        if not batched:
-            output, last = output.squeeze(1), tuple(part.squeeze(1) for part in last)
-        elif self.batch_first:
-            output = output.transpose(0, 1)
-        return output, last if len(last) > 1 else last[0]
+        sequences = Sequences.read(x, self.input_size, self.batch_first, lengths, timespans=None)
+        steps, batch = sequences.inputs.shape[:2]
+        lengths = sequences.lengths
+        if lengths is not None:
+            if lengths.shape != (batch,):
+                raise ValueError(
+                    f"lengths has shape {tuple(lengths.shape)}; it must be ({batch},), one for each sample"
+                )
+            require_lengths(lengths, steps)
+            lengths = lengths.to(sequences.inputs.device)
+        state = None if h_0 is None else self._read_state(h_0, sequences)
+        output, last = self.run(sequences.inputs, state, lengths)
+        h_n = tuple(sequences.write_state(part) for part in last)
+        return sequences.write_output(output), h_n if len(h_n) > 1 else h_n[0]
 
-    def _forward_packed(
-        self, packed: PackedSequence, h_0: Tensor | State | None
-    ) -> tuple[PackedSequence, Tensor | State]:
-        padded, lengths = pad_packed_sequence(packed)
-        state = None if h_0 is None else self._checked_state(h_0, padded.shape[1], batched=True)
-        output, last = self.run(padded, state, lengths.to(padded.device))
-        if packed.sorted_indices is not None:
-            output, lengths = output.index_select(1, packed.sorted_indices), lengths[packed.sorted_indices.cpu()]
-        data = pack_padded_sequence(output, lengths).data
-        again = PackedSequence(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
-        return again, last if len(last) > 1 else last[0]
-
-    def _checked_state(self, h_0: Tensor | State, batch: int, batched: bool) -> State:
+    def _read_state(self, h_0: Tensor | State, sequences: Sequences) -> State:
         parts = (h_0,) if isinstance(h_0, Tensor) else tuple(h_0)
-        if not batched:
-            parts = tuple(part.unsqueeze(1) for part in parts)
+        widths = self.state_sizes()
+        if len(parts) != len(widths):
+            raise ValueError(f"h_0 has {len(parts)} parts; this unit carries {len(widths)} of widths {widths}")
         rows = self.num_layers * self.num_directions
-        wanted = [(rows, batch, width) for width in self.state_sizes()]
-        if [tuple(part.shape) for part in parts] != wanted:
-            got = [tuple(part.shape) for part in parts]
-            raise ValueError(f"h_0 must have the shapes {wanted} (num_layers · directions, B, width), got {got}")
-        return parts
+        read = [sequences.read_state(part, rows, width) for part, width in zip(parts, widths, strict=True)]
+        return tuple(part for part in read if part is not None)
 
     def extra_repr(self) -> str:
         text = f"{self.input_size}, {self.hidden_size}"
@@ -105,13 +92,3 @@ class Recurrent(nn.Module, ABC):
             value = getattr(self, name)
             text += "" if value == usual else f", {name}={value}"
         return text
-
-
-def _checked_lengths(lengths: Tensor, x: Tensor, batched: bool) -> Tensor:
-    steps, batch = x.shape[:2]
-    if not batched:
-        raise ValueError("lengths need a batch: cut the one sequence to its length instead")
-    if lengths.shape != (batch,):
-        raise ValueError(f"lengths must be one number for each of {batch} sequences, got {tuple(lengths.shape)}")
-    require_lengths(lengths, steps)
-    return lengths.to(x.device)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lipschitz_rnn.units.base import Recurrent, State
+from lipschitz_rnn.units.lipschitz.sequences import reverse
 
 
 class Cell(nn.Module, ABC):
@@ -126,12 +127,3 @@ class CellStack(Recurrent):
             if self.dropout and layer < self.num_layers - 1:
                 x = F.dropout(x, self.dropout, self.training)
         return x, tuple(torch.stack(parts) for parts in zip(*last, strict=True))
-
-
-def reverse(sequence: Tensor, lengths: Tensor | None) -> Tensor:
-    """(T, B, n) backwards in time; each sequence within its own length, the padding stays behind."""
-    if lengths is None:
-        return sequence.flip(0)
-    steps = torch.arange(len(sequence), device=sequence.device).unsqueeze(-1)
-    source = torch.where(steps < lengths, lengths - 1 - steps, steps)
-    return sequence.gather(0, source.unsqueeze(-1).expand(sequence.shape))

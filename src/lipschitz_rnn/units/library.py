@@ -28,8 +28,9 @@ class LibraryUnit(Recurrent):
         **options: Any,
     ) -> None:
         super().__init__(input_size, hidden_size, num_layers, batch_first, dropout, bidirectional)
+        between = dropout if num_layers > 1 else 0.0  # elsewhere PyTorch warns a second time
         self.inner = self.module(
-            input_size, hidden_size, num_layers, bias=bias, dropout=dropout, bidirectional=bidirectional, **options
+            input_size, hidden_size, num_layers, bias=bias, dropout=between, bidirectional=bidirectional, **options
         )
 
     def state_sizes(self) -> tuple[int, ...]:

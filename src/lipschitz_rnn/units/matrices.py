@@ -1,16 +1,89 @@
-"""Constrained matrices from free real parameters, and the nonlinearity that unitary units share."""
+"""Constrained matrices from free real numbers, how they start, and the nonlinearity that unitary units share.
+
+`torch.nn.utils.parametrizations.orthogonal` has the same exponential and Cayley maps (the tests compare), but keeps
+N² numbers of which only those below the diagonal matter; here a group of dimension d takes d parameters.
+"""
+
+import math
 
 import torch
 from torch import Tensor
 
 
+def triangle_size(size: int) -> int:
+    """Entries below the diagonal of a (size, size) matrix: the dimension of the orthogonal group."""
+    return size * (size - 1) // 2
+
+
 def skew(triangle: Tensor, size: int) -> Tensor:
-    """Skew-symmetric matrix from the n(n−1)/2 entries below its diagonal: (n(n−1)/2,) -> (n, n), Kᵀ = −K exactly."""
+    """Skew-symmetric matrix from the n(n−1)/2 entries below its diagonal: Kᵀ = −K exactly."""
     rows, columns = torch.tril_indices(size, size, -1, device=triangle.device)
     lower = triangle.new_zeros(size, size).index_put((rows, columns), triangle)
     return lower - lower.mT
 
 
-def triangle_size(size: int) -> int:
-    """Entries below the diagonal of a (size, size) matrix: the dimension of the orthogonal group."""
-    return size * (size - 1) // 2
+def skew_hermitian(numbers: Tensor, size: int) -> Tensor:
+    """Complex S with Sᴴ = −S from n² real numbers: real parts below the diagonal, imaginary parts on and below it."""
+    real, imaginary = numbers.split([triangle_size(size), triangle_size(size) + size])
+    rows, columns = torch.tril_indices(size, size, device=numbers.device)
+    lower = numbers.new_zeros(size, size).index_put((rows, columns), imaginary)
+    return torch.complex(skew(real, size), lower + lower.mT)
+
+
+def cayley(K: Tensor) -> Tensor:
+    """(I + K)⁻¹ (I − K): skew-symmetric to orthogonal, without the eigenvalue −1."""
+    identity = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
+    return torch.linalg.solve(identity + K, identity - K)
+
+
+def householder_product(vectors: Tensor) -> Tensor:
+    """H₁ H₂ … H_m with H = I − 2 v vᵀ / ‖v‖²: (m, n) -> (n, n), orthogonal.
+
+    In compact form I − Vᵀ T V, where T⁻¹ is upper triangular with ‖v‖²/2 on the diagonal and vᵢ·vⱼ above it.
+    """
+    products = vectors @ vectors.mT
+    inverse = products.triu(1) + torch.diag_embed(products.diagonal() / 2)
+    identity = torch.eye(vectors.shape[-1], dtype=vectors.dtype, device=vectors.device)
+    return identity - vectors.mT @ torch.linalg.solve_triangular(inverse, vectors, upper=True)
+
+
+def random_unitary(size: int, complex_entries: bool = False) -> Tensor:
+    """A unitary (or orthogonal) matrix, uniform in the sense of Haar."""
+    gaussian = torch.randn(size, size, dtype=torch.complex64 if complex_entries else torch.float32)
+    q, r = torch.linalg.qr(gaussian)
+    return q * torch.sgn(r.diagonal())
+
+
+def planar_rotations(size: int, kind: str) -> Tensor:
+    """The triangle of a block-diagonal skew matrix: independent rotations of the planes (0, 1), (2, 3), ...
+
+    "henaff": angles uniform in (−π, π), Henaff et al. 2016. "cayley": tan(t/2) with t uniform in (0, π/2), of the
+    scaled Cayley unit, Helfrich et al. 2018.
+    """
+    planes = size // 2
+    if kind == "henaff":
+        entries = torch.empty(planes).uniform_(-math.pi, math.pi)
+    elif kind == "cayley":
+        entries = torch.tan(torch.empty(planes).uniform_(0.0, math.pi / 2) / 2)
+    else:
+        raise ValueError(f"init must be 'cayley' or 'henaff', got {kind!r}")
+    matrix = torch.zeros(size, size)
+    matrix[torch.arange(planes) * 2 + 1, torch.arange(planes) * 2] = entries
+    return matrix[tuple(torch.tril_indices(size, size, -1))]
+
+
+def within_margin(free: Tensor, margin: float) -> Tensor:
+    """Numbers in (1 − margin, 1 + margin), 1 where `free` is 0."""
+    return 1.0 + 2.0 * margin * (torch.sigmoid(free) - 0.5)
+
+
+def mod_relu(z: Tensor, bias: Tensor) -> Tensor:
+    """(z / |z|) relu(|z| + b) for real or complex z; 0 at z = 0.
+
+    Real z: the sign is exact. Complex z: |z| + 10⁻⁵ below the fraction, as in the first unitary RNN's code, because
+    the derivative of z / |z| grows like 1 / |z|.
+    """
+    modulus = z.abs()
+    if not z.is_complex():
+        return torch.sign(z) * torch.relu(modulus + bias)
+    return z * (torch.relu(modulus + bias) / (modulus + 1e-5))

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from lipschitz_rnn.units.catalogue import ROWS
+
 PACKAGE = "lipschitz_rnn.units"
 
 
@@ -60,65 +62,7 @@ def _keywords(kind: type) -> list[str]:
     return names
 
 
-UNITS = {
-    unit.name: unit
-    for unit in (
-        UnitInfo(
-            "rnn", "Elman, Cognitive Science", 1990, "h⁺ = tanh(W h + U x + b)", "none", "library:ElmanRNN", False
-        ),
-        UnitInfo(
-            "lstm",
-            "Hochreiter & Schmidhuber, Neural Computation",
-            1997,
-            "c⁺ = f ⊙ c + i ⊙ g, h⁺ = o ⊙ tanh(c⁺)",
-            "none",
-            "library:LSTM",
-            False,
-        ),
-        UnitInfo("gru", "Cho et al., EMNLP", 2014, "h⁺ = (1 − z) ⊙ n + z ⊙ h", "none", "library:GRU", ensembles=False),
-        UnitInfo(
-            "rnn-orth",
-            "Henaff et al., ICML",
-            2016,
-            "h⁺ = tanh(W h + U x + b), W orthogonal at the start",
-            "none (orthogonal start)",
-            "library:OrthogonalStartRNN",
-            False,
-        ),
-        UnitInfo(
-            "lipschitz",
-            "Erichson et al., ICLR",
-            2021,
-            "h' = A h + tanh(W h + U x + b)",
-            "A, W = (1−β)(M + Mᵀ) + β(M − Mᵀ) − γI",
-            "lipschitz:LipschitzRNN",
-        ),
-        UnitInfo(
-            "antisymmetric",
-            "Chang et al., ICLR",
-            2019,
-            "h⁺ = h + ε tanh((K − γI) h + U x + b)",
-            "K = −Kᵀ",
-            "continuous:AntisymmetricCell",
-        ),
-        UnitInfo(
-            "neural-ode",
-            "Rubanova et al., NeurIPS",
-            2019,
-            "h' = tanh(W h + U x + b)",
-            "none",
-            "continuous:NeuralODECell",
-        ),
-        UnitInfo(
-            "residual",
-            "He et al., CVPR",
-            2016,
-            "h⁺ = h + ε tanh(W h + U x + b), ε = 1",
-            "none",
-            "continuous:ResidualCell",
-        ),
-    )
-}
+UNITS = {row.name: UnitInfo(*row) for row in ROWS}
 
 
 def available() -> list[str]:

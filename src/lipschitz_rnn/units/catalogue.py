@@ -1,0 +1,84 @@
+"""The table of units: name, paper, year, equation, constraint, where it is. One row a unit; `registry` reads it."""
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    name: str
+    paper: str
+    year: int
+    equation: str
+    constraint: str
+    source: str
+    """module:class within lipschitz_rnn.units"""
+    ensembles: bool = True
+
+
+# fmt: off
+ROWS = (
+    Row("rnn", "Elman, Cognitive Science 14", 1990,
+        "h⁺ = tanh(W h + U x + b)", "none", "library:ElmanRNN", ensembles=False),
+    Row("lstm", "Hochreiter, Schmidhuber, Neural Computation 9", 1997,
+        "c⁺ = f ⊙ c + i ⊙ g, h⁺ = o ⊙ tanh(c⁺)", "none", "library:LSTM", ensembles=False),
+    Row("gru", "Cho et al., EMNLP", 2014,
+        "h⁺ = (1 − z) ⊙ n + z ⊙ h", "none", "library:GRU", ensembles=False),
+    Row("rnn-orth", "Henaff et al., ICML", 2016,
+        "h⁺ = tanh(W h + U x + b)", "none after an orthogonal start", "library:OrthogonalStartRNN", ensembles=False),
+    Row("momentum-lstm", "Nguyen et al., NeurIPS", 2020,
+        "v⁺ = μ v + s (U x + b), LSTM on W h + v⁺", "none", "momentum:MomentumLSTMCell"),
+    Row("srlstm", "Nguyen et al., NeurIPS", 2020,
+        "p⁺ = W h − s (U x + b), LSTM on p⁺ + k/(k+3) (p⁺ − p)", "none", "momentum:ScheduledRestartLSTMCell"),
+    Row("urnn", "Arjovsky et al., ICML", 2016,
+        "h⁺ = modReLU(W h + U x), W = D₃ R₂ F⁻¹ D₂ Π R₁ F D₁", "W unitary, 7N numbers", "unitary:URNNCell"),
+    Row("full-urnn", "Wisdom et al., NeurIPS", 2016,
+        "h⁺ = modReLU(W h + U x), W = W₀ exp(S)", "W unitary, any", "unitary:FullURNNCell"),
+    Row("eurnn", "Jing et al., ICML", 2017,
+        "h⁺ = modReLU(W h + U x), W = D F₁ … F_L", "W unitary, L layers of rotations", "unitary:EURNNCell"),
+    Row("soft-orth", "Vorontsov et al., ICML", 2017,
+        "h⁺ = tanh(W h + U x + b), W = P diag(s) Qᵀ", "singular values within 1 ± m", "spectral:SoftOrthogonalCell"),
+    Row("kronecker", "Jose et al., ICML", 2018,
+        "h⁺ = modReLU(W h + U x), W = W₁ ⊗ … ⊗ W_F", "factors near unitary (penalty)", "unitary:KroneckerCell"),
+    Row("scornn", "Helfrich et al., ICML", 2018,
+        "h⁺ = modReLU(W h + U x), W = (I + K)⁻¹(I − K) D", "W orthogonal", "orthogonal:ScoRNNCell"),
+    Row("exprnn", "Lezcano-Casado, Martínez-Rubio, ICML", 2019,
+        "h⁺ = modReLU(W h + U x), W = exp(K)", "W orthogonal", "orthogonal:ExpRNNCell"),
+    Row("dtriv", "Lezcano-Casado, NeurIPS", 2019,
+        "h⁺ = modReLU(W h + U x), W = B exp(K), B moves", "W orthogonal", "orthogonal:DtrivCell", ensembles=False),
+    Row("nnrnn", "Kerg et al., NeurIPS", 2019,
+        "h⁺ = modReLU(W h + U x), W = P (Λ + T) Pᵀ", "P orthogonal, |eigenvalues of W| = 1", "spectral:NonNormalCell"),
+    Row("antisymmetric", "Chang et al., ICLR", 2019,
+        "h⁺ = h + ε tanh((K − γI) h + U x + b)", "K = −Kᵀ", "continuous:AntisymmetricCell"),
+    Row("antisymmetric-gated", "Chang et al., ICLR", 2019,
+        "h⁺ = h + ε sigmoid(W h + V x + c) ⊙ tanh(W h + U x + b), W = K − γI", "K = −Kᵀ",
+        "gated:GatedAntisymmetricCell"),
+    Row("nais", "Ciccone et al., NeurIPS", 2018,
+        "h⁺ = h + ε tanh(A h + U x + b), A = −RᵀR − κI", "eigenvalues of A in [κ − 1, −κ]: contraction",
+        "continuous:NaisCell"),
+    Row("irnn", "Kag et al., ICLR", 2020,
+        "g ← g + η (tanh(W (g + h) + U x + b) − α (g + h)) K times, h⁺ = g", "none", "incremental:IncrementalCell"),
+    Row("neural-ode", "Rubanova et al., NeurIPS", 2019,
+        "h' = tanh(W h + U x + b)", "none", "continuous:NeuralODECell"),
+    Row("residual", "He et al., CVPR", 2016,
+        "h⁺ = h + tanh(W h + U x + b)", "none", "continuous:ResidualCell"),
+    Row("fastrnn", "Kusupati et al., NeurIPS", 2018,
+        "h⁺ = α tanh(W h + U x + b) + β h", "0 < α, β < 1", "fast:FastRNNCell"),
+    Row("fastgrnn", "Kusupati et al., NeurIPS", 2018,
+        "h⁺ = (ζ(1 − z) + ν) ⊙ tanh(W h + U x + b) + z ⊙ h", "W of low rank; sparse and 8-bit on request",
+        "fast:FastGRNNCell"),
+    Row("fastgrnn-lsq", "Kusupati et al., NeurIPS", 2018,
+        "h⁺ = (ζ(1 − z) + ν) ⊙ tanh(W h + U x + b) + z ⊙ h", "0 < ζ, ν < 1", "fast:FastGRNNLSQCell"),
+    Row("spectral-rnn", "Zhang et al., ICML", 2018,
+        "h⁺ = relu(W h + U x + b), W = P diag(s) Qᵀ by reflections", "singular values within 1 ± r",
+        "spectral:SpectralRNNCell"),
+    Row("lipschitz", "Erichson et al., ICLR", 2021,
+        "h' = A h + tanh(W h + U x + b)", "A, W = (1−β)(M + Mᵀ) + β(M − Mᵀ) − γI", "lipschitz:LipschitzRNN"),
+    Row("lipschitz-gated", "Erichson et al., code of ICLR", 2021,
+        "h' = sigmoid(W h + V x + c) ⊙ (A h + tanh(W h + U x + b))", "A, W as in lipschitz",
+        "gated:GatedLipschitzCell"),
+    Row("cornn", "Rusch, Mishra, ICLR", 2021,
+        "y'' = tanh(W y + V y' + U x + b) − γ y − ε y'", "none", "oscillatory:CoRNNCell"),
+    Row("lem", "Rusch et al., ICLR", 2022,
+        "z⁺ = (1 − a) ⊙ z + a ⊙ tanh(W₃ y + …), y⁺ = (1 − d) ⊙ y + d ⊙ tanh(W₄ z⁺ + …)", "none",
+        "oscillatory:LEMCell"),
+)
+# fmt: on

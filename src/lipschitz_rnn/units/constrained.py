@@ -1,0 +1,79 @@
+"""The step h⁺ = σ(W h + U x + b) that orthogonal and unitary units share; they differ in how W is made."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lipschitz_rnn.units.base import State
+from lipschitz_rnn.units.cells import Cell
+from lipschitz_rnn.units.matrices import mod_relu
+
+NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "leaky_relu": F.leaky_relu,
+    "identity": lambda z: z,
+}
+
+
+class ConstrainedCell(Cell):
+    """h⁺ = σ(W h + U x + b), W = `hidden_matrix()` once per forward.
+
+    σ: "modrelu", where b is the bias on the modulus and U x has none, or "tanh", "relu", "leaky_relu", "identity".
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, *, nonlinearity: str = "modrelu") -> None:
+        super().__init__(input_size, hidden_size)
+        if nonlinearity != "modrelu" and nonlinearity not in NONLINEARITIES:
+            allowed = ", ".join(["modrelu", *NONLINEARITIES])
+            raise ValueError(f"nonlinearity must be one of {allowed}, got {nonlinearity!r}")
+        self.nonlinearity = nonlinearity
+        self.input = nn.Linear(input_size, hidden_size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(hidden_size))
+
+    @abstractmethod
+    def hidden_matrix(self) -> Tensor:
+        """W: (N, N), real or complex."""
+
+    def weights(self) -> Tensor:
+        return self.hidden_matrix().mT
+
+    def step(self, inputs: Tensor, state: State, weights: Tensor) -> State:
+        z = inputs + state[0] @ weights
+        if self.nonlinearity == "modrelu":
+            return (mod_relu(z, self.bias),)
+        return (NONLINEARITIES[self.nonlinearity](z + self.bias),)
+
+    def extra_repr(self) -> str:
+        return f"nonlinearity={self.nonlinearity!r}"
+
+
+class UnitaryCell(ConstrainedCell):
+    """h⁺ = modReLU(W h + U x), all complex, W unitary; the output of a step is (Re h, Im h), 2N real numbers.
+
+    The initialisation of the first unitary RNN: U by Glorot, b = 0, and a learned h₀, uniform with E‖h₀‖² = 1.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, *, learn_initial_state: bool = True) -> None:
+        super().__init__(input_size, hidden_size)
+        self.output_size = 2 * hidden_size
+        self.input = nn.Linear(input_size, 2 * hidden_size, bias=False)
+        nn.init.xavier_uniform_(self.input.weight)
+        self.start = None
+        if learn_initial_state:
+            reach = math.sqrt(3 / (2 * hidden_size))
+            self.start = nn.Parameter(torch.empty(2, hidden_size).uniform_(-reach, reach))
+
+    def project(self, x: Tensor) -> Tensor:
+        return torch.complex(*self.input(x).to(self.bias.dtype).chunk(2, -1))
+
+    def initial_state(self, batch: int, inputs: Tensor) -> State:
+        start = self.bias.new_zeros(2, self.hidden_size) if self.start is None else self.start
+        return (torch.complex(start[0], start[1]).expand(batch, -1),)
+
+    def output(self, h: Tensor) -> Tensor:
+        return torch.cat([h.real, h.imag], -1)

@@ -1,0 +1,124 @@
+"""Small units for small devices: fastrnn, fastgrnn and fastgrnn-lsq."""
+
+import torch
+from torch import Tensor, nn
+
+from lipschitz_rnn.units.base import State
+from lipschitz_rnn.units.cells import Cell
+
+
+def _small(*shape: int) -> nn.Parameter:
+    return nn.Parameter(0.1 * torch.randn(*shape))
+
+
+class FastRNNCell(Cell):
+    """h⁺ = α tanh(W h + U x + b) + β h with two learned numbers α, β in (0, 1).
+
+    Kusupati et al., "FastGRNN: a fast, accurate, stable and tiny kilobyte sized gated recurrent neural network",
+    NeurIPS 2018. Weights 0.1 N(0, 1), b = 1, α = sigmoid(−3), β = sigmoid(3) at the start. Parameters N² + N p + N + 2.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.input = nn.Linear(input_size, hidden_size)
+        self.input.weight = _small(hidden_size, input_size)
+        nn.init.ones_(self.input.bias)
+        self.hidden = _small(hidden_size, hidden_size)
+        self.shares = nn.Parameter(torch.tensor([-3.0, 3.0]))
+
+    def weights(self) -> tuple[Tensor, Tensor]:
+        return self.hidden.mT, torch.sigmoid(self.shares)
+
+    def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, Tensor]) -> State:
+        hidden, (alpha, beta) = weights
+        return (alpha * torch.tanh(inputs + state[0] @ hidden) + beta * state[0],)
+
+
+class FastGRNNLSQCell(Cell):
+    """z = sigmoid(W h + U x + b_z), g = tanh(W h + U x + b_g), h⁺ = (ζ(1 − z) + ν) ⊙ g + z ⊙ h; gates share W and U.
+
+    FastGRNN before it is compressed: "LSQ" says that low rank, sparsity and quantisation are left out. Same paper and
+    start as `FastRNNCell`, ζ = sigmoid(1), ν = sigmoid(−4). Parameters N² + N p + 2N + 2.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.biases = nn.Parameter(torch.ones(2, hidden_size))
+        self.shares = nn.Parameter(torch.tensor([1.0, -4.0]))
+        self.make_matrices()
+
+    def make_matrices(self) -> None:
+        self.input_matrix = _small(self.hidden_size, self.input_size)
+        self.hidden = _small(self.hidden_size, self.hidden_size)
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """U: (N, p) and W: (N, N)."""
+        return self.input_matrix, self.hidden
+
+    def project(self, x: Tensor) -> Tensor:
+        return x @ self.matrices()[0].mT
+
+    def weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.matrices()[1].mT, self.biases, torch.sigmoid(self.shares)
+
+    def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, Tensor, Tensor]) -> State:
+        hidden, (gate_bias, update_bias), (zeta, nu) = weights
+        both = inputs + state[0] @ hidden
+        z, g = torch.sigmoid(both + gate_bias), torch.tanh(both + update_bias)
+        return ((zeta * (1.0 - z) + nu) * g + z * state[0],)
+
+
+class FastGRNNCell(FastGRNNLSQCell):
+    """FastGRNN with its compression: U = U₁ U₂ᵀ and W = W₁ W₂ᵀ of low rank, sparse factors, 8-bit weights.
+
+    `input_rank`, `hidden_rank` (None: full; hidden N/4 unless told otherwise), `density`: share of each factor's
+    entries that are kept, the largest (iterative hard thresholding of the paper, here with a straight-through
+    gradient), `quantize`: weights rounded to 8 bits a factor, also straight-through. The step is that of
+    `FastGRNNLSQCell`. Parameters 2 N r + N p + 2N + 2 before sparsity.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        input_rank: int | None = None,
+        hidden_rank: int | None = 0,
+        density: float = 1.0,
+        quantize: bool = False,
+    ) -> None:
+        self.ranks = (input_rank, max(1, hidden_size // 4) if hidden_rank == 0 else hidden_rank)
+        for name, rank in zip(("input_rank", "hidden_rank"), self.ranks, strict=True):
+            if rank is not None and not 1 <= rank <= hidden_size:
+                raise ValueError(f"{name} must lie in 1..hidden_size = {hidden_size} or be None, got {rank!r}")
+        if not 0.0 < density <= 1.0:
+            raise ValueError(f"density must be in (0, 1], got {density!r}")
+        self.density, self.quantize = density, quantize
+        super().__init__(input_size, hidden_size)
+
+    def make_matrices(self) -> None:
+        def factors(columns: int, rank: int | None) -> nn.ParameterList:
+            shapes = [(self.hidden_size, columns)] if rank is None else [(self.hidden_size, rank), (columns, rank)]
+            return nn.ParameterList([_small(*shape) for shape in shapes])
+
+        self.input_factors = factors(self.input_size, self.ranks[0])
+        self.hidden_factors = factors(self.hidden_size, self.ranks[1])
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        def product(factors: nn.ParameterList) -> Tensor:
+            parts = [self.compressed(factor) for factor in factors]
+            return parts[0] if len(parts) == 1 else parts[0] @ parts[1].mT
+
+        return product(self.input_factors), product(self.hidden_factors)
+
+    def compressed(self, factor: Tensor) -> Tensor:
+        """The factor with its smallest entries dropped and the rest on 255 levels; the gradient passes unchanged."""
+        value = factor.detach()
+        if self.density < 1.0:
+            kept = max(1, round(self.density * value.numel()))
+            threshold = value.abs().flatten().topk(kept).values[-1]
+            value = torch.where(value.abs() >= threshold, value, 0.0)
+        if self.quantize:
+            level = value.abs().max() / 127.0
+            value = torch.round(value / level) * level
+        return factor + (value - factor.detach())

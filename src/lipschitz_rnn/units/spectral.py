@@ -1,0 +1,135 @@
+"""Units whose hidden matrix has a controlled spectrum without being orthogonal: soft-orth, spectral-rnn, nnrnn."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lipschitz_rnn.units.constrained import ConstrainedCell
+from lipschitz_rnn.units.matrices import (
+    householder_product,
+    planar_rotations,
+    random_unitary,
+    skew,
+    triangle_size,
+    within_margin,
+)
+
+
+class SoftOrthogonalCell(ConstrainedCell):
+    """h⁺ = tanh(W h + U x + b), W = P diag(s) Qᵀ with P, Q orthogonal and 1 − m < s < 1 + m.
+
+    Vorontsov, Trabelsi, Kadoury, Pal, "On orthogonality and learning recurrent networks with long term dependencies",
+    ICML 2017. They move P and Q along geodesics; here P = P₀ exp(K) and Q = Q₀ exp(L) around random P₀, Q₀, so that
+    any optimiser stays in the set. s = 1 at the start. W takes N² numbers: 18K at N = 128 on MNIST with its head.
+    """
+
+    bases: Tensor
+
+    def __init__(self, input_size: int, hidden_size: int, *, margin: float = 0.1, nonlinearity: str = "tanh") -> None:
+        super().__init__(input_size, hidden_size, nonlinearity=nonlinearity)
+        if not 0.0 <= margin < 1.0:
+            raise ValueError(f"margin must be in [0, 1), got {margin!r}")
+        self.margin = margin
+        self.triangles = nn.Parameter(torch.zeros(2, triangle_size(hidden_size)))
+        self.free_values = nn.Parameter(torch.zeros(hidden_size))
+        self.register_buffer("bases", torch.stack([random_unitary(hidden_size) for _ in range(2)]))
+        nn.init.xavier_uniform_(self.input.weight)
+
+    def hidden_matrix(self) -> Tensor:
+        left, right = (
+            base @ torch.matrix_exp(skew(triangle, self.hidden_size))
+            for base, triangle in zip(self.bases, self.triangles, strict=True)
+        )
+        return (left * within_margin(self.free_values, self.margin)) @ right.mT
+
+
+class SpectralRNNCell(ConstrainedCell):
+    """h⁺ = relu(W h + U x + b), W = P diag(s) Qᵀ, P and Q products of `reflectors` Householder reflections.
+
+    Zhang, Lei, Dhillon, "Stabilizing gradients for deep neural networks via efficient SVD parameterization", ICML
+    2018. 1 − r < s < 1 + r with r = `margin`, s = 1 at the start; reflector k has zeros before entry k; N/4
+    reflectors, their default. With m reflectors W takes m(2N − m + 1) + N numbers.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        reflectors: int | None = None,
+        margin: float = 0.01,
+        nonlinearity: str = "relu",
+    ) -> None:
+        super().__init__(input_size, hidden_size, nonlinearity=nonlinearity)
+        self.reflectors = max(1, hidden_size // 4) if reflectors is None else reflectors
+        if not 1 <= self.reflectors <= hidden_size:
+            raise ValueError(f"reflectors must lie in 1..hidden_size = {hidden_size}, got {reflectors!r}")
+        if not 0.0 <= margin < 1.0:
+            raise ValueError(f"margin must be in [0, 1), got {margin!r}")
+        self.margin = margin
+        entries = self.reflectors * hidden_size - triangle_size(self.reflectors)
+        self.entries = nn.Parameter(torch.randn(2, entries) / math.sqrt(hidden_size))
+        self.free_values = nn.Parameter(torch.zeros(hidden_size))
+        nn.init.xavier_uniform_(self.input.weight)
+
+    def hidden_matrix(self) -> Tensor:
+        rows, columns = torch.triu_indices(self.reflectors, self.hidden_size, device=self.entries.device)
+        empty = self.entries.new_zeros(self.reflectors, self.hidden_size)
+        left, right = (householder_product(empty.index_put((rows, columns), part)) for part in self.entries)
+        return (left * within_margin(self.free_values, self.margin)) @ right.mT
+
+
+class NonNormalCell(ConstrainedCell):
+    """h⁺ = modReLU(W h + U x), W = P (Λ + T) Pᵀ: P orthogonal, Λ rotations of planes, T strictly above them.
+
+    Kerg et al., "Non-normal recurrent neural network (nnRNN): learning long time dependencies while improving
+    expressivity with transient dynamics", NeurIPS 2019. P = exp(K) from Henaff's start, angles uniform in (0, 2π),
+    T = 0. Λ has blocks γ [[cos θ, −sin θ], [sin θ, cos θ]] with eigenvalues γ e^{±iθ}; γ = 1 unless
+    `learn_modulus`, when `penalty()` is the paper's δ Σ (γ − 1)². W takes N² − N numbers (+ N/2 with γ).
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        init: str = "henaff",
+        learn_modulus: bool = False,
+        modulus_penalty: float = 1.0,
+        nonlinearity: str = "modrelu",
+    ) -> None:
+        super().__init__(input_size, hidden_size, nonlinearity=nonlinearity)
+        if hidden_size % 2:
+            raise ValueError(f"nnrnn rotates planes: hidden_size must be even, got {hidden_size}")
+        planes = hidden_size // 2
+        self.modulus_penalty = modulus_penalty
+        self.triangle = nn.Parameter(planar_rotations(hidden_size, init))
+        self.angles = nn.Parameter(torch.empty(planes).uniform_(0.0, 2 * math.pi))
+        self.upper = nn.Parameter(torch.zeros(triangle_size(hidden_size) - planes))
+        self.modulus = nn.Parameter(torch.ones(planes)) if learn_modulus else None
+        nn.init.xavier_normal_(self.input.weight)
+        nn.init.uniform_(self.bias, -0.01, 0.01)
+
+    def schur_form(self) -> Tensor:
+        """Λ + T: block upper triangular with 2 × 2 blocks."""
+        size, device = self.hidden_size, self.angles.device
+        rows, columns = torch.triu_indices(size, size, 1, device=device)
+        above = rows // 2 != columns // 2
+        even = torch.arange(0, size, 2, device=device)
+        cosine, sine = torch.cos(self.angles), torch.sin(self.angles)
+        if self.modulus is not None:
+            cosine, sine = self.modulus * cosine, self.modulus * sine
+        positions = (
+            torch.cat([rows[above], even, even, even + 1, even + 1]),
+            torch.cat([columns[above], even, even + 1, even, even + 1]),
+        )
+        values = torch.cat([self.upper, cosine, -sine, sine, cosine])
+        return values.new_zeros(size, size).index_put(positions, values)
+
+    def hidden_matrix(self) -> Tensor:
+        basis = torch.matrix_exp(skew(self.triangle, self.hidden_size))
+        return basis @ self.schur_form() @ basis.mT
+
+    def penalty(self) -> Tensor | None:
+        return None if self.modulus is None else self.modulus_penalty * (self.modulus - 1.0).square().sum()
