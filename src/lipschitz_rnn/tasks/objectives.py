@@ -65,6 +65,6 @@ class Regression(Task):
             return errors.sum(axes), _count(errors, axes)
         steps = torch.arange(difference.shape[-3], device=difference.device).unsqueeze(-1)
         valid = steps < batch.lengths.unsqueeze(-2)
-        # Multiplying by the mask would keep a NaN of the padding; selecting before the square drops it and its gradient.
+        # Multiplying by the mask would keep a NaN of the padding; selecting drops it, and its gradient too.
         errors = difference.where(valid.unsqueeze(-1), 0.0).square().mean(-1)
         return errors.sum((-2, -1)), valid.sum((-2, -1)).to(errors.dtype)

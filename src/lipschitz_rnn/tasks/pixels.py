@@ -18,6 +18,13 @@ def shuffled(count: int, seed: int = 1234) -> np.ndarray:
     return np.random.RandomState(seed).permutation(count)
 
 
+def split_off_validation(images: Tensor, labels: Tensor, count: int = 2_000) -> dict[Split, tuple[Tensor, Tensor]]:
+    """The last `count` of the shuffled samples validate, the others train."""
+    order = torch.from_numpy(shuffled(len(labels)))
+    train, validation = order[:-count], order[-count:]
+    return {"train": (images[train], labels[train]), "validation": (images[validation], labels[validation])}
+
+
 def device_indices(indices: Tensor, device: torch.device) -> Tensor:
     """Check the shape (B,) or (S, B) and bring the indices to the data."""
     if indices.dim() not in (1, 2) or indices.dtype != torch.int64:

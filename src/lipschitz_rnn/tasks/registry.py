@@ -7,9 +7,30 @@ from dataclasses import asdict
 from typing import Any
 
 from lipschitz_rnn.tasks.base import Task
+from lipschitz_rnn.tasks.cifar import NoisePaddedCifar10, OrderedCifar10
+from lipschitz_rnn.tasks.mnist import OrderedMnist, PermutedMnist, RowsMnist
 from lipschitz_rnn.tasks.pixels import Digits
+from lipschitz_rnn.tasks.speech import SpokenDigits, Timit, TimitSample
+from lipschitz_rnn.tasks.synthetic import Adding, Copying, Pendulum
+from lipschitz_rnn.tasks.text import PtbCharacters, PtbWords
 
-_TASKS: dict[str, type[Task]] = {task.info.name: task for task in (Digits,)}
+_ALL: tuple[type[Task], ...] = (
+    Digits,
+    OrderedMnist,
+    PermutedMnist,
+    RowsMnist,
+    OrderedCifar10,
+    NoisePaddedCifar10,
+    Timit,
+    TimitSample,
+    SpokenDigits,
+    PtbCharacters,
+    PtbWords,
+    Pendulum,
+    Adding,
+    Copying,
+)
+_TASKS = {task.info.name: task for task in _ALL}
 
 
 def available() -> tuple[str, ...]:

@@ -1,0 +1,163 @@
+"""Penn Treebank as one long stream of characters or words, read in windows with the state carried over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.tasks.base import (
+    BITS,
+    PERPLEXITY,
+    SPLITS,
+    Batch,
+    DataError,
+    Generators,
+    Metric,
+    Split,
+    TaskInfo,
+    check_choice,
+    check_count,
+    check_split,
+)
+from lipschitz_rnn.tasks.files import read_dataset
+from lipschitz_rnn.tasks.objectives import TokenPrediction
+from lipschitz_rnn.tasks.sources import PTB, Dataset
+
+END = "<eos>"
+_FILES: dict[Split, str] = {"train": "ptb.train.txt", "validation": "ptb.valid.txt", "test": "ptb.test.txt"}
+
+
+def read_words(text: str) -> list[str]:
+    """Words, and the end of every line as a token."""
+    return [token for line in text.splitlines() for token in (*line.split(), END)]
+
+
+def read_characters(text: str) -> list[str]:
+    """Characters of every stripped line, a space as "_", and the end of every line as a token."""
+    return [token for line in text.splitlines() for token in (*line.strip().replace(" ", "_"), END)]
+
+
+class TextTask(TokenPrediction):
+    """A split is `batch` parallel streams of equal length; window k holds steps kT to (k+1)T of all of them.
+
+    Windows are consecutive: the state after window k is the initial state of window k + 1. The last one may be
+    shorter; the few tokens that do not fill a row of all streams are left out.
+    """
+
+    dataset: ClassVar[Dataset] = PTB
+
+    def __init__(
+        self,
+        tokens: Mapping[Split, Sequence[str]],
+        length: int,
+        train_batch: int,
+        eval_batch: int,
+        embedding: int,
+    ) -> None:
+        options = {"length": length, "train_batch": train_batch, "eval_batch": eval_batch, "embedding": embedding}
+        for name, value in options.items():
+            check_count(name, value)
+        # The most frequent token is 0; ties in alphabetical order, so that the numbers never change.
+        self.tokens = sorted((count := Counter(tokens["train"])), key=lambda token: (-count[token], token))
+        numbers = {token: number for number, token in enumerate(self.tokens)}
+        kinds = len(self.tokens)
+        super().__init__(options, sequence_length=length, input_size=embedding, vocabulary=kinds, output_size=kinds)
+        for split in SPLITS:
+            streams = train_batch if split == "train" else eval_batch
+            unknown = set(tokens[split]) - set(numbers)
+            if unknown:
+                raise DataError(f"{_FILES[split]} has tokens that the training text lacks: {sorted(unknown)[:5]}")
+            stream = torch.from_numpy(np.fromiter((numbers[token] for token in tokens[split]), np.int64))
+            steps = len(stream) // streams
+            if steps < 2:
+                raise ValueError(
+                    f"{streams} streams are too many for the {len(stream)} tokens of {split}; lower the batch"
+                )
+            self._data[split] = stream[: steps * streams].view(streams, steps).T.contiguous()
+
+    def size(self, split: Split) -> int:
+        steps = len(self._data[check_split(split)]) - 1  # the last token is a target only
+        return -(-steps // self.sequence_length)
+
+    def batch(self, split: Split, indices: Tensor, generator: Generators = None) -> Batch:
+        """Window `indices` (a single number): inputs and targets (T, B) int64, the targets one step ahead."""
+        if indices.numel() != 1:
+            raise ValueError(
+                f"indices have shape {tuple(indices.shape)}; {self.name} is read window by window, give one number"
+            )
+        window, windows = int(indices), self.size(split)
+        if not 0 <= window < windows:
+            raise IndexError(f"window {window} of {self.name}/{split}; there are {windows}, counted from 0")
+        start = window * self.sequence_length
+        piece = self._data[split][start : start + self.sequence_length + 1]
+        return Batch(piece[:-1], piece[1:])
+
+
+def _read_texts(dataset: Dataset, root: str | None, offline: bool) -> dict[Split, str]:
+    files = read_dataset(dataset, root, offline)
+    return {split: files[name].decode("ascii") for split, name in _FILES.items()}
+
+
+def _info(
+    name: str, summary: str, metric: Metric, vocabulary: int, length: int, sizes: tuple[int, int, int]
+) -> TaskInfo:
+    return TaskInfo(
+        name=name,
+        summary=summary,
+        input_size=200,
+        output_size=vocabulary,
+        sequence_length=length,
+        readout="all",
+        metric=metric,
+        sizes=dict(zip(SPLITS, sizes, strict=True)),
+        source="Penn Treebank language-model text, Mikolov's preprocessing",
+        licence="text © LDC: use it, never redistribute it",
+        vocabulary=vocabulary,
+        stateful=True,
+    )
+
+
+class PtbCharacters(TextTask):
+    """Penn Treebank character by character in windows of 150 or 300 steps; bits per character."""
+
+    info = _info("ptb-char", "Penn Treebank, the next character; windows of 150 or 300", BITS, 50, 150, (262, 263, 295))
+
+    def __init__(
+        self,
+        root: str | None = None,
+        *,
+        offline: bool = False,
+        length: int = 150,
+        train_batch: int = 128,
+        eval_batch: int = 10,
+        embedding: int = 200,
+    ) -> None:
+        check_choice("length", length, (150, 300))
+        texts = _read_texts(self.dataset, root, offline)
+        tokens = {split: read_characters(text) for split, text in texts.items()}
+        super().__init__(tokens, length, train_batch, eval_batch, embedding)
+
+
+class PtbWords(TextTask):
+    """Penn Treebank word by word in windows of 300 steps; perplexity."""
+
+    info = _info("ptb-word", "Penn Treebank, the next word; windows of 300", PERPLEXITY, 10_000, 300, (25, 25, 28))
+
+    def __init__(
+        self,
+        root: str | None = None,
+        *,
+        offline: bool = False,
+        length: int = 300,
+        train_batch: int = 128,
+        eval_batch: int = 10,
+        embedding: int = 200,
+    ) -> None:
+        texts = _read_texts(self.dataset, root, offline)
+        tokens = {split: read_words(text) for split, text in texts.items()}
+        super().__init__(tokens, length, train_batch, eval_batch, embedding)
