@@ -63,7 +63,7 @@ def run(problem: Problem, backend: str, keep_states: bool) -> tuple[Tensor | Non
             return (states if keep_states else None), last
 
     scheme = problem.scheme
-    differentiate = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in problem.tensors)
+    differentiate = torch.is_grad_enabled() and any(t is not None and _tracked(t) for t in problem.tensors)
     options = (
         scheme.step_size,
         scheme.alpha,
@@ -75,6 +75,17 @@ def run(problem: Problem, backend: str, keep_states: bool) -> tuple[Tensor | Non
     )
     states, last, _ = Scan.apply(*problem.tensors, *options)
     return (states if keep_states else None), last
+
+
+def _tracked(tensor: Tensor) -> bool:
+    """Whether a gradient may be asked for, also of a tensor that vmap has wrapped: its wrapper does not say so."""
+    if torch.compiler.is_compiling():
+        return True  # the tracer cannot look inside a wrapper; torch.no_grad says it for sure
+    while not tensor.requires_grad:
+        if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return False
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return True
 
 
 def _forward_mode_active() -> bool:

@@ -15,6 +15,8 @@ from lipschitz_rnn.ops.reference import integrate_step
 def scan(problem: Problem) -> tuple[Tensor, Tensor]:
     from torch._higher_order_ops.scan import scan as structured_scan
 
+    # Cut from autograd: PyTorch's scan saves sizes for a backward pass, and the ONNX exporter takes them for tensors.
+    problem = Problem.of([None if tensor is None else tensor.detach() for tensor in problem.tensors], problem.scheme)
     scheme, A, W = problem.scheme, problem.A, problem.W
     drive = problem.expanded_drive().transpose(0, 1)
 
