@@ -41,8 +41,8 @@ class DtrivCell(ExpRNNCell):
 
     Lezcano-Casado, "Trivializations for gradient-based optimization on manifolds", NeurIPS 2019 (dynamic
     trivialisation; 100 updates in its code). The move leaves W as it is and is made at the start of a training forward
-    pass. B is brought back to the group by a QR factorisation, so that rounding does not add up. Under `vmap` the
-    point stays where it is: ensembles are not offered, exprnn has them.
+    pass. B is brought back to the group by a QR factorisation, so that rounding does not add up. Members of an
+    ensemble share one tensor of parameters that must not change in between: there the point stays where it is.
     """
 
     base: Tensor
@@ -80,12 +80,17 @@ class DtrivCell(ExpRNNCell):
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         # An optimiser's update shows in the parameter's version. Several passes between two updates see the same
         # one, so that the parameter never moves under a graph that still waits for its backward pass.
-        if self.training and has_values(self.triangle) and self.triangle._version != self.seen_version:
+        if self.training and self._owns_parameters() and self.triangle._version != self.seen_version:
             self.seen_version = self.triangle._version
-            self.updates += 1
+            self.updates.add_(1)
             if int(self.updates) >= self.rebase_every:
                 self.rebase()
         return super().run(x, state, lengths)
+
+    def _owns_parameters(self) -> bool:
+        """Whether they may be changed here: not under a function transform, and not a slice of an ensemble's."""
+        whole = self.triangle._base
+        return has_values(self.triangle) and (whole is None or whole.numel() == self.triangle.numel())
 
 
 class ScoRNNCell(OrthogonalCell):

@@ -1,0 +1,401 @@
+"""Every unit again in plain float64 NumPy, written from the papers' equations, one sample and one step at a time.
+
+Each function takes the unit's parameters and buffers by name, its options, and x (T, p); it gives the outputs (T, ·).
+Nothing here is shared with the library: matrices are formed the long way (SciPy's expm, explicit rotations, outer
+products), so that agreement means something.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.linalg import expm
+from torch import nn
+
+Parameters = dict[str, np.ndarray]
+Array = np.ndarray
+
+
+def arrays_of(module: nn.Module) -> Parameters:
+    """Parameters and buffers of a unit of one layer, by their names within the cell."""
+    arrays = {}
+    for name, value in module.state_dict().items():
+        short = name.removeprefix("cells.0.").removeprefix("cells.l0.").replace("hidden.M_", "M_")
+        arrays[short] = value.numpy()
+    return arrays
+
+
+def sigmoid(z: Array) -> Array:
+    return 1.0 / (1.0 + np.exp(-z))
+
+
+def skew(triangle: Array, size: int) -> Array:
+    matrix, k = np.zeros((size, size)), 0
+    for i in range(size):
+        for j in range(i):
+            matrix[i, j], matrix[j, i] = triangle[k], -triangle[k]
+            k += 1
+    return matrix
+
+
+def mod_relu(z: Array, b: Array) -> Array:
+    out = np.zeros_like(z)
+    for i, value in enumerate(z):
+        modulus = abs(value)
+        radius = max(modulus + b[i], 0.0)
+        if np.iscomplexobj(z):
+            out[i] = value * radius / (modulus + 1e-5)
+        elif modulus > 0:
+            out[i] = value / modulus * radius
+    return out
+
+
+def lstm_state(gates: Array, c: Array) -> tuple[Array, Array]:
+    i, f, g, o = np.split(gates, 4)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def rnn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    W, U, b = p["inner.weight_hh_l0"], p["inner.weight_ih_l0"], p["inner.bias_ih_l0"] + p["inner.bias_hh_l0"]
+    h, out = np.zeros(len(W)), []
+    for x_t in x:
+        h = np.tanh(W @ h + U @ x_t + b)
+        out.append(h)
+    return np.array(out)
+
+
+def lstm(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    W, U, b = p["inner.weight_hh_l0"], p["inner.weight_ih_l0"], p["inner.bias_ih_l0"] + p["inner.bias_hh_l0"]
+    h, c, out = np.zeros(W.shape[1]), np.zeros(W.shape[1]), []
+    for x_t in x:
+        h, c = lstm_state(W @ h + U @ x_t + b, c)
+        out.append(h)
+    return np.array(out)
+
+
+def gru(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    W, U = np.split(p["inner.weight_hh_l0"], 3), np.split(p["inner.weight_ih_l0"], 3)
+    c, b = np.split(p["inner.bias_hh_l0"], 3), np.split(p["inner.bias_ih_l0"], 3)
+    h, out = np.zeros(W[0].shape[1]), []
+    for x_t in x:
+        r = sigmoid(W[0] @ h + c[0] + U[0] @ x_t + b[0])
+        z = sigmoid(W[1] @ h + c[1] + U[1] @ x_t + b[1])
+        n = np.tanh(U[2] @ x_t + b[2] + r * (W[2] @ h + c[2]))
+        h = (1 - z) * n + z * h
+        out.append(h)
+    return np.array(out)
+
+
+def momentum_lstm(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    W, U, b, d = p["hidden.weight"], p["input.weight"], p["input.bias"], p["hidden.bias"]
+    size = W.shape[1]
+    h, c, v, out = np.zeros(size), np.zeros(size), np.zeros(4 * size), []
+    for x_t in x:
+        v = options.get("momentum", 0.6) * v + options.get("step_size", 0.6) * (U @ x_t + b)
+        h, c = lstm_state(W @ h + d + v, c)
+        out.append(h)
+    return np.array(out)
+
+
+def srlstm(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    W, U, b, d = p["hidden.weight"], p["input.weight"], p["input.bias"], p["hidden.bias"]
+    size = W.shape[1]
+    h, c, before, out = np.zeros(size), np.zeros(size), np.zeros(4 * size), []
+    for t, x_t in enumerate(x):
+        now = W @ h + d - options.get("step_size", 0.9) * (U @ x_t + b)
+        k = t % options.get("restart", 40)
+        h, c = lstm_state(now + k / (k + 3) * (now - before), c)
+        before = now
+        out.append(h)
+    return np.array(out)
+
+
+def constrained(
+    W: Array, p: Parameters, x: Array, nonlinearity: Callable[[Array], Array] | None = None, start: Array | None = None
+) -> Array:
+    """h⁺ = σ(W h + U x + b), or modReLU(W h + U x) with bias b on the modulus; a complex h is given as (Re, Im)."""
+    U, b = p["input.weight"], p["bias"]
+    if np.iscomplexobj(W):
+        U = U[: len(W)] + 1j * U[len(W) :]
+    h, out = np.zeros(len(W), dtype=W.dtype) if start is None else start, []
+    for x_t in x:
+        z = W @ h + U @ x_t
+        h = mod_relu(z, b) if nonlinearity is None else nonlinearity(z + b)
+        out.append(np.concatenate([h.real, h.imag]) if np.iscomplexobj(W) else h)
+    return np.array(out)
+
+
+def learned_start(p: Parameters) -> Array:
+    return p["start"][0] + 1j * p["start"][1]
+
+
+def urnn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    n = p["angles"].shape[1]
+    D = [np.diag(np.exp(1j * angle)) for angle in p["angles"]]
+    R = []
+    for real, imaginary in p["reflections"]:
+        v = real + 1j * imaginary
+        R.append(np.eye(n) - 2 * np.outer(v, v.conj()) / np.vdot(v, v).real)
+    fourier = np.array([[np.exp(-2j * np.pi * i * j / n) / np.sqrt(n) for j in range(n)] for i in range(n)])
+    permute = np.eye(n)[p["permutation"]]
+    W = D[2] @ R[1] @ fourier.conj().T @ D[1] @ permute @ R[0] @ fourier @ D[0]
+    return constrained(W, p, x, start=learned_start(p))
+
+
+def full_urnn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    n = len(p["base"])
+    t = n * (n - 1) // 2
+    S = skew(p["logarithm"][:t], n).astype(complex)
+    k = t
+    for i in range(n):
+        for j in range(i + 1):
+            S[i, j] += 1j * p["logarithm"][k]
+            S[j, i] += 1j * p["logarithm"][k]
+            k += 1
+    W = (p["base"][..., 0] + 1j * p["base"][..., 1]) @ expm(S)
+    return constrained(W, p, x, start=learned_start(p))
+
+
+def eurnn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    n = len(p["angles"])
+    W = np.diag(np.exp(1j * p["angles"]))
+    layers = n.bit_length() - 1 if options.get("fft") else options.get("capacity", 2)
+    for layer in range(layers):
+        if options.get("fft"):
+            pairs = [(i, i + 2**layer) for i in range(n) if (i // 2**layer) % 2 == 0]
+        else:
+            pairs = [(i, i + 1) for i in range(layer % 2, n - 1, 2)]
+        theta, phi = p[f"rotations.{layer}"]
+        for k, (i, j) in enumerate(pairs):
+            G = np.eye(n, dtype=complex)
+            G[i, i], G[i, j] = np.exp(1j * phi[k]) * np.cos(theta[k]), -np.exp(1j * phi[k]) * np.sin(theta[k])
+            G[j, i], G[j, j] = np.sin(theta[k]), np.cos(theta[k])
+            W = G @ W
+    return constrained(W, p, x, start=learned_start(p))
+
+
+def kronecker(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    W, k = np.ones((1, 1)), 0
+    while f"factors.{k}" in p:
+        W = np.kron(W, p[f"factors.{k}"][..., 0] + 1j * p[f"factors.{k}"][..., 1])
+        k += 1
+    return constrained(W, p, x)
+
+
+def exprnn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    return constrained(expm(skew(p["triangle"], len(p["bias"]))), p, x)
+
+
+def dtriv(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    return constrained(p["base"] @ expm(skew(p["triangle"], len(p["bias"]))), p, x)
+
+
+def scornn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    n = len(p["bias"])
+    K = skew(p["triangle"], n)
+    D = np.diag([-1.0 if i < round(options.get("negative_ones", 0.5) * n) else 1.0 for i in range(n)])
+    return constrained(np.linalg.inv(np.eye(n) + K) @ (np.eye(n) - K) @ D, p, x)
+
+
+def singular(p: Parameters, margin: float) -> Array:
+    return np.diag(2 * margin * (sigmoid(p["free_values"]) - 0.5) + 1)
+
+
+def soft_orth(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    P, Q = (base @ expm(skew(t, len(p["bias"]))) for base, t in zip(p["bases"], p["triangles"], strict=True))
+    return constrained(P @ singular(p, options.get("margin", 0.1)) @ Q.T, p, x, np.tanh)
+
+
+def spectral_rnn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    n = len(p["bias"])
+    m = options.get("reflectors") or n // 4
+    factors = []
+    for entries in p["entries"]:
+        product, k = np.eye(n), 0
+        for row in range(m):
+            v = np.zeros(n)
+            v[row:] = entries[k : k + n - row]
+            k += n - row
+            product = product @ (np.eye(n) - 2 * np.outer(v, v) / (v @ v))
+        factors.append(product)
+    W = factors[0] @ singular(p, options.get("margin", 0.01)) @ factors[1].T
+    return constrained(W, p, x, lambda z: np.maximum(z, 0))
+
+
+def nnrnn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    n = len(p["bias"])
+    P, schur, k = expm(skew(p["triangle"], n)), np.zeros((n, n)), 0
+    for i in range(n):
+        for j in range(i + 1, n):
+            if i // 2 != j // 2:
+                schur[i, j] = p["upper"][k]
+                k += 1
+    for plane, angle in enumerate(p["angles"]):
+        gamma, i = p["modulus"][plane] if "modulus" in p else 1.0, 2 * plane
+        schur[i : i + 2, i : i + 2] = [
+            [gamma * np.cos(angle), -gamma * np.sin(angle)],
+            [gamma * np.sin(angle), gamma * np.cos(angle)],
+        ]
+    return constrained(P @ schur @ P.T, p, x)
+
+
+def euler(W: Array, p: Parameters, step: float, x: Array) -> Array:
+    h, out = np.zeros(len(W)), []
+    for x_t in x:
+        h = h + step * np.tanh(W @ h + p["input.weight"] @ x_t + p["input.bias"])
+        out.append(h)
+    return np.array(out)
+
+
+def antisymmetric(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    n = len(p["input.bias"])
+    W = skew(p["triangle"], n) - options.get("gamma", 0.001) * np.eye(n)
+    return euler(W, p, options.get("step_size", 0.01), x)
+
+
+def neural_ode(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    return euler(p["hidden"], p, options.get("step_size", 0.03), x)
+
+
+def residual(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    return euler(p["hidden"], p, options.get("step_size", 1.0), x)
+
+
+def nais(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    kappa, R = options.get("kappa", 0.01), p["root"]
+    norm = np.sqrt(((R.T @ R) ** 2).sum())
+    if norm > 1 - 2 * kappa:
+        R = R * np.sqrt((1 - 2 * kappa) / norm)
+    return euler(-R.T @ R - kappa * np.eye(len(R)), p, options.get("step_size", 1.0), x)
+
+
+def gated(A: Array, W: Array, p: Parameters, step: float, x: Array) -> Array:
+    h, out = np.zeros(len(W)), []
+    for x_t in x:
+        gate = sigmoid(W @ h + p["gate.weight"] @ x_t + p["gate.bias"])
+        rate = A @ h + np.tanh(W @ h + p["input.weight"] @ x_t + p["input.bias"])
+        h = h + step * gate * rate
+        out.append(h)
+    return np.array(out)
+
+
+def antisymmetric_gated(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    n = len(p["input.bias"])
+    W = skew(p["triangle"], n) - options.get("gamma", 0.001) * np.eye(n)
+    return gated(np.zeros((n, n)), W, p, options.get("step_size", 0.01), x)
+
+
+def symmetric_skew(M: Array, beta: float = 0.75, gamma: float = 0.001) -> Array:
+    return (1 - beta) * (M + M.T) + beta * (M - M.T) - gamma * np.eye(len(M))
+
+
+def lipschitz_gated(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    A, W = (symmetric_skew(M) for M in p["free"])
+    return gated(options.get("alpha", 1.0) * A, W, p, options.get("step_size", 0.03), x)
+
+
+def irnn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    W = p["left"] @ p["right"].T if "right" in p else p["left"]
+    h, out = np.zeros(len(W)), []
+    for x_t in x:
+        g = np.zeros(len(W))
+        for eta in p["step_sizes"]:
+            rate = np.tanh(W @ (g + h) + p["input.weight"] @ x_t + p["input.bias"]) - p["alpha"] * (g + h)
+            g = g + eta * rate
+        h = g
+        out.append(h)
+    return np.array(out)
+
+
+def fastrnn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    alpha, beta = sigmoid(p["shares"])
+    h, out = np.zeros(len(p["hidden"])), []
+    for x_t in x:
+        h = alpha * np.tanh(p["hidden"] @ h + p["input.weight"] @ x_t + p["input.bias"]) + beta * h
+        out.append(h)
+    return np.array(out)
+
+
+def fastgrnn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    def product(name: str) -> Array:
+        first = p[f"{name}_factors.0"]
+        return first @ p[f"{name}_factors.1"].T if f"{name}_factors.1" in p else first
+
+    U = p["input_matrix"] if "input_matrix" in p else product("input")
+    W = p["hidden"] if "hidden" in p else product("hidden")
+    zeta, nu = sigmoid(p["shares"])
+    h, out = np.zeros(len(W)), []
+    for x_t in x:
+        z = sigmoid(W @ h + U @ x_t + p["biases"][0])
+        g = np.tanh(W @ h + U @ x_t + p["biases"][1])
+        h = (zeta * (1 - z) + nu) * g + z * h
+        out.append(h)
+    return np.array(out)
+
+
+def cornn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    dt, gamma, epsilon = (options.get(*pair) for pair in (("step_size", 0.042), ("gamma", 2.7), ("epsilon", 4.7)))
+    W, V = p["hidden"]
+    y, z, out = np.zeros(len(W)), np.zeros(len(W)), []
+    for x_t in x:
+        force = np.tanh(W @ y + V @ z + p["input.weight"] @ x_t + p["input.bias"])
+        z = z + dt * (force - gamma * y - epsilon * z)
+        y = y + dt * z
+        out.append(y)
+    return np.array(out)
+
+
+def lem(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    dt, W = options.get("step_size", 1.0), p["hidden"]
+    U, b = np.split(p["input.weight"], 4), np.split(p["input.bias"], 4)
+    y, z, out = np.zeros(len(W[0])), np.zeros(len(W[0])), []
+    for x_t in x:
+        a = dt * sigmoid(W[0] @ y + U[0] @ x_t + b[0])
+        d = dt * sigmoid(W[1] @ y + U[1] @ x_t + b[1])
+        z = (1 - a) * z + a * np.tanh(W[2] @ y + U[2] @ x_t + b[2])
+        y = (1 - d) * y + d * np.tanh(W[3] @ z + U[3] @ x_t + b[3])
+        out.append(y)
+    return np.array(out)
+
+
+def lipschitz(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    A, W = symmetric_skew(p["M_A"]), symmetric_skew(p["M_W"])
+    h, out = np.zeros(len(A)), []
+    for x_t in x:
+        h = h + options.get("step_size", 0.03) * (A @ h + np.tanh(W @ h + p["weight_ih"] @ x_t + p["bias_ih"]))
+        out.append(h)
+    return np.array(out)
+
+
+RECURRENCES = {
+    "rnn": rnn,
+    "lstm": lstm,
+    "gru": gru,
+    "rnn-orth": rnn,
+    "momentum-lstm": momentum_lstm,
+    "srlstm": srlstm,
+    "urnn": urnn,
+    "full-urnn": full_urnn,
+    "eurnn": eurnn,
+    "soft-orth": soft_orth,
+    "kronecker": kronecker,
+    "scornn": scornn,
+    "exprnn": exprnn,
+    "dtriv": dtriv,
+    "nnrnn": nnrnn,
+    "antisymmetric": antisymmetric,
+    "antisymmetric-gated": antisymmetric_gated,
+    "nais": nais,
+    "irnn": irnn,
+    "neural-ode": neural_ode,
+    "residual": residual,
+    "fastrnn": fastrnn,
+    "fastgrnn": fastgrnn,
+    "fastgrnn-lsq": fastgrnn,
+    "spectral-rnn": spectral_rnn,
+    "lipschitz": lipschitz,
+    "lipschitz-gated": lipschitz_gated,
+    "cornn": cornn,
+    "lem": lem,
+}
