@@ -1,0 +1,21 @@
+"""Fixtures shared by all tests. This folder is on the import path, so that tests can use ``problems``."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """Random numbers of this test alone; the global generator is never seeded."""
+    return torch.Generator().manual_seed(20210504)
+
+
+@pytest.fixture
+def nan_memory() -> Iterator[None]:
+    """Fresh memory is NaN, so that an entry that is read before it is written, or never written, shows."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(before)
