@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,7 +21,7 @@ torch.set_num_threads(1)
 
 from tiny_tasks import Letters, SignTask, tiny_settings  # noqa: E402 (after the threads, before any fork)
 
-from lipschitz_rnn.training import Settings, fit  # noqa: E402
+from lipschitz_rnn.training import Settings, Watcher, fit  # noqa: E402
 
 
 def make(task: str) -> tuple[Settings, SignTask | Letters]:
@@ -31,24 +34,36 @@ def make(task: str) -> tuple[Settings, SignTask | Letters]:
     return settings, SignTask(noise=0.2)
 
 
-def train(folder: str, task: str) -> None:
-    settings, data = make(task)
-    fit(settings, data, folder, resume=True)
+class Pulse(Watcher):
+    """Tells the parent through a pipe when training starts and after every step."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe = pipe
+
+    def start(self, *facts: Any) -> None:
+        os.write(self.pipe, b"!")
+
+    def step(self, done: int) -> None:
+        os.write(self.pipe, b".")
 
 
-def forked(folder: str, task: str, seconds: float | None) -> bool:
-    """Train in a child, and kill it after `seconds`. Whether it came to its end."""
+def forked(folder: str, task: str, moment: Callable[[int], None] | None) -> bool:
+    """Train in a child, and kill it when `moment` returns. Whether it came to its end."""
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            train(folder, task)
+            settings, data = make(task)
+            fit(settings, data, folder, resume=True, watcher=Pulse(writer))
             code = 0
         finally:
             os._exit(code)
-    if seconds is not None:
-        time.sleep(seconds)
+    os.close(writer)
+    if moment is not None:
+        moment(reader)
         os.kill(child, signal.SIGKILL)
+    os.close(reader)
     _, status = os.waitpid(child, 0)
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:
         raise SystemExit(f"training failed in {folder}")
@@ -56,19 +71,24 @@ def forked(folder: str, task: str, seconds: float | None) -> bool:
 
 
 def main(folder: str, kills: int, task: str) -> None:
-    started = time.monotonic()
+    fit(tiny_settings(epochs=1, seeds=(0, 1)), SignTask(), f"{folder}/warm-up")  # late imports, before any clock runs
     forked(f"{folder}/whole", task, None)
-    whole = time.monotonic() - started
-    moments = random.Random(7)
-    killed = 0
-    while killed < kills:
-        if forked(f"{folder}/killed", task, moments.uniform(0.0, 0.15 * whole)):
-            break
+    draw = random.Random()
+
+    def moment(reader: int) -> None:
+        """Any time: while the run still starts, or some steps later, and then up to 20 ms more."""
+        for _ in range(draw.randint(0, 7)):
+            os.read(reader, 1)
+        time.sleep(draw.uniform(0.0, 0.02))
+
+    killed, steps = 0, set()
+    while killed < kills and not forked(f"{folder}/killed", task, moment):
         killed += 1
         saved = list(Path(folder, "killed", "checkpoints").glob("step-*.safetensors"))
         assert len(saved) <= 3, saved  # two, and a third between a rename and the removal of the oldest
+        steps.add(max((int(path.stem[5:]) for path in saved), default=0))
     forked(f"{folder}/killed", task, None)
-    print(killed)
+    print(json.dumps({"kills": killed, "steps": sorted(steps)}))
 
 
 if __name__ == "__main__":
