@@ -226,11 +226,10 @@ def spectral_rnn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
 def nnrnn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
     n = len(p["bias"])
     P, schur, k = expm(skew(p["triangle"], n)), np.zeros((n, n)), 0
-    for i in range(n):
-        for j in range(i + 1, n):
-            if i // 2 != j // 2:
-                schur[i, j] = p["upper"][k]
-                k += 1
+    for i in range(0, n, 2):
+        for j in range(i + 2, n, 2):
+            schur[i : i + 2, j : j + 2] = p["upper"][k]
+            k += 1
     for plane, angle in enumerate(p["angles"]):
         gamma, i = p["modulus"][plane] if "modulus" in p else 1.0, 2 * plane
         schur[i : i + 2, i : i + 2] = [

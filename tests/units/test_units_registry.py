@@ -138,3 +138,16 @@ def test_device_and_dtype() -> None:
         units.build("lstm", 2, 8, dtype=torch.float64)(torch.zeros(3, 2, 2, dtype=torch.float64))[0].dtype
         == torch.float64
     )
+
+
+SCANS = {"antisymmetric", "nais", "neural-ode", "residual", "lipschitz"}
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED - SCANS))
+def test_no_tensor_is_made_on_another_device(name: str) -> None:
+    """On the meta device a CPU tensor made on the way, or a look at values, raises. (The scan has its own tests.)"""
+    unit = units.build(name, 3, 8, num_layers=2, bidirectional=True).to("meta")
+    x = torch.zeros(5, 4, 3, device="meta")
+    lengths = None if name in ("rnn", "rnn-orth", "lstm", "gru") else torch.ones(4, dtype=torch.int64, device="meta")
+    output, _ = unit(x, lengths=lengths)
+    assert output.device.type == unit.penalty().device.type == "meta"

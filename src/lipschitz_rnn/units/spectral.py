@@ -106,26 +106,24 @@ class NonNormalCell(ConstrainedCell):
         self.modulus_penalty = modulus_penalty
         self.triangle = nn.Parameter(planar_rotations(hidden_size, init))
         self.angles = nn.Parameter(torch.empty(planes).uniform_(0.0, 2 * math.pi))
-        self.upper = nn.Parameter(torch.zeros(triangle_size(hidden_size) - planes))
+        self.upper = nn.Parameter(torch.zeros(triangle_size(planes), 2, 2))
         self.modulus = nn.Parameter(torch.ones(planes)) if learn_modulus else None
         nn.init.xavier_normal_(self.input.weight)
         nn.init.uniform_(self.bias, -0.01, 0.01)
 
     def schur_form(self) -> Tensor:
         """Λ + T: block upper triangular with 2 × 2 blocks."""
-        size, device = self.hidden_size, self.angles.device
-        rows, columns = torch.triu_indices(size, size, 1, device=device)
-        above = rows // 2 != columns // 2
-        even = torch.arange(0, size, 2, device=device)
+        planes, device = self.hidden_size // 2, self.angles.device
         cosine, sine = torch.cos(self.angles), torch.sin(self.angles)
         if self.modulus is not None:
             cosine, sine = self.modulus * cosine, self.modulus * sine
-        positions = (
-            torch.cat([rows[above], even, even, even + 1, even + 1]),
-            torch.cat([columns[above], even, even + 1, even, even + 1]),
-        )
-        values = torch.cat([self.upper, cosine, -sine, sine, cosine])
-        return values.new_zeros(size, size).index_put(positions, values)
+        rotations = torch.stack([cosine, -sine, sine, cosine], -1).unflatten(-1, (2, 2))
+        row, column = torch.triu_indices(planes, planes, 1, device=device)
+        diagonal = torch.arange(planes, device=device)
+        positions = (torch.cat([row, diagonal]), torch.cat([column, diagonal]))
+        blocks = torch.cat([self.upper, rotations])
+        blocks = blocks.new_zeros(planes, planes, 2, 2).index_put(positions, blocks)
+        return blocks.transpose(1, 2).reshape(self.hidden_size, self.hidden_size)
 
     def hidden_matrix(self) -> Tensor:
         basis = torch.matrix_exp(skew(self.triangle, self.hidden_size))

@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 
 
+def autocast_enabled(device: torch.device) -> bool:
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+
+
 def to_compute_dtype(*tensors: Tensor | None) -> tuple[Any, ...]:
     """Convert to the autocast dtype where autocast is on; otherwise return the tensors as they are."""
-    device = next(tensor for tensor in tensors if tensor is not None).device.type
+    device = next(tensor for tensor in tensors if tensor is not None).device
     double = any(tensor is not None and tensor.dtype == torch.float64 for tensor in tensors)
-    if double or not torch.is_autocast_enabled(device):  # like PyTorch's own layers, float64 stays out of autocast
+    if double or not autocast_enabled(device):  # like PyTorch's own layers, float64 stays out of autocast
         return tensors
-    dtype = torch.get_autocast_dtype(device)
+    dtype = torch.get_autocast_dtype(device.type)
     return tuple(None if tensor is None else tensor.to(dtype) for tensor in tensors)

@@ -8,12 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.checks import require_number, require_shape, require_tensor, require_timespans, shape_of
+from lipschitz_rnn.ops.checks import (
+    require_device,
+    require_floating,
+    require_number,
+    require_shape,
+    require_tensor,
+    require_timespans,
+    shape_of,
+)
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
-from lipschitz_rnn.ops.problem import state_dtype
+from lipschitz_rnn.ops.problem import state_dtype, without_autocast
 from lipschitz_rnn.ops.reference import integrate_step
-from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
+from lipschitz_rnn.units.lipschitz.autocast import autocast_enabled, to_compute_dtype
 from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
 
 
@@ -99,32 +107,37 @@ class LipschitzRNNCell(nn.Module):
             dt: time since the previous sample instead of ``step_size``: a number, or a tensor () or (B,).
             matrices: A and W from ``hidden_matrices()``, to form them once for many steps.
         """
-        self._check(x, h)
+        self._check(x, h, matrices)
         A, W, U, b, x, h = to_compute_dtype(*(matrices or self.hidden_matrices()), self.weight_ih, self.bias_ih, x, h)
         step: float | Tensor = self.step_size if dt is None else self._step(dt, x, state_dtype(A.dtype))
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(A.dtype))
             u = nn.functional.linear(x, U, b)
             tableau, sigma = get_integrator(self.integrator), get_nonlinearity(self.nonlinearity)
             return integrate_step(state, u, A, W, step, self.alpha, tableau, sigma).to(A.dtype)
 
-    def _check(self, x: Tensor, h: Tensor | None) -> None:
+    def _check(self, x: Tensor, h: Tensor | None, matrices: tuple[Tensor, Tensor] | None) -> None:
         require_tensor("x", x)
         if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
             raise ValueError(
                 f"x has shape {shape_of(x)}; it must be (B, {self.input_size}) or ({self.input_size},), "
                 "one sample in time. For whole sequences use LipschitzRNN"
             )
+        require_parameter_dtype("x", x, self.weight_ih)
         if h is not None:
             require_shape("h", require_tensor("h", h), (*x.shape[:-1], self.hidden_size), "batch size by hidden size")
-        require_parameter_dtype("x", x, self.weight_ih)
+            require_parameter_dtype("h", h, self.weight_ih)
+        for name, matrix in zip(("A", "W"), matrices or (), strict=False):
+            require_shape(name, matrix, (self.hidden_size, self.hidden_size), "as hidden_matrices() gives it")
 
     @staticmethod
     def _step(dt: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
         if not isinstance(dt, Tensor):
             return require_number("dt", dt, low=0.0)
+        require_floating("dt", dt)
         if dt.dim() > 0:
             require_shape("dt", dt, tuple(x.shape[:-1]), "one time for each sample, or a single number")
+            require_device("dt", dt, "x", x)
         require_timespans(dt)
         return dt.to(dtype).unsqueeze(-1)
 
@@ -148,7 +161,7 @@ def require_parameter_dtype(name: str, tensor: Tensor, parameter: Tensor) -> Non
         )
     if not tensor.is_floating_point():
         raise TypeError(f"{name} is {tensor.dtype}; it must be floating point. Convert it with .to({parameter.dtype})")
-    if tensor.dtype != parameter.dtype and not torch.is_autocast_enabled(tensor.device.type):
+    if tensor.dtype != parameter.dtype and not autocast_enabled(tensor.device):
         raise TypeError(
             f"{name} is {tensor.dtype} but the parameters are {parameter.dtype}; "
             f"convert one, e.g. {name}.to({parameter.dtype})"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from lipschitz_rnn.ops.checks import require_floating, require_tensor, require_timespans, shape_of
+from lipschitz_rnn.ops.checks import require_device, require_floating, require_tensor, require_timespans, shape_of
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,7 @@ def _time_major_spans(timespans: Tensor, inputs: Tensor, batch_first: bool, batc
             f"timespans has shape {shape_of(timespans)}; it must have shape {expected}: the time since the "
             "previous sample, for each step" + (" and sample" if batched else "")
         )
-    if timespans.device != inputs.device:
-        raise ValueError(f"timespans is on {timespans.device} but input is on {inputs.device}; move one with .to()")
+    require_device("timespans", timespans, "input", inputs)
     require_timespans(timespans)
     if not batched:
         return timespans.unsqueeze(1)
