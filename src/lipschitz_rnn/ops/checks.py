@@ -33,6 +33,10 @@ def require_like(name: str, tensor: Tensor, other_name: str, other: Tensor) -> N
         raise TypeError(
             f"{name} is {tensor.dtype} but {other_name} is {other.dtype}; convert one, e.g. {name}.to({other.dtype})"
         )
+    require_device(name, tensor, other_name, other)
+
+
+def require_device(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
     if tensor.device != other.device:
         raise ValueError(
             f"{name} is on {tensor.device} but {other_name} is on {other.device}; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,3 +81,10 @@ class Problem:
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
     """The state adds up many small steps: half precision keeps it, and only it, in float32."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast off, once the dtypes are settled; some devices, such as ``meta``, have none to turn off."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()

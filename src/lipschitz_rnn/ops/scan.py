@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lipschitz_rnn.ops.checks import (
     has_values,
+    require_device,
     require_floating,
     require_lengths,
     require_like,
@@ -20,7 +21,7 @@ from lipschitz_rnn.ops.checks import (
 from lipschitz_rnn.ops.dispatch import run
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
-from lipschitz_rnn.ops.problem import Problem, Scheme, state_dtype
+from lipschitz_rnn.ops.problem import Problem, Scheme, state_dtype, without_autocast
 
 
 def lipschitz_scan(
@@ -68,7 +69,7 @@ def lipschitz_scan(
     mask = None
     if lengths is not None:
         problem, mask = _stop_at(problem, lengths, ensemble)
-    with torch.autocast(u.device.type, enabled=False):  # the dtypes are settled; autocast must not mix others in
+    with without_autocast(u.device):
         if recompute_every is None:
             states, last = run(problem, backend, all_states)
         else:
@@ -146,8 +147,7 @@ def _canonical_steps(step_size: Tensor, A: Tensor, lead: tuple[int, ...], T: int
             f"or ({T}, {B}): one time for each step and sample"
         )
     require_floating("step_size", step_size)
-    if step_size.device != A.device:
-        raise ValueError(f"step_size is on {step_size.device} but A is on {A.device}; move it, e.g. .to('{A.device}')")
+    require_device("step_size", step_size, "A", A)
     require_timespans(step_size)
     steps = step_size.to(state_dtype(A.dtype))
     return steps.expand(lead[0] if lead else 1, T, B)
