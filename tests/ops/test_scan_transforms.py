@@ -1,0 +1,137 @@
+"""The scan under ``torch.func``: vmap becomes the ensemble axis, derivatives of every kind agree."""
+
+from typing import Any
+
+import pytest
+import torch
+from problems import member, random_problem
+from torch import Tensor
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lipschitz_rnn import lipschitz_scan
+
+
+class OperatorCalls(TorchDispatchMode):
+    """Counts what really runs, below all transforms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "lipschitz_rnn":
+            self.names.append(func._opname)
+        return func(*args, **(kwargs or {}))
+
+
+NAMES = ("u", "A", "W", "h0", "input_weight", "bias", "step_size")
+
+
+def loss_of(problem: Any, backend: str = "auto") -> Any:
+    def loss(*values: Tensor) -> Tensor:
+        given = dict(zip(NAMES, values, strict=True))
+        states, last = lipschitz_scan(**(problem.arguments | given), backend=backend)
+        return states.sin().sum() + last.square().sum()
+
+    return loss
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["vmap of grad", "grad of vmap"])
+def test_vmap_is_one_call_of_the_ensemble(outside: bool, generator: torch.Generator) -> None:
+    problem = random_problem(generator, networks=4, inputs=True, bias=True, timespans=True, integrator="midpoint")
+    tensors = tuple(problem.tensors[name] for name in NAMES)
+    loss, every = loss_of(member(problem, 0)), tuple(range(len(NAMES)))
+    with OperatorCalls() as calls:
+        if outside:
+            gradients = grad(lambda *values: vmap(loss)(*values).sum(), argnums=every)(*tensors)
+        else:
+            gradients = vmap(grad(loss, argnums=every))(*tensors)
+    assert calls.names == ["scan", "scan_backward"]
+    for s in range(4):
+        expected = grad(loss, argnums=every)(*(tensor[s] for tensor in tensors))
+        for found, alone in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(found[s], alone, rtol=1e-12, atol=1e-13)
+
+
+def test_vmap_over_some_arguments(generator: torch.Generator) -> None:
+    """Weights of four networks on the same inputs, the axis not in front, inside an ensemble of its own."""
+    problem = random_problem(generator, networks=2)
+    weights = torch.randn(2, 4, 4, 4, generator=generator, dtype=torch.float64)
+
+    def states(W: Tensor) -> Tensor:
+        return lipschitz_scan(**(problem.arguments | {"W": W}))[0]
+
+    with OperatorCalls() as calls:
+        together = vmap(states, in_dims=3)(weights)
+    assert calls.names == ["scan"]
+    for i in range(4):
+        torch.testing.assert_close(together[i], states(weights[..., i]), rtol=1e-12, atol=1e-13)
+
+
+def test_vmap_without_gradients_saves_nothing(generator: torch.Generator) -> None:
+    """What the backward pass would need is not kept when nobody can ask for it."""
+    problem = random_problem(generator, networks=3)
+    saved = []
+
+    class Watch(OperatorCalls):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            results = func(*args, **(kwargs or {}))
+            if func.namespace == "lipschitz_rnn":
+                saved.append(results[2].numel())
+            return results
+
+    with Watch():
+        vmap(lambda A: lipschitz_scan(**(member(problem, 0).arguments | {"A": A}))[1])(problem.A)
+    assert saved == [0]
+
+
+def test_ordinary_backward_through_vmap(generator: torch.Generator) -> None:
+    """Stacked parameters that are plain leaves, as in a training loop."""
+    problem = random_problem(generator, networks=3)
+    single = member(problem, 0)
+
+    def last(A: Tensor, W: Tensor) -> Tensor:
+        return lipschitz_scan(**(single.arguments | {"A": A, "W": W}))[1]
+
+    A, W = problem.A.clone().requires_grad_(), problem.W.clone().requires_grad_()
+    vmap(last)(A, W).square().sum().backward()
+    for s in range(3):
+        A_s, W_s = problem.A[s].clone().requires_grad_(), problem.W[s].clone().requires_grad_()
+        last(A_s, W_s).square().sum().backward()
+        torch.testing.assert_close(A.grad[s], A_s.grad, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(W.grad[s], W_s.grad, rtol=1e-12, atol=1e-13)
+
+
+def test_derivatives_of_every_kind_agree(generator: torch.Generator) -> None:
+    problem = random_problem(generator, inputs=True, bias=True, timespans=True, integrator="heun", steps=3, size=3)
+    tensors = tuple(problem.tensors[name] for name in NAMES)
+    loss, plain = loss_of(problem), loss_of(problem, "reference")
+    directions = tuple(torch.randn(t.shape, generator=generator, dtype=t.dtype) for t in tensors)
+    gradients = grad(loss, argnums=tuple(range(len(NAMES))))(*tensors)
+    value, tangent = jvp(loss, tensors, directions)
+    torch.testing.assert_close(value, loss(*tensors))
+    along = sum((gradient * direction).sum() for gradient, direction in zip(gradients, directions, strict=True))
+    torch.testing.assert_close(tangent, along)
+
+    def of_W(function: Any) -> Any:
+        return lambda W: function(*tensors[:2], W, *tensors[3:])
+
+    expected = torch.autograd.functional.hessian(of_W(plain), problem.W)
+    for found in (
+        hessian(of_W(loss))(problem.W),
+        jacrev(jacrev(of_W(loss)))(problem.W),
+        jacfwd(jacrev(of_W(plain)))(problem.W),
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_jacobian_of_every_state(generator: torch.Generator) -> None:
+    problem = random_problem(generator, steps=3, size=3, batch=2)
+
+    def states(h0: Tensor) -> Tensor:
+        return lipschitz_scan(**(problem.arguments | {"h0": h0}))[0]
+
+    expected = torch.autograd.functional.jacobian(states, problem.h0)
+    torch.testing.assert_close(jacrev(states)(problem.h0), expected)
+    torch.testing.assert_close(jacfwd(states)(problem.h0), expected)
