@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import lzma
 import os
 import sys
@@ -125,7 +124,7 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
 
 def digest(path: Path, algorithm: str) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(io.BufferedReader(file), algorithm).hexdigest()
+        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def _verified(data: bytes, expected: str, where: str, title: str) -> bytes:

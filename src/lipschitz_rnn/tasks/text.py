@@ -75,9 +75,7 @@ class TextTask(TokenPrediction):
             stream = torch.from_numpy(np.fromiter((numbers[token] for token in tokens[split]), np.int64))
             steps = len(stream) // streams
             if steps < 2:
-                raise ValueError(
-                    f"{streams} streams are too many for the {len(stream)} tokens of {split}; lower the batch"
-                )
+                raise ValueError(f"a batch of {streams} is too large for the {len(stream)} tokens of {split}")
             self._data[split] = stream[: steps * streams].view(streams, steps).T.contiguous()
 
     def size(self, split: Split) -> int:
