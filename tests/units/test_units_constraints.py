@@ -138,7 +138,7 @@ def test_dtriv_moves_without_changing_the_function(inputs: Callable[..., Tensor]
     unit = units.build("dtriv", 2, SIZE, rebase_every=3).double()
     cell, x = unit.cell(), inputs(5, 4, 2)
     cell.rebase()  # a base that is orthogonal to float64
-    optimiser = torch.optim.SGD(unit.parameters(), lr=0.05)
+    optimiser = torch.optim.SGD(unit.parameters(), lr=0.002)
     moves = 0
     for _ in range(9):
         unit.eval()
@@ -173,8 +173,7 @@ def test_dtriv_is_resumed_where_it_stopped(inputs: Callable[..., Tensor]) -> Non
     resumed.load_state_dict(first_half.state_dict())
     advance(resumed, 5)
     for name, value in whole.state_dict().items():
-        if name != "cells.0.updates":
-            assert torch.equal(value, resumed.state_dict()[name]), name
+        assert torch.equal(value, resumed.state_dict()[name]), name
 
 
 @pytest.mark.parametrize("orthogonal_map", ["matrix_exp", "cayley"])

@@ -103,20 +103,39 @@ def test_cudnn_units_and_dtriv_say_that_they_have_no_ensembles() -> None:
     assert without == {"rnn", "rnn-orth", "lstm", "gru", "dtriv"}
 
 
-def test_dtriv_in_an_ensemble_stays_where_it_is(inputs: Callable[..., Tensor]) -> None:
-    members = [units.build("dtriv", 2, 8, rebase_every=1).double() for _ in range(2)]
+def test_dtriv_trains_as_slices_of_an_ensemble(inputs: Callable[..., Tensor]) -> None:
+    """Members one after another from stacked parameters, as a trainer may hold them: the same as each alone."""
+    members = [units.build("dtriv", 2, 8, rebase_every=2).double() for _ in range(2)]
     parameters, buffers = stack_module_state(members)
-    x = inputs(5, 4, 2)
-    for _ in range(3):
-        total = torch.zeros((), dtype=torch.float64)
-        for s in range(2):
-            own = {name: value[s] for name, value in (parameters | buffers).items()}
-            total = total + functional_call(members[0], own, (x,))[0].square().sum()
-        gradients = torch.autograd.grad(total, list(parameters.values()))
-        with torch.no_grad():
-            for value, gradient in zip(parameters.values(), gradients, strict=True):
-                value.sub_(0.01 * gradient)
-    assert parameters["cells.0.triangle"].abs().max() > 0
+    parameters, buffers = ({k: v.clone().detach() for k, v in part.items()} for part in (parameters, buffers))
+    leaves = [value.requires_grad_() for value in parameters.values()]
+    optimiser = torch.optim.SGD(leaves, lr=0.02)
+    alone = torch.optim.SGD([p for member in members for p in member.parameters()], lr=0.02)
+    shared, x = units.build("dtriv", 2, 8, rebase_every=2).double(), inputs(5, 4, 2)
+    for _ in range(5):
+        slices = {name: value.unbind(0) for name, value in parameters.items()}
+        own = [{k: v[s] for k, v in slices.items()} | {k: v[s] for k, v in buffers.items()} for s in range(2)]
+        losses = [functional_call(shared, values, (x,))[0].square().sum() for values in own]
+        optimiser.zero_grad()
+        sum(losses).backward()
+        optimiser.step()
+        alone.zero_grad()
+        sum(member(x)[0].square().sum() for member in members).backward()
+        alone.step()
+    for s, member in enumerate(members):
+        for name, value in member.state_dict().items():
+            torch.testing.assert_close((parameters | buffers)[name][s], value, rtol=0.0, atol=1e-12)
+
+
+def test_dtriv_refuses_to_train_under_vmap(inputs: Callable[..., Tensor]) -> None:
+    members = [units.build("dtriv", 2, 8).double() for _ in range(2)]
+
+    def run(values: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(members[0], values, (x,))[0]
+
+    parameters, _ = stack_module_state(members)
+    with pytest.raises(NotImplementedError, match="use exprnn"):
+        vmap(run, in_dims=(0, None))(parameters, inputs(5, 4, 2))
 
 
 def test_listing_imports_no_family() -> None:
@@ -146,7 +165,7 @@ SCANS = {"antisymmetric", "nais", "neural-ode", "residual", "lipschitz"}
 @pytest.mark.parametrize("name", sorted(EXPECTED - SCANS))
 def test_no_tensor_is_made_on_another_device(name: str) -> None:
     """On the meta device a CPU tensor made on the way, or a look at values, raises. (The scan has its own tests.)"""
-    unit = units.build(name, 3, 8, num_layers=2, bidirectional=True).to("meta")
+    unit = units.build(name, 3, 8, num_layers=2, bidirectional=True).to("meta").eval()
     x = torch.zeros(5, 4, 3, device="meta")
     lengths = None if name in ("rnn", "rnn-orth", "lstm", "gru") else torch.ones(4, dtype=torch.int64, device="meta")
     output, _ = unit(x, lengths=lengths)

@@ -41,11 +41,12 @@ class DtrivCell(ExpRNNCell):
 
     Lezcano-Casado, "Trivializations for gradient-based optimization on manifolds", NeurIPS 2019 (dynamic
     trivialisation; 100 updates in its code). The move leaves W as it is and is made at the start of a training forward
-    pass. B is brought back to the group by a QR factorisation, so that rounding does not add up. Members of an
-    ensemble share one tensor of parameters that must not change in between: there the point stays where it is.
+    pass. B is brought back to the group by a QR factorisation, so that rounding does not add up. The move depends on
+    values, so that training runs neither under `vmap` nor in a CUDA graph; exprnn does.
     """
 
     base: Tensor
+    seen: Tensor
     updates: Tensor
 
     def __init__(
@@ -62,6 +63,7 @@ class DtrivCell(ExpRNNCell):
             raise ValueError(f"rebase_every must be at least 1, got {rebase_every!r}")
         self.rebase_every = rebase_every
         self.register_buffer("base", torch.eye(hidden_size))
+        self.register_buffer("seen", torch.zeros_like(self.triangle))
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
         self.rebase()
 
@@ -69,28 +71,34 @@ class DtrivCell(ExpRNNCell):
     def rebase(self) -> None:
         """Move the point of expansion to the present W."""
         q, r = torch.linalg.qr(self.hidden_matrix())
-        self.base.copy_(q * torch.sign(r.diagonal()))
-        self.triangle.zero_()
-        self.updates.zero_()
-        self.seen_version = self.triangle._version
+        # `.data`: the members of an ensemble are slices of one tensor. What changes here is this member's slice, on
+        # which no graph of another member depends, though autograd would see one tensor that has changed.
+        self.base.data.copy_(q * torch.sign(r.diagonal()))
+        for zeroed in (self.triangle, self.seen, self.updates):
+            zeroed.data.zero_()
+
+    @torch.no_grad()
+    def count_update(self) -> None:
+        """An update shows in K. Passes between two updates see the same K, so that K never moves under a graph that
+        still waits for its backward pass."""
+        if not has_values(self.triangle):
+            raise NotImplementedError(
+                "dtriv moves its point of expansion while it trains, which vmap, torch.compile and CUDA graphs do not "
+                "allow; train its networks one after another, or use exprnn"
+            )
+        if not torch.equal(self.triangle, self.seen):
+            self.seen.data.copy_(self.triangle)
+            self.updates.data.add_(1)
+            if int(self.updates) >= self.rebase_every:
+                self.rebase()
 
     def hidden_matrix(self) -> Tensor:
         return self.base @ super().hidden_matrix()
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        # An optimiser's update shows in the parameter's version. Several passes between two updates see the same
-        # one, so that the parameter never moves under a graph that still waits for its backward pass.
-        if self.training and self._owns_parameters() and self.triangle._version != self.seen_version:
-            self.seen_version = self.triangle._version
-            self.updates.add_(1)
-            if int(self.updates) >= self.rebase_every:
-                self.rebase()
+        if self.training:
+            self.count_update()
         return super().run(x, state, lengths)
-
-    def _owns_parameters(self) -> bool:
-        """Whether they may be changed here: not under a function transform, and not a slice of an ensemble's."""
-        whole = self.triangle._base
-        return has_values(self.triangle) and (whole is None or whole.numel() == self.triangle.numel())
 
 
 class ScoRNNCell(OrthogonalCell):
