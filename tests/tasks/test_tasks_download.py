@@ -1,6 +1,8 @@
 """Downloads against a server on 127.0.0.1: resumed, checked, from the next mirror, one good file for two processes."""
 
+import errno
 import multiprocessing
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -100,12 +102,8 @@ def test_a_broken_connection_goes_on_where_it_stopped(server: ThreadingHTTPServe
 def test_a_corrupted_mirror_is_left_for_the_next(server: ThreadingHTTPServer, tmp_path: Path) -> None:
     fetch(original(server, "gone", "failing", "wrong", "good"), tmp_path)
     assert_only_the_file(tmp_path)
-    assert [kind for kind, _ in server.requests] == [  # type: ignore[attr-defined]
-        "gone",
-        *["failing"] * 3,
-        "wrong",
-        "good",
-    ]
+    kinds = [kind for kind, _ in server.requests]  # type: ignore[attr-defined]
+    assert kinds == ["gone", "failing", "wrong", "good"]
 
 
 def test_a_wrong_beginning_is_thrown_away(server: ThreadingHTTPServer, tmp_path: Path) -> None:
@@ -146,6 +144,32 @@ def test_a_cache_that_cannot_be_written(server: ThreadingHTTPServer, tmp_path: P
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match=r"cannot be written: .*XDG_CACHE_HOME"):
         fetch(original(server, "good"), tmp_path / "file")
+
+
+def test_a_bar_is_shown_on_a_terminal_only(
+    server: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetch(original(server, "good"), tmp_path / "quiet")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    fetch(original(server, "good"), tmp_path / "shown")
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "x.bin" in shown.err
+    assert_only_the_file(tmp_path / "shown")
+
+
+def test_a_full_disk(server: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("lipschitz_rnn.tasks.download.os.fsync", full)
+    with pytest.raises(DataError, match=r"x.bin cannot be written: No space left on device"):
+        fetch(original(server, "good"), tmp_path)
+    assert not (tmp_path / "x.bin").exists()
+    monkeypatch.undo()
+    fetch(original(server, "good"), tmp_path)
+    assert_only_the_file(tmp_path)
 
 
 def tiny(server: ThreadingHTTPServer) -> Dataset:

@@ -145,6 +145,10 @@ def test_an_altered_or_lost_recording(tmp_path: Path, digits: dict[str, np.ndarr
     victim.unlink()
     with pytest.raises(DataError, match="its 23 recordings have digest"):
         tasks.load("spoken-digits", root, offline=True)
+    for path in victim.parent.iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match=r"fsdd/recordings holds no recordings of the Free Spoken Digit Dataset"):
+        tasks.load("spoken-digits", root, offline=True)
     victim.write_bytes(riff(noise(500), 44_100))
     with pytest.raises(DataError, match=r"0_ann_3.wav in .*recordings has 44,100 Hz"):
         tasks.load("spoken-digits", root, offline=True)

@@ -101,6 +101,11 @@ def _collect(recordings: Recordings, holder: Path) -> dict[str, np.ndarray]:
         match = pattern.search(path)
         if match is not None and (name := "/".join(match.groups()).lower()) not in sounds:
             sounds[name] = read_sound(data, f"{path} in {holder}", recordings.rate)
+    if not sounds:
+        raise DataError(
+            f"{holder} holds no recordings of {recordings.title}: no path in it matches {recordings.pattern}; "
+            "replace it by the original"
+        )
     if recordings.digest is not None and (found := collection_digest(sounds)) != recordings.digest:
         raise DataError(
             f"{holder} does not hold the original of {recordings.title}: its {len(sounds):,} recordings have digest "

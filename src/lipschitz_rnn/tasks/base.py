@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -150,19 +150,18 @@ class Task(ABC):
         return {p.name: p.default for p in keyword_only}
 
 
-def member_draws(generator: Generators, indices: Tensor, draw: Callable[[torch.Generator, int], Tensor]) -> Tensor:
-    """`draw(generator, B)` for indices (B,), or a stack of S for indices (S, B), each member from its own generator
-    where a sequence is given, so that a member draws what it would draw alone."""
+def member_generators(generator: Generators, indices: Tensor) -> list[torch.Generator]:
+    """One generator for indices (B,), or S of them for indices (S, B): each member's own, or the one for all in turn.
+
+    With its own generator a member draws in company what it would draw alone.
+    """
     if generator is None:
         raise ValueError("generator is None; random draws need a torch.Generator, or one for each member")
-    count = indices.shape[-1]
-    if indices.dim() == 1:
-        alone = generator if isinstance(generator, torch.Generator) else generator[0]
-        return draw(alone, count)
-    several = [generator] * len(indices) if isinstance(generator, torch.Generator) else generator
-    if len(several) != len(indices):
-        raise ValueError(f"{len(several)} generators for {len(indices)} members; give one, or one for each member")
-    return torch.stack([draw(own, count) for own in several])
+    members = len(indices) if indices.dim() == 2 else 1
+    several = [generator] * members if isinstance(generator, torch.Generator) else list(generator)
+    if len(several) != members:
+        raise ValueError(f"{len(several)} generators for {members} members; give one, or one for each member")
+    return several
 
 
 def check_split(split: str) -> Split:

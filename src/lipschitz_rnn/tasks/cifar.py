@@ -19,7 +19,7 @@ from lipschitz_rnn.tasks.base import (
     TaskInfo,
     check_choice,
     check_split,
-    member_draws,
+    member_generators,
 )
 from lipschitz_rnn.tasks.counting import sample_keys, standard_normal
 from lipschitz_rnn.tasks.files import read_dataset
@@ -90,8 +90,8 @@ class CifarTask(Classification):
         """(..., B, 3, 32, 32) normalised; augmented when training with a generator."""
         images = self._data[f"{split}.images"][indices]
         if self.augment and split == "train" and generator is not None:
-            draws = member_draws(generator, indices, _draw_crops)
-            images = crop_and_flip(images.flatten(0, -4), draws.flatten(0, -2)).view(images.shape)
+            drawn = [_draw_crops(own, indices.shape[-1]) for own in member_generators(generator, indices)]
+            images = crop_and_flip(images.flatten(0, -4), torch.cat(drawn)).view(images.shape)
         return images * self._data["scale"] + self._data["shift"]
 
 
@@ -167,19 +167,20 @@ class NoisePaddedCifar10(CifarTask):
         rows = self._images(check_split(split), indices, generator).transpose(-3, -2).flatten(-2)
         inputs = rows.new_empty(*indices.shape[:-1], 1000, indices.shape[-1], 96)
         inputs[..., :32, :, :] = rows.transpose(-3, -2)
-        inputs[..., 32:, :, :] = self._padding(split, indices, generator)
+        self._fill_noise(inputs[..., 32:, :, :], split, indices, generator)
         return Batch(inputs, self._data[f"{split}.labels"][indices])
 
-    def _padding(self, split: Split, indices: Tensor, generator: Generators) -> Tensor:
-        """Noise that broadcasts to (..., 968, B, 96)."""
+    def _fill_noise(self, target: Tensor, split: Split, indices: Tensor, generator: Generators) -> None:
+        """Write the noise into `target`, (..., 968, B, 96)."""
         if self.noise == "fixed":
-            return self._data["noise"]
-        if split == "train" and generator is not None:
-            keys = member_draws(generator, indices, _draw_keys).to(self.device)
+            target.copy_(self._data["noise"].expand_as(target))
+        elif split == "train" and generator is not None:
+            members = target if target.dim() == 4 else target.unsqueeze(0)
+            for member, own in zip(members, member_generators(generator, indices), strict=True):
+                if own.device.type == member.device.type:
+                    member.normal_(generator=own)
+                else:
+                    member.copy_(torch.randn(member.shape, generator=own, device=own.device))
         else:
-            keys = sample_keys(indices, 0, split)
-        return standard_normal(keys, 968 * 96).unflatten(-1, (968, 96)).transpose(-3, -2)
-
-
-def _draw_keys(generator: torch.Generator, count: int) -> Tensor:
-    return torch.randint(-(2**31), 2**31, (count,), generator=generator, device=generator.device).to(torch.int32)
+            values = standard_normal(sample_keys(indices, 0, split), 968 * 96)
+            target.copy_(values.unflatten(-1, (968, 96)).transpose(-3, -2))

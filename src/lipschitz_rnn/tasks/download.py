@@ -66,10 +66,11 @@ def _from_any_mirror(download: Download, target: Path, check: Check | None) -> N
                 if resumed:
                     continue  # the beginning may be another mirror's; once more from zero
                 break
-            except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:
-                failures.append(f"{url}: {getattr(error, 'reason', None) or error}")
-                if isinstance(error, urllib.error.HTTPError) and error.code < 500:
-                    break
+            except urllib.error.URLError as error:  # refused, unknown or silent: the next mirror
+                failures.append(f"{url}: {error.reason or error}")
+                break
+            except (HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:  # broke off: resume
+                failures.append(f"{url}: {error}")
                 continue
             os.replace(part, target)
             return

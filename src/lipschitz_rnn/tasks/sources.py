@@ -177,5 +177,5 @@ TIMIT = Recordings(
     holders=("[Tt][Rr][Aa][Ii][Nn]",),
     pattern=r"(?:^|/)(train|test)/(dr\d)/([fm][a-z]{3}\d)/(s[aix]\d+)\.wav(?:\.wav)?$",
     rate=16_000,
-    aliases=("", "TIMIT", "timit/TIMIT", "timit/timit", "timit/data", "TIMIT/data"),
+    aliases=("TIMIT", "timit/TIMIT", "timit/timit", "timit/data", "TIMIT/data", ""),
 )
