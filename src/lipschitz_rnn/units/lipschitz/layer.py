@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from lipschitz_rnn.ops.checks import require_lengths, require_number, shape_of
+from lipschitz_rnn.ops.checks import require_lengths, require_number, require_tensor, shape_of
 from lipschitz_rnn.ops.dispatch import BACKENDS
 from lipschitz_rnn.ops.scan import lipschitz_scan
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
@@ -162,12 +162,14 @@ class LipschitzRNN(nn.Module):
         require_parameter_dtype("input", x, self.cell().weight_ih)
         lengths = sequences.lengths
         if lengths is not None:
-            if tuple(lengths.shape) != (x.shape[1],):
+            if tuple(require_tensor("lengths", lengths).shape) != (x.shape[1],):
                 raise ValueError(
                     f"lengths has shape {shape_of(lengths)}; it must be ({x.shape[1]},): one for each sample"
                 )
             require_lengths(lengths, x.shape[0])
         initial = sequences.read_state(h_0, self.num_layers * self.num_directions, self.hidden_size)
+        if initial is not None:
+            require_parameter_dtype("h_0", initial, self.cell().weight_ih)
 
         last_states: list[Tensor] = []
         for layer in range(self.num_layers):
