@@ -1,0 +1,142 @@
+"""A wrong layer or a wrong call of it says what is wrong, what is allowed, and the fix."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+import lipschitz_rnn as lr
+
+CONSTRUCTION: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"input_size": 0}, ValueError, "input_size is 0; it must be at least 1"),
+    ({"input_size": 3.0}, TypeError, "input_size is 3.0; it must be a whole number"),
+    ({"hidden_size": -5}, ValueError, "hidden_size is -5; it must be at least 1"),
+    ({"hidden_size": "5"}, TypeError, "hidden_size is '5'; it must be a whole number"),
+    ({"num_layers": 0}, ValueError, "num_layers is 0; it must be at least 1"),
+    ({"dropout": 1.5}, ValueError, "dropout is 1.5; it must be in [0, 1]"),
+    ({"beta": 1.1}, ValueError, "beta is 1.1; it must be in [0, 1]"),
+    ({"beta": (0.5, -0.1)}, ValueError, "beta is -0.1; it must be in [0, 1]"),
+    ({"beta": (0.5, 0.6, 0.7)}, ValueError, "pass one number, or a pair: the first for A, the second for W"),
+    ({"gamma": -0.001}, ValueError, "gamma is -0.001; it must be at least 0 and finite"),
+    ({"gamma": (0.0, float("nan"))}, ValueError, "gamma is nan; it must be at least 0 and finite"),
+    ({"step_size": 0}, ValueError, "step_size is 0; it must be greater than 0 and finite"),
+    ({"step_size": -0.03}, ValueError, "step_size is -0.03; it must be greater than 0 and finite"),
+    ({"step_size": None}, TypeError, "step_size is None, a NoneType; pass a number"),
+    ({"alpha": float("nan")}, ValueError, "alpha is nan; it must be finite"),
+    ({"init_scale": -1.0}, ValueError, "init_scale is -1.0; it must be at least 0 and finite"),
+    ({"integrator": "rk5"}, ValueError, "integrator is 'rk5'; choose one of euler, midpoint, heun, rk4, rk2"),
+    ({"nonlinearity": "selu"}, ValueError, "nonlinearity is 'selu'; choose one of tanh, relu, sigmoid, identity"),
+    ({"backend": "cudnn"}, ValueError, "backend is 'cudnn'; choose one of auto, reference, cpu, triton"),
+    ({"recompute_every": 0}, ValueError, "recompute_every is 0; it must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), CONSTRUCTION, ids=[case[-1][:40] for case in CONSTRUCTION])
+def test_wrong_layer(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        lr.LipschitzRNN(**({"input_size": 3, "hidden_size": 5} | change))
+
+
+def zeros(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
+spans = torch.full((7, 2), 0.1)
+negative, not_finite = spans.clone(), spans.clone()
+negative[3, 1], not_finite[6, 0] = -1.0, torch.inf
+X = zeros(7, 2, 3)
+
+CALLS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"input": [1.0]}, TypeError, "input is a list; pass a torch.Tensor"),
+    ({"input": zeros(3)}, ValueError, "input has shape (3), 1 axes; it must be (T, B, p) or (T, p)"),
+    ({"input": zeros(1, 7, 2, 3)}, ValueError, "input has shape (1, 7, 2, 3), 4 axes; it must be (T, B, p)"),
+    ({"input": zeros(7, 2, 4)}, ValueError, "input has 4 features (shape (7, 2, 4)) but input_size is 3"),
+    ({"input": zeros(0, 2, 3)}, ValueError, "a sequence of 0 steps; at least 1 is needed"),
+    ({"input": zeros(7, 2, 3, dtype=torch.float64)}, TypeError, "input is torch.float64 but the parameters are"),
+    ({"input": zeros(7, 2, 3, dtype=torch.int64)}, TypeError, "input is torch.int64; it must be floating point"),
+    ({"input": zeros(7, 2, 3, device="meta")}, ValueError, "input is on meta but the parameters are on cpu"),
+    ({"input": X, "h_0": zeros(2, 5)}, ValueError, "h_0 has shape (2, 5); it must be (1, 2, 5): layers × directions"),
+    ({"input": X, "h_0": zeros(2, 2, 5)}, ValueError, "h_0 has shape (2, 2, 5); it must be (1, 2, 5)"),
+    (
+        {"input": X[:, 0], "h_0": zeros(1, 1, 5)},
+        ValueError,
+        "it must be (1, 5): layers × directions, hidden size, since",
+    ),
+    (
+        {"input": X, "h_0": zeros(1, 2, 5, dtype=torch.float64)},
+        TypeError,
+        "h_0 is torch.float64 but the parameters are",
+    ),
+    ({"input": X, "h_0": zeros(1, 2, 5, device="meta")}, ValueError, "h_0 is on meta but the parameters are on cpu"),
+    ({"input": X, "h_0": (zeros(1, 2, 5), zeros(1, 2, 5))}, TypeError, "h_0 is a tuple; pass a torch.Tensor"),
+    ({"input": X, "timespans": zeros(2, 7)}, ValueError, "timespans has shape (2, 7); it must have shape (7, 2)"),
+    ({"input": X, "timespans": zeros(7)}, ValueError, "timespans has shape (7); it must have shape (7, 2)"),
+    ({"input": X[:, 0], "timespans": spans}, ValueError, "timespans has shape (7, 2); it must have shape (7,)"),
+    ({"input": X, "timespans": 0.1}, TypeError, "timespans is a float; pass a torch.Tensor"),
+    ({"input": X, "timespans": spans.long()}, TypeError, "timespans is torch.int64; it must be one of float64"),
+    ({"input": X, "timespans": zeros(7, 2, device="meta")}, ValueError, "timespans is on meta but input is on cpu"),
+    ({"input": X, "timespans": negative}, ValueError, "timespans[3, 1] is -1.0; times between samples must be finite"),
+    ({"input": X, "timespans": not_finite}, ValueError, "timespans[6, 0] is inf; times between samples must be finite"),
+    ({"input": X, "lengths": torch.tensor([7, 0])}, ValueError, "lengths contains 0; each must be between 1 and"),
+    ({"input": X, "lengths": torch.tensor([8, 7])}, ValueError, "lengths contains 8; each must be between 1 and"),
+    ({"input": X, "lengths": torch.tensor([7])}, ValueError, "lengths has shape (1); it must be (2,): one for each"),
+    ({"input": X, "lengths": torch.tensor([7.0, 7.0])}, TypeError, "lengths is torch.float32; it must be an integer"),
+    ({"input": X, "lengths": [7, 7]}, TypeError, "lengths is a list; pass a torch.Tensor"),
+    ({"input": X[:, 0], "lengths": torch.tensor([7])}, ValueError, "lengths was given with an unbatched input"),
+    (
+        {"input": pack_sequence([zeros(3, 3), zeros(2, 3)]), "lengths": torch.tensor([3, 2])},
+        ValueError,
+        "lengths was given with a PackedSequence, which has its own; pass one of the two",
+    ),
+    ({"input": pack_sequence([zeros(3, 4)])}, ValueError, "input has 4 features (shape (3, 4)) but input_size is 3"),
+    (
+        {"input": pack_sequence([zeros(3, 3), zeros(2, 3)]), "timespans": zeros(2, 2)},
+        ValueError,
+        "timespans has shape (2, 2); it must have shape (3, 2)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), CALLS, ids=[case[-1][:45] for case in CALLS])
+def test_wrong_call(
+    arguments: dict[str, Any], error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raised before any work: no backend is reached."""
+    rnn = lr.LipschitzRNN(3, 5)
+    monkeypatch.setattr("lipschitz_rnn.ops.scan.run", lambda *_: pytest.fail("the scan ran on wrong input"))
+    with pytest.raises(error, match=re.escape(message)):
+        rnn(**arguments)
+
+
+def test_which_axis_batch_first_means() -> None:
+    rnn = lr.LipschitzRNN(3, 5, batch_first=True)
+    with pytest.raises(ValueError, match=re.escape("it must have shape (2, 7)")):
+        rnn(X.transpose(0, 1), timespans=spans)
+    with pytest.raises(ValueError, match=re.escape("it must be (B, T, p) or (T, p) with batch_first=True")):
+        rnn(zeros(3))
+
+
+def test_layers_that_are_not_there() -> None:
+    rnn = lr.LipschitzRNN(3, 5, num_layers=2)
+    for arguments in ((2,), (-1,), (0, 1)):
+        with pytest.raises(IndexError, match=re.escape("there are 2 layer(s) and 1 direction(s), counted from 0")):
+            rnn.hidden_matrices(*arguments)
+
+
+def test_a_missing_attribute_of_the_package() -> None:
+    with pytest.raises(AttributeError, match="module 'lipschitz_rnn' has no attribute 'LSTM'"):
+        lr.LSTM  # noqa: B018
+
+
+def test_nan_passes_through_as_in_pytorch() -> None:
+    x = torch.zeros(7, 2, 3)
+    x[4, 0, 1] = torch.nan
+    for rnn in (lr.LipschitzRNN(3, 5), nn.RNN(3, 5)):
+        output, h_n = rnn(x)
+        assert output[4:, 0].isnan().all()
+        assert output[:4].isfinite().all()
+        assert output[:, 1].isfinite().all()
+        assert h_n[0, 0].isnan().all()
