@@ -1,7 +1,8 @@
 """What each unit reaches on two small tasks: the table "What each unit reached" of docs/units.md.
 
-    python benchmarks/units_learn.py                      # all units, about half an hour on one CPU core
-    python benchmarks/units_learn.py exprnn lem --out reached.json
+    python benchmarks/units_learn.py --out reached.json   # all units, about half an hour on one CPU core
+    python benchmarks/units_learn.py exprnn lem           # two of them
+    python benchmarks/units_learn.py --table reached.json # the tables of docs/units.md
 
 `digits`: 8 × 8 images, one pixel a step (T = 64), test accuracy in percent after the last epoch; nothing is selected on
 the test part. `adding`: the sum of two marked numbers among T = 100, mean squared error on 1,000 fresh sequences;
@@ -11,7 +12,7 @@ always guessing the mean gives 0.167. A unit passes with at least 80 % on the fi
 import argparse
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 import lipschitz_rnn.tasks as tasks
 from lipschitz_rnn import units
 
-DIGITS_PASS, ADDING_PASS = 80.0, 0.167 / 2
+SHOWN = (("digits", ".1f"), ("adding", ".4f"))
 
 
 @dataclass(frozen=True)
@@ -94,19 +95,39 @@ def evaluate(model: nn.Module, task: Any) -> float:
     return float(task.metric.finish(total / weight)) * (100.0 if task.metric.percent else 1.0)
 
 
+def tables(results: dict[str, dict[str, float]]) -> str:
+    """The two tables of docs/units.md: what the units are, and what they reached."""
+    lines = ["| unit | equation | paper | keeps | parameters |", "|---|---|---|---|---|"]
+    for about in map(units.info, units.available()):
+        paper = f"{about.paper} {about.year}"
+        lines.append(f"| `{about.name}` | {about.equation} | {paper} | {about.constraint} | {about.parameters:,} |")
+    lines += ["", "| unit | digits, accuracy % | adding, T = 100, error | trained with |", "|---|---|---|---|"]
+    for name in units.available():
+        recipe = RECIPES.get(name, Recipe())
+        extra = "".join(f", {key} {value}" for key, value in recipe.options.items())
+        reached = [f"{results[task][name]:{form}}" if name in results.get(task, {}) else "–" for task, form in SHOWN]
+        settings = f"N {recipe.hidden_size}, rate {recipe.rate:g}, {recipe.epochs} epochs{extra}"
+        lines.append(f"| `{name}` | {reached[0]} | {reached[1]} | {settings} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=units.available(), help="units (all)")
     parser.add_argument("--task", choices=["digits", "adding"], default="digits")
     parser.add_argument("--epochs", type=int, help="instead of each unit's own number")
     parser.add_argument("--out", type=Path, help="a JSON file to add the results to")
+    parser.add_argument("--table", type=Path, help="print the tables of docs/units.md from this file and stop")
     arguments = parser.parse_args()
+    if arguments.table:
+        print(tables(json.loads(arguments.table.read_text())))
+        return
     torch.set_num_threads(1)
     task = tasks.load("digits") if arguments.task == "digits" else tasks.load("adding", length=100)
     for name in arguments.names:
         recipe = RECIPES.get(name, Recipe())
         if arguments.epochs:
-            recipe = Recipe(recipe.rate, recipe.hidden_size, arguments.epochs, recipe.options)
+            recipe = replace(recipe, epochs=arguments.epochs)
         value, seconds = train(name, recipe, task)
         print(f"{name:22} {arguments.task:7} {value:9.4f}   {seconds:6.0f} s   {recipe}", flush=True)
         if arguments.out:

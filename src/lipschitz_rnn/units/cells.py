@@ -1,6 +1,7 @@
 """A cell is one layer's parameters and one step; `CellStack` makes a unit of it. The only loop over time is here."""
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -73,9 +74,16 @@ class Cell(nn.Module, ABC):
             x = x.masked_fill(padding, 0.0)  # so that not even NaN in the padding reaches a gradient
         if state is None:
             state = self.initial_state(x.shape[1], x)
-        states, last = self.scan(self.project(x), state, self.weights(), lengths)
+        with _without_autocast(x.device):  # a constraint in bfloat16 would hold to two digits
+            weights = self.weights()
+        states, last = self.scan(self.project(x), state, weights, lengths)
         output = self.output(states)
         return output if padding is None else output.masked_fill(padding, 0.0), last
+
+
+def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    available = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if available else nullcontext()
 
 
 class CellStack(Recurrent):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from lipschitz_rnn.ops import lipschitz_scan
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
+from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 from lipschitz_rnn.units.matrices import skew, triangle_size
 
 
@@ -44,19 +45,20 @@ class ContinuousCell(Cell):
         return x
 
     def scan(self, inputs: Tensor, state: State, weights: Tensor, lengths: Tensor | None) -> tuple[Tensor, State]:
+        x, W, h0, U, b = to_compute_dtype(inputs, weights, state[0], self.input.weight, self.input.bias)
         states, last = lipschitz_scan(
-            inputs,
-            torch.zeros_like(weights),
-            weights,
-            state[0],
+            x,
+            torch.zeros_like(W),
+            W,
+            h0,
             step_size=self.step_size,
             alpha=0.0,
             integrator=self.integrator,
             nonlinearity=self.nonlinearity,
             lengths=lengths,
             backend=self.backend,
-            input_weight=self.input.weight,
-            bias=self.input.bias,
+            input_weight=U,
+            bias=b,
         )
         return cast(Tensor, states), (last,)
 
