@@ -14,7 +14,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from lipschitz_rnn.training.model import State, draws_random_numbers
 from lipschitz_rnn.training.settings import EnsembleMode
 
-Parameters = dict[str, Tensor]
+Values = dict[str, Tensor]  # parameters and buffers by name, each (S, ...)
 Outcome = tuple[Tensor, State, Tensor]  # outputs, states, penalties
 
 
@@ -30,7 +30,7 @@ class _WithPenalty(nn.Module):
         own = getattr(self.model, "penalty", None)
         return outputs, state, torch.zeros((), device=outputs.device) if own is None else own()
 
-    def call(self, values: Parameters, arguments: tuple[Any, ...]) -> Outcome:
+    def call(self, values: Values, arguments: tuple[Any, ...]) -> Outcome:
         return functional_call(self, {f"model.{name}": value for name, value in values.items()}, arguments)
 
 
@@ -48,6 +48,7 @@ class Ensemble:
         self.device = torch.device(device)
         placed = [model.to(self.device) for model in models]
         self.parameters, self.buffers = stack_module_state(placed)  # type: ignore[arg-type]
+        self.values: Values = self.parameters | self.buffers
         self._module = _WithPenalty(copy.deepcopy(placed[0]))
         self.random = draws_random_numbers(self._module)
         self.mode, self.reason = self._choose(mode)
@@ -81,7 +82,7 @@ class Ensemble:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
-                outputs, _, _ = self._vmapped(self.parameters, inputs, None, None, None, shared=True)
+                outputs, _, _ = self._vmapped(self.values, inputs, None, None, None, shared=True)
                 torch.autograd.grad(outputs.abs().sum(), list(self.parameters.values()), allow_unused=True)
             except (RuntimeError, NotImplementedError, ValueError, TypeError, UserWarning) as error:
                 return str(error).strip().splitlines()[0]
@@ -89,7 +90,7 @@ class Ensemble:
 
     def __call__(
         self,
-        parameters: Parameters,
+        values: Values,
         inputs: Tensor,
         lengths: Tensor | None = None,
         state: State = None,
@@ -101,26 +102,25 @@ class Ensemble:
         """Outputs (S, ...), states with a leading S in every leaf, and the units' penalties (S,).
 
         Args:
-            parameters: usually `self.parameters`; averaged or selected ones for evaluation.
+            values: usually `self.values`; averaged or selected ones for evaluation.
             inputs, lengths, keep: with a leading S, or without when `shared` by all members (state always has it).
             random_seeds: one per member, where the unit draws from the global generator.
         """
         if self.mode == "vmap":
-            return self._vmapped(parameters, inputs, lengths, state, keep, shared)
-        members = {name: value.unbind(0) for name, value in parameters.items()}
+            return self._vmapped(values, inputs, lengths, state, keep, shared)
+        members = {name: value.unbind(0) for name, value in values.items()}
         results = []
         for member in range(self.size):
-            values = {name: parts[member] for name, parts in members.items()}
-            values |= {name: value[member] for name, value in self.buffers.items()}
+            own = {name: parts[member] for name, parts in members.items()}
             given = (
                 (inputs, lengths, keep) if shared else tuple(_pick(item, member) for item in (inputs, lengths, keep))
             )
             arguments = (given[0], given[1], _pick(state, member), given[2])
-            results.append(self._call_one(values, arguments, None if random_seeds is None else random_seeds[member]))
+            results.append(self._call_one(own, arguments, None if random_seeds is None else random_seeds[member]))
         outputs, states, penalties = zip(*results, strict=True)
         return torch.stack(outputs), _stack(states), torch.stack(penalties)
 
-    def _call_one(self, values: Parameters, arguments: tuple[Any, ...], seed: int | None) -> Outcome:
+    def _call_one(self, values: Values, arguments: tuple[Any, ...], seed: int | None) -> Outcome:
         with warnings.catch_warnings():
             # cuDNN would like its weights in one block; stacked members cannot give it that.
             warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
@@ -133,35 +133,31 @@ class Ensemble:
 
     def _vmapped(
         self,
-        parameters: Parameters,
+        values: Values,
         inputs: Tensor,
         lengths: Tensor | None,
         state: State,
         keep: Tensor | None,
         shared: bool,
     ) -> Outcome:
-        def call(values: Parameters, buffers: Parameters, *arguments: Any) -> Outcome:
-            return self._module.call(values | buffers, arguments)
+        def call(own: Values, *arguments: Any) -> Outcome:
+            return self._module.call(own, arguments)
 
         axis = None if shared else 0
         lengths_axis, keep_axis = (None if value is None else axis for value in (lengths, keep))
-        axes = (0, 0, axis, lengths_axis, None if state is None else 0, keep_axis)
-        return vmap(call, in_dims=axes)(parameters, self.buffers, inputs, lengths, state, keep)
+        axes = (0, axis, lengths_axis, None if state is None else 0, keep_axis)
+        return vmap(call, in_dims=axes)(values, inputs, lengths, state, keep)
 
     def training(self, on: bool) -> None:
         """Switch dropout inside the unit."""
         self._module.train(on)
 
-    def member(self, index: int, parameters: Parameters | None = None) -> nn.Module:
+    def member(self, index: int, values: Values | None = None) -> nn.Module:
         """A copy of one network as an ordinary module."""
-        source = self.parameters if parameters is None else parameters
         module = copy.deepcopy(self._module.model)
-        values = {name: value[index].detach() for name, value in source.items()}
-        values |= {name: value[index] for name, value in self.buffers.items()}
-        with torch.no_grad():
-            targets = dict(module.named_parameters()) | dict(module.named_buffers())
-            for name, value in values.items():
-                targets[name].copy_(value)
+        targets = dict(module.named_parameters()) | dict(module.named_buffers())
+        for name, value in (self.values if values is None else values).items():
+            targets[name].data.copy_(value[index].detach())
         return module.eval()
 
 

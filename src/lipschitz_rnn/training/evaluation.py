@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lipschitz_rnn.tasks import Split, Task
-from lipschitz_rnn.training.ensemble import Ensemble, Parameters, map_state
+from lipschitz_rnn.training.ensemble import Ensemble, Values, map_state
 from lipschitz_rnn.training.parallel import World
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.streams import for_members
@@ -32,14 +32,14 @@ def evaluate(model: nn.Module, task: Task, split: Split = "test", batch_size: in
     was_training = model.training
     ensemble = Ensemble([model], task.device)
     settings = Settings(task=task.name, eval_batch_size=batch_size)
-    scores = evaluate_members(ensemble, ensemble.parameters, task, split, settings)
+    scores = evaluate_members(ensemble, ensemble.values, task, split, settings)
     model.train(was_training)
     return scores.metric[0]
 
 
 def evaluate_members(
     ensemble: Ensemble,
-    parameters: Parameters,
+    values: Values,
     task: Task,
     split: Split,
     settings: Settings,
@@ -69,7 +69,7 @@ def evaluate_members(
             if settings.precision == "float64" and inputs.is_floating_point():
                 inputs = inputs.double()
             with torch.no_grad(), forward_precision(settings, ensemble.device):
-                outputs, new_state, _ = ensemble(parameters, inputs, batch.lengths, state, shared=True)
+                outputs, new_state, _ = ensemble(values, inputs, batch.lengths, state, shared=True)
             state = map_state(torch.Tensor.detach, new_state) if task.stateful else None
             judged = for_members(batch, ensemble.size)
             value, weight = task.measure(outputs, judged)

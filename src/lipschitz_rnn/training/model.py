@@ -68,7 +68,8 @@ def build_model(settings: Settings, task: Task, seed: int) -> SequenceModel:
 
 def _assemble(settings: Settings, task: Task) -> SequenceModel:
     embedding = None if task.vocabulary is None else nn.Embedding(task.vocabulary, task.input_size)
-    options = dict(settings.unit_options)
+    options: dict[str, Any] = dict(settings.unit_options)
+    options |= {key: tuple(value) for key, value in options.items() if isinstance(value, list)}
     if settings.num_layers != 1:
         options["num_layers"] = settings.num_layers
     if options.get("bidirectional") or options.get("batch_first"):

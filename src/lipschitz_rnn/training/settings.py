@@ -64,7 +64,9 @@ class Settings:
         for name in ("seeds", "decay_epochs"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("task_options", "unit_options"):
-            object.__setattr__(self, name, dict(getattr(self, name)))
+            # Lists, as JSON and TOML would give back: equal settings stay equal on their way through a file.
+            options = {k: list(v) if isinstance(v, tuple) else v for k, v in dict(getattr(self, name)).items()}
+            object.__setattr__(self, name, options)
         _check(self)
 
     def to_dict(self) -> dict[str, Any]:

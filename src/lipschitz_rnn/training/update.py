@@ -48,8 +48,8 @@ class Updater:
 
     @property
     def evaluated(self) -> dict[str, Tensor]:
-        """The parameters that evaluation uses: the average where there is one."""
-        return self.ensemble.parameters if self.average is None else self.average
+        """The parameters and buffers that evaluation uses: averaged parameters where there is an average."""
+        return self.ensemble.values | (self.average or {})
 
     def set_rate(self, rate: float, step: int) -> None:
         """Host side, before a step: learning rate and weight of the newest parameters in the average."""
@@ -102,7 +102,7 @@ class Updater:
             inputs = inputs.double()
         with forward_precision(self._settings, self.device):
             outputs, state, penalties = self.ensemble(
-                self.ensemble.parameters, inputs, batch.lengths, state, keep, random_seeds=random_seeds
+                self.ensemble.values, inputs, batch.lengths, state, keep, random_seeds=random_seeds
             )
         losses = self._task.loss(outputs, batch) + penalties
         if self._world.size == 1:
@@ -122,8 +122,8 @@ class Updater:
         return [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, gradients, strict=True)]
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a step changes, by name: parameters, average, optimiser, progress."""
-        named = {f"parameters/{name}": value.detach() for name, value in self.ensemble.parameters.items()}
+        """All that a step changes, by name: parameters (with buffers), average, optimiser, progress."""
+        named = {f"parameters/{name}": value.detach() for name, value in self.ensemble.values.items()}
         named |= {f"average/{name}": value for name, value in (self.average or {}).items()}
         named |= {f"progress/{name}": value for name, value in self.progress.items()}
         for index, entry in self.optimiser.state_dict()["state"].items():

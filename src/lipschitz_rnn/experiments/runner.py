@@ -1,0 +1,76 @@
+"""From settings to a run: load the task, train, note eigenvalues. And back: from a run folder to its networks."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+
+from lipschitz_rnn import tasks
+from lipschitz_rnn.experiments.spectra import largest_real_parts
+from lipschitz_rnn.tasks import Task
+from lipschitz_rnn.training import Result, Settings, Watcher, build_model, fit
+from lipschitz_rnn.training.checkpoint import read_checkpoint
+from lipschitz_rnn.training.folder import RunError, RunFolder, read_settings
+
+
+def load_task(settings: Settings) -> Task:
+    return tasks.load(settings.task, settings.data_dir, offline=settings.offline, **settings.task_options)
+
+
+def train(
+    settings: Settings,
+    folder: str | os.PathLike[str] | None,
+    *,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+) -> Result:
+    """One run: all seeds of `settings` on its task."""
+    return fit(settings, load_task(settings), folder, resume=resume, watcher=watcher, probe=largest_real_parts)
+
+
+def load_models(
+    folder: str | os.PathLike[str], task: Task | None = None, which: str = "best"
+) -> tuple[Settings, dict[int, nn.Module]]:
+    """The settings of a run and its networks by seed, on the CPU.
+
+    `which`: "best", the weights that validation selected, or "last", those of the newest checkpoint.
+    """
+    if which not in ("best", "last"):
+        raise ValueError(f'which is {which!r}; it must be "best" or "last"')
+    settings = read_settings(folder)
+    prefix = "parameters/"
+    if which == "best":
+        path = Path(folder) / "checkpoints" / "best.safetensors"
+        if not path.exists():
+            raise RunError(f"{folder} has no selected weights yet: its first epoch is not complete")
+        tensors, _ = read_checkpoint(path)
+    else:
+        saved = RunFolder(folder).latest()
+        if saved is None:
+            raise RunError(f"{folder} has no checkpoint yet")
+        tensors = saved[0]
+        if settings.averaging is not None:
+            tensors |= {
+                name.replace("average/", prefix): v for name, v in tensors.items() if name.startswith("average/")
+            }
+    models: dict[int, nn.Module] = {}
+    task = task or load_task(settings)
+    for index, seed in enumerate(settings.seeds):
+        model = build_model(settings, task, seed)
+        for name, target in (dict(model.named_parameters()) | dict(model.named_buffers())).items():
+            target.data.copy_(tensors[prefix + name][index])
+        models[seed] = model.eval()
+    return settings, models
+
+
+def moved(settings: Settings, *, device: str | None, data_dir: str | None, offline: bool) -> Settings:
+    """The same run elsewhere: another device or data folder."""
+    return replace(
+        settings,
+        device=device or settings.device,
+        data_dir=data_dir or settings.data_dir,
+        offline=offline or settings.offline,
+    )
