@@ -10,10 +10,14 @@ from torch import nn
 
 from lipschitz_rnn import tasks
 from lipschitz_rnn.experiments.spectra import largest_real_parts
-from lipschitz_rnn.tasks import Task
+from lipschitz_rnn.tasks import Metric, Split, Task
 from lipschitz_rnn.training import Result, Settings, Watcher, build_model, fit
 from lipschitz_rnn.training.checkpoint import read_checkpoint
+from lipschitz_rnn.training.ensemble import Ensemble
+from lipschitz_rnn.training.evaluation import Scores, evaluate_members
+from lipschitz_rnn.training.fitting import matmul_precision
 from lipschitz_rnn.training.folder import RunError, RunFolder, read_settings
+from lipschitz_rnn.training.parallel import choose_device
 
 
 def load_task(settings: Settings) -> Task:
@@ -66,11 +70,24 @@ def load_models(
     return settings, models
 
 
-def moved(settings: Settings, *, device: str | None, data_dir: str | None, offline: bool) -> Settings:
-    """The same run elsewhere: another device or data folder."""
-    return replace(
-        settings,
-        device=device or settings.device,
-        data_dir=data_dir or settings.data_dir,
-        offline=offline or settings.offline,
+def evaluate_run(
+    folder: str | os.PathLike[str],
+    split: Split = "test",
+    which: str = "best",
+    *,
+    device: str | None = None,
+    data_dir: str | None = None,
+    offline: bool = False,
+) -> tuple[Settings, Metric, Scores]:
+    """Settings of a run, its metric, and the scores of all its networks on a split."""
+    settings = read_settings(folder)
+    settings = replace(
+        settings, device=device or settings.device, data_dir=data_dir or settings.data_dir, offline=offline
     )
+    place = choose_device(settings.device)
+    task = load_task(settings)
+    _, models = load_models(folder, task, which)
+    ensemble = Ensemble(list(models.values()), place, settings.ensemble)
+    with matmul_precision(settings.precision):
+        scores = evaluate_members(ensemble, ensemble.values, task.to(place), split, settings)
+    return settings, task.metric, scores

@@ -22,6 +22,10 @@ class RunError(RuntimeError):
     """A run cannot start or go on; the message says why and what to do."""
 
 
+class RunConflict(RunError):
+    """The folder holds another run than the one asked for: a wrong command, not a failed run."""
+
+
 class RunFolder:
     """The only code that touches a run's files. A second process that opens the same folder is refused.
 
@@ -55,11 +59,11 @@ class RunFolder:
 
     def _agree(self, settings: Settings, resume: bool) -> None:
         if not resume:
-            raise RunError(f"{self.path} already holds a run; resume it with --resume, or choose another folder")
+            raise RunConflict(f"{self.path} already holds a run; resume it with --resume, or choose another folder")
         differing = settings.differences(read_settings(self.path))
         if differing:
             name, (asked, frozen) = next(iter(differing.items()))
-            raise RunError(
+            raise RunConflict(
                 f"{self.path} holds a run with {name} = {frozen!r}, now {asked!r} is asked for; "
                 "resume without changed settings, or choose another folder"
             )

@@ -1,0 +1,49 @@
+"""The command line `lipschitz-rnn`: parsing and printing only."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lipschitz_rnn._version import __version__
+from lipschitz_rnn.commands.evaluate import evaluate
+from lipschitz_rnn.commands.listings import tasks, units
+from lipschitz_rnn.commands.train import train
+
+app = typer.Typer(
+    name="lipschitz-rnn",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def lipschitz_rnn(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Lipschitz recurrent neural networks: train, certify, attack, report.
+
+    New here? [bold]lipschitz-rnn quickstart[/] trains one in a minute on a laptop.
+    """
+
+
+app.command(rich_help_panel="Train")(train)
+app.command(rich_help_panel="Train")(evaluate)
+app.command(rich_help_panel="What there is")(tasks)
+app.command(rich_help_panel="What there is")(units)
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    app()

@@ -1,0 +1,1 @@
+"""The commands of `lipschitz-rnn`, one module each: parsing and printing only."""

@@ -1,0 +1,81 @@
+"""`lipschitz-rnn tasks` and `lipschitz-rnn units`: what there is, with or without details."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lipschitz_rnn import tasks as task_registry
+from lipschitz_rnn import units as unit_registry
+from lipschitz_rnn.commands.errors import guarded
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+
+
+@guarded
+def tasks(
+    name: Annotated[str | None, typer.Argument(help="Show everything about one task.")] = None, as_json: AsJson = False
+) -> None:
+    """List the tasks with size, length and metric; name one to see its options and source."""
+    names = task_registry.available() if name is None else [name]
+    infos = {each: task_registry.info(each) for each in names}
+    if as_json:
+        typer.echo(json.dumps(infos if name is None else infos[name], indent=2))
+    elif name is None:
+        _print_tasks(infos)
+    else:
+        _print_details(infos[name])
+
+
+def _print_tasks(infos: dict[str, dict[str, Any]]) -> None:
+    table = Table("task", "what", caption="lipschitz-rnn tasks NAME shows options and source", caption_justify="left")
+    for column in ("train / validation / test", "steps", "inputs", "outputs", "metric"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, facts in infos.items():
+        sizes = " / ".join("?" if size is None else f"{size:,}" for size in facts["sizes"].values())
+        inputs = f"{facts['vocabulary']:,} tokens" if facts["vocabulary"] else str(facts["input_size"])
+        numbers = (sizes, str(facts["sequence_length"]), inputs, str(facts["output_size"]), facts["metric"]["name"])
+        table.add_row(name, facts["summary"], *numbers)
+    Console().print(table)
+
+
+def _print_details(facts: dict[str, Any]) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{name}={item}" for name, item in value.items()) or "none"
+        table.add_row(key.replace("_", " "), str(value))
+    Console().print(table)
+
+
+@guarded
+def units(
+    name: Annotated[str | None, typer.Argument(help="Show everything about one unit.")] = None, as_json: AsJson = False
+) -> None:
+    """List the recurrent units with equation, constraint and paper; name one to see its options."""
+    names = unit_registry.available() if name is None else [name]
+    infos = {each: _unit_facts(each) for each in names}
+    if as_json:
+        typer.echo(json.dumps(infos if name is None else infos[name], indent=2, ensure_ascii=False))
+    elif name is not None:
+        _print_details(infos[name])
+    else:
+        table = Table("unit", "equation", "constraint", "paper")
+        table.add_column("parameters", justify="right")
+        for each, facts in infos.items():
+            paper = f"{facts['paper']} {facts['year']}"
+            table.add_row(each, facts["equation"], facts["constraint"], paper, f"{facts['parameters']:,}")
+        table.caption = "parameters at N = 128 on pixel-by-pixel MNIST; lipschitz-rnn units NAME shows options"
+        table.caption_justify = "left"
+        Console().print(table)
+
+
+def _unit_facts(name: str) -> dict[str, Any]:
+    info = unit_registry.info(name)
+    facts = asdict(info) | {"parameters": info.parameters, "options": list(info.options())}
+    return {key: value for key, value in facts.items() if key != "source"}

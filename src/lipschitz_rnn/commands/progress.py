@@ -1,0 +1,111 @@
+"""How a run looks while it trains: a bar with rate and time left on a terminal, one line per epoch elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from lipschitz_rnn.experiments.scores import show_score, show_scores
+from lipschitz_rnn.training import Settings, Watcher
+
+REDRAW_SECONDS = 0.1
+
+
+def choose_watcher(console: Console, name: str = "") -> Watcher:
+    return BarWatcher(console, name) if console.is_terminal else LineWatcher(console, name)
+
+
+class LineWatcher(Watcher):
+    """One plain line per epoch, for logs and pipes."""
+
+    def __init__(self, console: Console, name: str = "") -> None:
+        self.console, self.name = console, name
+        self.settings: Settings | None = None
+        self.losses: list[float | None] = []
+        self.total = self.per_epoch = self.done = self.first = 0
+        self.started = time.monotonic()
+
+    def start(self, settings: Settings, steps_per_epoch: int, done: int) -> None:
+        self.settings, self.per_epoch = settings, steps_per_epoch
+        self.total, self.done, self.first = settings.epochs * steps_per_epoch, done, done
+        self.started = time.monotonic()
+        if done:
+            self.note(f"going on after step {done} of {self.total}")
+
+    def step(self, done: int) -> None:
+        self.done = done
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        if record["kind"] == "train":
+            self.losses = record["loss"]
+        if record["kind"] == "validation":
+            self.epoch_line(record)
+
+    def epoch_line(self, record: Mapping[str, Any]) -> None:
+        assert self.settings is not None
+        rate = (self.done - self.first) / max(time.monotonic() - self.started, 1e-9)
+        left = (self.total - self.done) / rate if rate else 0.0
+        text = f"epoch {record['epoch'] + 1}/{self.settings.epochs}  {_describe(record, self.losses)}"
+        self.write(f"{text}  {rate:.1f} steps/s  {_clock(left)} left")
+
+    def note(self, message: str) -> None:
+        self.write(message)
+
+    def write(self, text: str) -> None:
+        prefix = f"{self.name}: " if self.name else ""
+        self.console.print(prefix + text, highlight=False, markup=False, soft_wrap=True)
+
+
+class BarWatcher(LineWatcher):
+    """A bar that is redrawn in place."""
+
+    def start(self, settings: Settings, steps_per_epoch: int, done: int) -> None:
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[scores]}"),
+            console=self.console,
+        )
+        self._bar.start()
+        description = self.name or f"{settings.task} · {settings.unit}"
+        total = settings.epochs * steps_per_epoch
+        self._item: TaskID = self._bar.add_task(description, total=total, completed=done, rate="", scores="")
+        self._drawn = 0.0
+        super().start(settings, steps_per_epoch, done)
+
+    def step(self, done: int) -> None:
+        super().step(done)
+        now = time.monotonic()
+        if now - self._drawn > REDRAW_SECONDS or done == self.total:
+            self._drawn = now
+            rate = (done - self.first) / max(now - self.started, 1e-9)
+            self._bar.update(self._item, completed=done, rate=f"{rate:.1f} steps/s")
+
+    def epoch_line(self, record: Mapping[str, Any]) -> None:
+        self._bar.update(self._item, scores=f"epoch {record['epoch'] + 1}  {_describe(record, self.losses)}")
+
+    def stop(self) -> None:
+        self._bar.stop()
+
+
+def _describe(record: Mapping[str, Any], losses: list[float | None]) -> str:
+    metric = next(name for name in record if name in ("accuracy", "bits", "perplexity", "mse"))
+    finite = [value for value in losses if value is not None]
+    loss = f"loss {sum(finite) / len(finite):.4g}  " if finite else ""
+    return f"{loss}validation {metric} {show_scores(record[metric], percent=metric == 'accuracy')}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+__all__ = ["BarWatcher", "LineWatcher", "choose_watcher", "show_score"]
