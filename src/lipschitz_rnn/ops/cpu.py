@@ -19,11 +19,8 @@ CHUNK_ELEMENTS = 2**20  # a chunk of the backward pass stays within a few megaby
 Gradients = tuple[Tensor | None, ...]
 
 
-def forward(problem: Problem, keep_states: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """States (S, T, B, N), last state (S, B, N) and the values of σ (S, T, stages, B, N) for the backward pass.
-
-    What is not asked for comes back empty.
-    """
+def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Tensor:
+    """Writes states and, with ``save``, the values of σ to the tape, (S, T, slots, B, N); returns the last state."""
     S, T, B, N = problem.shape
     scheme, tableau, sigma = problem.scheme, problem.scheme.tableau, problem.scheme.sigma
     dtype, accumulate = problem.A.dtype, state_dtype(problem.A.dtype)
@@ -33,8 +30,7 @@ def forward(problem: Problem, keep_states: bool, save: bool) -> tuple[Tensor, Te
     drive = problem.expanded_drive().transpose(0, 1)
     steps = _steps_over_time(problem, accumulate)
     A_t, W_t = squeeze(problem.A.mT * scheme.alpha), squeeze(problem.W.mT)
-    states = problem.A.new_empty((T, S, B, N) if keep_states else (0, S, B, N))
-    activations = problem.A.new_empty((T, len(tableau), S, B, N) if save else (0, len(tableau), S, B, N))
+    tape = tape.permute(1, 2, 0, 3, 4)
     scratch = problem.A.new_empty(0 if save else (S, B, N))
 
     h = squeeze(problem.h0.to(accumulate))
@@ -44,31 +40,30 @@ def forward(problem: Problem, keep_states: bool, save: bool) -> tuple[Tensor, Te
         slopes: list[Tensor] = []
         for i, row in enumerate(tableau.stages):
             operand = _advance(h, step, row, slopes).to(dtype)
-            z = multiply_add(u, operand, W_t, out=squeeze(activations[t, i] if save else scratch))
+            z = multiply_add(u, operand, W_t, out=squeeze(tape[t, i + 1] if save else scratch))
             s = _apply_in_place(sigma.name, z)
             slopes.append(multiply_add(s, operand, A_t))
         h = _advance(h, step, tableau.weights, slopes)
         if keep_states:
-            squeeze(states[t]).copy_(h)
-    last = h.to(dtype, copy=True).reshape(S, B, N)
-    return states.transpose(0, 1), last, activations.permute(2, 0, 1, 3, 4)
+            squeeze(tape[t, 0]).copy_(h)
+    return h.to(dtype, copy=True).reshape(S, B, N)
 
 
 def backward(
     problem: Problem,
-    states: Tensor,
-    activations: Tensor,
+    tape: Tensor,
     grad_states: Tensor | None,
     grad_last: Tensor | None,
     needs: Sequence[bool],
 ) -> Gradients:
-    """Gradients of ``problem.tensors``, None where ``needs`` says so; shapes as ``forward`` returned them."""
+    """Gradients of ``problem.tensors``, None where ``needs`` says so, from the tape that ``forward`` wrote."""
     S, T, B, N = problem.shape
     stages = len(problem.scheme.tableau)
     dtype, accumulate = problem.A.dtype, state_dtype(problem.A.dtype)
     chunk = max(1, min(T, CHUNK_ELEMENTS // max(1, S * B * N)))
 
-    states, activations = states.transpose(0, 1), activations.permute(1, 2, 0, 3, 4)
+    tape = tape.permute(1, 2, 0, 3, 4)
+    states, activations = tape[:, 0], tape[:, 1:]
     incoming = None if grad_states is None else grad_states.transpose(0, 1)
     steps = _steps_over_time(problem, accumulate)
     weights = torch.cat(

@@ -14,20 +14,21 @@ from lipschitz_rnn.ops.registration import TENSORS, scan, scan_backward
 
 
 class Scan(torch.autograd.Function):
-    """``lipschitz_rnn::scan`` with its backward. Takes the operator's arguments, returns its three results."""
+    """``lipschitz_rnn::scan`` with its backward. Takes the operator's arguments; returns states, last state and tape."""
 
     generate_vmap_rule = True  # the operators inside have rules of their own
 
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return scan(*args)
+        tape, last = scan(*args)
+        return tape[:, :, 0], last, tape
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        states, _, activations = output
-        ctx.mark_non_differentiable(activations)
+        _, _, tape = output
+        ctx.mark_non_differentiable(tape)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:TENSORS], states, activations)
+        ctx.save_for_backward(*inputs[:TENSORS], tape)
         ctx.scheme, ctx.backend = inputs[TENSORS : TENSORS + 4], inputs[-1]
 
     @staticmethod
@@ -54,10 +55,10 @@ class ScanBackward(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        grad_states, grad_last = inputs[TENSORS + 2 : TENSORS + 4]
+        grad_states, grad_last = inputs[TENSORS + 1 : TENSORS + 3]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:TENSORS], grad_states, grad_last)
-        ctx.scheme, ctx.needs = inputs[TENSORS + 4 : TENSORS + 8], inputs[-1]
+        ctx.scheme, ctx.needs = inputs[TENSORS + 3 : TENSORS + 7], inputs[-1]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
@@ -69,11 +70,11 @@ class ScanBackward(torch.autograd.Function):
             return reference_gradients(problem, inputs[-2], inputs[-1], needs)
 
         inputs = (*tensors, grad_states, grad_last)
-        wanted = (*ctx.needs_input_grad[:TENSORS], *ctx.needs_input_grad[TENSORS + 2 : TENSORS + 4])
+        wanted = (*ctx.needs_input_grad[:TENSORS], *ctx.needs_input_grad[TENSORS + 1 : TENSORS + 3])
         found = vector_jacobian(gradients, inputs, wanted, cotangents)
-        # States and activations are functions of the tensors before them: their share is in the total derivative.
-        rest = len(ctx.needs_input_grad) - TENSORS - 4
-        return (*found[:TENSORS], None, None, *found[TENSORS:], *([None] * rest))
+        # The tape is a function of the tensors before it: its share is in their total derivative.
+        rest = len(ctx.needs_input_grad) - TENSORS - 3
+        return (*found[:TENSORS], None, *found[TENSORS:], *([None] * rest))
 
 
 def reference_gradients(

@@ -73,7 +73,8 @@ def run(problem: Problem, backend: str, keep_states: bool) -> tuple[Tensor | Non
         differentiate,
         name,
     )
-    states, last, _ = Scan.apply(*problem.tensors, *options)
+    operator = Scan.apply if differentiate else Scan.forward  # the tracer cannot take a function without a gradient
+    states, last, _ = operator(*problem.tensors, *options)
     return (states if keep_states else None), last
 
 

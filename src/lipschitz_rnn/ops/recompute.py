@@ -14,18 +14,16 @@ from lipschitz_rnn.ops.differentiation import reference_gradients
 from lipschitz_rnn.ops.problem import Problem
 
 
-def forward(problem: Problem, keep_states: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Tensor:
     states, last = reference.scan(problem)
-    S, T, B, N = problem.shape
-    kept = states.new_empty((T if keep_states else 0, S, B, N)).transpose(0, 1)
-    activations = states.new_empty((T if save else 0, len(problem.scheme.tableau), S, B, N)).permute(2, 0, 1, 3, 4)
-    return (kept.copy_(states) if keep_states else kept), last.clone(), activations
+    if keep_states:
+        tape[:, :, 0] = states
+    return last.clone()
 
 
 def backward(
     problem: Problem,
-    states: Tensor,
-    activations: Tensor,
+    tape: Tensor,
     grad_states: Tensor | None,
     grad_last: Tensor | None,
     needs: Sequence[bool],

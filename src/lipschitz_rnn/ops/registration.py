@@ -35,21 +35,34 @@ def scan(
     keep_states: bool,
     save: bool,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """States, last state, and what the backend keeps for its backward pass (empty unless ``save``)."""
+) -> tuple[Tensor, Tensor]:
+    """What happened, and the last state (S, B, N).
+
+    The tape is (S, T, slots, B, N): slot 0 holds the state after each step and, with ``save``, slot i + 1 the value of
+    σ at stage i for the backward pass. It has T = 0 where neither was asked for.
+    """
     scheme = Scheme(step_size, alpha, integrator, nonlinearity)
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme)
-    return _backend(backend).forward(problem, keep_states or save, save)
+    tape = new_tape(A, problem.shape, integrator, keep_states, save, backend)
+    return tape, _backend(backend).forward(problem, tape, keep_states or save, save)
 
 
 @scan.register_fake
-def _(drive: Tensor, A: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _(drive: Tensor, A: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     (S, T, B, _), N = drive.shape, A.shape[-1]
-    *_, integrator, _, keep_states, save, _ = rest
-    stages = len(get_integrator(integrator))
-    states = A.new_empty((T if keep_states or save else 0, S, B, N)).transpose(0, 1)
-    activations = A.new_empty((T if save else 0, stages, S, B, N)).permute(2, 0, 1, 3, 4)
-    return states, A.new_empty((S, B, N)), activations
+    *_, integrator, _, keep_states, save, backend = rest
+    return new_tape(A, (S, T, B, N), integrator, keep_states, save, backend), A.new_empty((S, B, N))
+
+
+def new_tape(
+    like: Tensor, shape: tuple[int, int, int, int], integrator: str, keep_states: bool, save: bool, backend: str
+) -> Tensor:
+    """Memory for the tape in the layout of a backend: a loop wants time outermost, a fused kernel the network."""
+    S, T, B, N = shape
+    steps, slots = T if keep_states or save else 0, 1 + len(get_integrator(integrator)) if save else 1
+    if backend == "triton":
+        return like.new_empty((S, steps, slots, B, N))
+    return like.new_empty((steps, slots, S, B, N)).permute(2, 0, 1, 3, 4)
 
 
 @torch.library.custom_op("lipschitz_rnn::scan_backward", mutates_args=())
@@ -61,8 +74,7 @@ def scan_backward(
     input_weight: Tensor | None,
     bias: Tensor | None,
     timespans: Tensor | None,
-    states: Tensor,
-    activations: Tensor,
+    tape: Tensor,
     grad_states: Tensor | None,
     grad_last: Tensor | None,
     step_size: float,
@@ -75,7 +87,7 @@ def scan_backward(
     """One gradient per tensor of the problem; those not needed come back empty."""
     scheme = Scheme(step_size, alpha, integrator, nonlinearity)
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme)
-    gradients = _backend(backend).backward(problem, states, activations, grad_states, grad_last, needs)
+    gradients = _backend(backend).backward(problem, tape, grad_states, grad_last, needs)
     return [_contiguous(gradient, like=drive) for gradient in gradients]
 
 
@@ -95,7 +107,8 @@ def _contiguous(gradient: Tensor | None, like: Tensor) -> Tensor:
 
 def _backend(name: str) -> Any:
     """The module that serves a backend; imported here so that Triton is loaded only when it runs."""
-    return import_module("lipschitz_rnn.ops.recompute" if name == "reference" else f"lipschitz_rnn.ops.{name}")
+    modules = {"reference": "recompute", "cpu": "cpu", "triton": "triton.backend"}
+    return import_module(f"lipschitz_rnn.ops.{modules[name]}")
 
 
 def _fold(tensor: Any, dim: int | None, size: int) -> Any:
@@ -114,7 +127,7 @@ def _unfold(tensor: Tensor, size: int) -> Tensor:
 def _(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
     size = info.batch_size
     folded = [_fold(arg, dim, size) for arg, dim in zip(args, in_dims, strict=True)]
-    return tuple(_unfold(out, size) for out in scan(*folded)), (0, 0, 0)
+    return tuple(_unfold(out, size) for out in scan(*folded)), (0, 0)
 
 
 @scan_backward.register_vmap

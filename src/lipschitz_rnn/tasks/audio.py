@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import re
+import struct
 import wave
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -50,8 +51,8 @@ def _read_riff(data: bytes, name: str) -> tuple[int, int, int, np.ndarray]:
             frames = sound.readframes(sound.getnframes())
             expected = sound.getnframes() * sound.getnchannels() * sound.getsampwidth()
             layout = sound.getframerate(), sound.getnchannels(), sound.getsampwidth()
-    except (wave.Error, EOFError) as error:
-        raise DataError(f"{name} is a damaged RIFF wav: {error}; replace it by the original") from error
+    except (wave.Error, EOFError, RuntimeError, ZeroDivisionError, struct.error) as error:  # all of them the module's
+        raise DataError(f"{name} is a damaged RIFF wav: {error or 'its chunks'}; replace it by the original") from error
     if len(frames) != expected:
         raise DataError(
             f"{name} is truncated: {len(frames):,} bytes of sound, its header promises {expected:,}; "

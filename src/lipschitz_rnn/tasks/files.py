@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import lzma
 import os
+import struct
 import sys
 import tarfile
 import zipfile
@@ -22,7 +23,18 @@ from lipschitz_rnn.tasks.base import DataError
 from lipschitz_rnn.tasks.sources import Dataset
 
 ENVIRONMENT_VARIABLE = "LIPSCHITZ_RNN_DATA"
-_UNPACKING_ERRORS = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile)
+# What the unpackers raise for damaged files; the last three come from header fields that make no sense.
+_UNPACKING_ERRORS = (
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    gzip.BadGzipFile,
+    struct.error,
+    ValueError,
+    RuntimeError,
+)
 
 
 def cache_folder() -> Path:
@@ -69,6 +81,8 @@ def _readable(path: Path) -> Iterator[None]:
     fix = "delete it and load again to download it, or replace it by the original"
     try:
         yield
+    except DataError:  # it says all that is to be said
+        raise
     except _UNPACKING_ERRORS as error:
         raise DataError(
             f"{path} ({path.stat().st_size:,} bytes) cannot be unpacked: {error}. "

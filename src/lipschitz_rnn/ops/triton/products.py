@@ -1,0 +1,79 @@
+"""Matrix products inside a kernel at a chosen accuracy.
+
+``PRECISION`` is ``bf16`` or ``fp16`` (one pass in half precision), ``tf32``, or ``bf16x6``: a bfloat16 keeps 8 bits of a
+float32's 24, so written as a sum of three of them a matrix is exact, and the six products whose share is above 2⁻²⁴
+give a float32-accurate result on the tensor cores.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from lipschitz_rnn.ops.triton.support import interpreting
+
+# Triton's interpreter multiplies bfloat16 operands by their bits, so there the rounded values go back to float32.
+INTERPRETING = tl.constexpr(interpreting())
+
+
+@triton.jit
+def leading(x, PRECISION: tl.constexpr):
+    """What one pass multiplies: x itself for TF32, its leading half-precision part otherwise."""
+    if PRECISION == "tf32":
+        part = x
+    elif PRECISION == "fp16":
+        part = x.to(tl.float16)
+    else:
+        part = x.to(tl.bfloat16)
+    if INTERPRETING:
+        part = part.to(tl.float32)
+    return part
+
+
+@triton.jit
+def load_parts(operand, offsets, SIZE: tl.constexpr, PRECISION: tl.constexpr):
+    """The three left operands of ``product``; the second and third only matter to ``bf16x6``."""
+    M1 = tl.load(operand + offsets)
+    if INTERPRETING:
+        M1 = M1.to(tl.float32)
+    M2 = M1
+    M3 = M1
+    if PRECISION == "bf16x6":
+        M2 = tl.load(operand + SIZE + offsets)
+        M3 = tl.load(operand + 2 * SIZE + offsets)
+        if INTERPRETING:
+            M2 = M2.to(tl.float32)
+            M3 = M3.to(tl.float32)
+    return M1, M2, M3
+
+
+@triton.jit
+def product(M1, M2, M3, h, PRECISION: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, COLUMNS: tl.constexpr):
+    """M h in float32: M is (OUT, IN), given by its parts, h (IN, COLUMNS)."""
+    h1 = leading(h, PRECISION)
+    if PRECISION == "tf32":
+        result = tl.dot(M1, h1, input_precision="tf32")
+    elif PRECISION == "bf16x6":
+        rest = h - h1.to(tl.float32)
+        h2 = leading(rest, PRECISION)
+        h3 = leading(rest - h2.to(tl.float32), PRECISION)
+        # Columns of h1 and h2 interleaved: one product serves both, and a pair of results stays in one thread.
+        pair = tl.reshape(tl.join(h1, h2), (IN, 2 * COLUMNS))
+        both = tl.dot(M1, pair, tl.dot(M2, pair))
+        first, second = tl.split(tl.reshape(both, (OUT, COLUMNS, 2)))
+        result = first + (second + tl.dot(M1, h3, tl.dot(M3, h1)))
+    else:
+        result = tl.dot(M1, h1)
+    return result
+
+
+@triton.jit
+def stack(upper, lower, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Two (ROWS, COLUMNS) matrices on top of each other."""
+    return tl.reshape(tl.permute(tl.join(upper, lower), (2, 0, 1)), (2 * ROWS, COLUMNS))
+
+
+@triton.jit
+def unstack(both, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The inverse of ``stack``. Rows r and ROWS + r of a product lie in one thread, so nothing moves."""
+    return tl.split(tl.permute(tl.reshape(both, (2, ROWS, COLUMNS)), (1, 2, 0)))

@@ -1,0 +1,174 @@
+"""One program per network and tile of the batch walks through all of time with both matrices on chip.
+
+The state is held as (N, batch), so that the matrices are the left operand of each product, which is what Hopper's tensor
+cores take from shared memory. Inputs are loaded a step ahead of their use; what a step stores goes out in one piece.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from lipschitz_rnn.ops.triton.elementwise import sigma, sigma_slope
+from lipschitz_rnn.ops.triton.products import load_parts, product, stack, unstack
+
+
+@triton.jit(do_not_specialize=["T"])
+def forward_kernel(
+    drive, weights, h0, U, b, timespans, tape, last,
+    T, B, N, step_size, drive_s, drive_t, drive_b, drive_n, spans_s, spans_t, spans_b,
+    STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
+    NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
+    FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
+    KEEP: tl.constexpr, SAVE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
+):  # fmt: skip
+    """All T steps for one network and BLOCK_B samples.
+
+    Memory: weights from ``left_operand``; h0, last (S, B, N); tape (S, T, 1 + STAGES, B, N) with the state first and
+    then the values of σ, or (S, T, 1, B, N) without SAVE; drive and timespans by their strides.
+    """
+    network = tl.program_id(1).to(tl.int64)
+    columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
+    units = tl.arange(0, BLOCK_N)
+    unit_mask, column_mask = units < N, columns < B
+    mask = unit_mask[:, None] & column_mask[None, :]
+    cells = units[:, None] + columns[None, :] * N
+
+    PARTS: tl.constexpr = 3 if PRECISION == "bf16x6" else 1
+    SIZE: tl.constexpr = 2 * BLOCK_N * BLOCK_N
+    rows = tl.arange(0, 2 * BLOCK_N)
+    M1, M2, M3 = load_parts(weights + network * PARTS * SIZE, rows[:, None] * BLOCK_N + units[None, :], SIZE, PRECISION)
+
+    # State and σ of the last stage are stored together: rows of the upper half go to the state's place.
+    row = tl.where(rows < BLOCK_N, rows, rows - BLOCK_N)
+    tape_cells = tl.where(rows < BLOCK_N, row, row + STAGES * B * N)[:, None] + columns[None, :] * N
+    tape_mask = (row < N)[:, None] & column_mask[None, :]
+
+    input_row = tl.zeros((BLOCK_N,), tl.float32)
+    offset_row = tl.zeros((BLOCK_N,), tl.float32)
+    if FUSED_INPUT:
+        input_row = tl.load(U + network * N + units, mask=unit_mask, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        offset_row = tl.load(b + network * N + units, mask=unit_mask, other=0.0).to(tl.float32)
+
+    h = tl.load(h0 + network * B * N + cells, mask=mask, other=0.0).to(tl.float32)
+    SLOTS: tl.constexpr = STAGES + 1 if SAVE else 1
+    drive += network * drive_s
+    tape += network * T * SLOTS * B * N
+    timespans += network * spans_s
+    drive_cells = units[:, None] * drive_n + columns[None, :] * drive_b
+    step = tl.full((BLOCK_B,), 0.0, tl.float32) + step_size
+
+    if FUSED_INPUT:
+        x = tl.load(drive + columns * drive_b, mask=column_mask, other=0.0)
+    else:
+        x = tl.load(drive + drive_cells, mask=mask, other=0.0)
+    if HAS_SPANS:
+        span = tl.load(timespans + columns * spans_b, mask=column_mask, other=0.0)
+    for t in range(T):
+        here = tl.cast(t, tl.int64)
+        ahead = tl.minimum(here + 1, T - 1)  # the last step loads itself again rather than beyond the end
+        if FUSED_INPUT:
+            u = input_row[:, None] * x.to(tl.float32)[None, :] + offset_row[:, None]
+            x = tl.load(drive + ahead * drive_t + columns * drive_b, mask=column_mask, other=0.0)
+        else:
+            u = x.to(tl.float32)
+            x = tl.load(drive + ahead * drive_t + drive_cells, mask=mask, other=0.0)
+        if HAS_SPANS:
+            step = span.to(tl.float32)
+            span = tl.load(timespans + ahead * spans_t + columns * spans_b, mask=column_mask, other=0.0)
+
+        out = tape + here * SLOTS * B * N
+        at = h
+        for i in tl.static_range(STAGES):
+            both = product(M1, M2, M3, at, PRECISION, 2 * BLOCK_N, BLOCK_N, BLOCK_B)
+            linear, z = unstack(both, BLOCK_N, BLOCK_B)
+            s = sigma(z + u, NONLINEARITY, FAST)
+            slope = linear + s
+            if i == 0:
+                total = slope * WEIGHTS[i]
+            else:
+                total += slope * WEIGHTS[i]
+            if i + 1 < STAGES:
+                at = h + (step * STAGE_COEFFICIENTS[i + 1])[None, :] * slope
+                if SAVE:
+                    tl.store(out + (i + 1) * B * N + cells, s, mask=mask)
+        h += step[None, :] * total
+        if SAVE:
+            tl.store(out + tape_cells, stack(h, s, BLOCK_N, BLOCK_B), mask=tape_mask)
+        elif KEEP:
+            tl.store(out + cells, h, mask=mask)
+    tl.store(last + network * B * N + cells, h, mask=mask)
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_kernel(
+    weights, timespans, tape, grad_states, grad_last, kappa_d, grad_h0,
+    T, B, N, step_size, grads_s, grads_t, grads_b, grads_n, spans_s, spans_t, spans_b,
+    STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
+    NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr, HAS_STATES: tl.constexpr, HAS_LAST: tl.constexpr,
+    HAS_SPANS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
+):  # fmt: skip
+    """The adjoint of ``forward_kernel`` (see ``ops/adjoint.py``): fills κ and d, (S, T, STAGES, B, 2N), and ∂h0."""
+    network = tl.program_id(1).to(tl.int64)
+    columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
+    units = tl.arange(0, BLOCK_N)
+    unit_mask, column_mask = units < N, columns < B
+    mask = unit_mask[:, None] & column_mask[None, :]
+    cells = units[:, None] + columns[None, :] * N
+
+    PARTS: tl.constexpr = 3 if PRECISION == "bf16x6" else 1
+    SIZE: tl.constexpr = 2 * BLOCK_N * BLOCK_N
+    rows = tl.arange(0, 2 * BLOCK_N)
+    operand_cells = units[:, None] * (2 * BLOCK_N) + rows[None, :]
+    M1, M2, M3 = load_parts(weights + network * PARTS * SIZE, operand_cells, SIZE, PRECISION)
+
+    row = tl.where(rows < BLOCK_N, rows, rows - BLOCK_N)
+    out_cells = tl.where(rows < BLOCK_N, row, row + N)[:, None] + columns[None, :] * (2 * N)
+    out_mask = (row < N)[:, None] & column_mask[None, :]
+
+    adjoint = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
+    if HAS_LAST:
+        adjoint = tl.load(grad_last + network * B * N + cells, mask=mask, other=0.0).to(tl.float32)
+    grad_states += network * grads_s
+    grad_cells = units[:, None] * grads_n + columns[None, :] * grads_b
+    tape += network * T * (STAGES + 1) * B * N
+    kappa_d += network * T * STAGES * B * 2 * N
+    timespans += network * spans_s
+    step = tl.full((BLOCK_B,), 0.0, tl.float32) + step_size
+
+    end = tl.cast(T - 1, tl.int64)
+    value = tl.load(tape + (end * (STAGES + 1) + STAGES) * B * N + cells, mask=mask, other=0.0)
+    if HAS_STATES:
+        incoming = tl.load(grad_states + end * grads_t + grad_cells, mask=mask, other=0.0)
+    if HAS_SPANS:
+        span = tl.load(timespans + end * spans_t + columns * spans_b, mask=column_mask, other=0.0)
+    for reverse in range(T):
+        here = tl.cast(T - 1 - reverse, tl.int64)
+        before = tl.maximum(here - 1, 0)
+        if HAS_STATES:
+            adjoint += incoming.to(tl.float32)
+            incoming = tl.load(grad_states + before * grads_t + grad_cells, mask=mask, other=0.0)
+        if HAS_SPANS:
+            step = span.to(tl.float32)
+            span = tl.load(timespans + before * spans_t + columns * spans_b, mask=column_mask, other=0.0)
+        total = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
+        eta = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
+        for i in tl.static_range(STAGES - 1, -1, -1):
+            s = value.to(tl.float32)
+            # The value of σ that comes next on the way back: of the stage before, or of the last stage of the step before.
+            if i > 0:
+                value = tl.load(tape + (here * (STAGES + 1) + i) * B * N + cells, mask=mask, other=0.0)
+            else:
+                value = tl.load(tape + (before * (STAGES + 1) + STAGES) * B * N + cells, mask=mask, other=0.0)
+            kappa = adjoint * WEIGHTS[i]
+            if i + 1 < STAGES:
+                kappa += eta * STAGE_COEFFICIENTS[i + 1]
+            kappa *= step[None, :]
+            d = kappa * sigma_slope(s, NONLINEARITY)
+            both = stack(kappa, d, BLOCK_N, BLOCK_B)
+            tl.store(kappa_d + (here * STAGES + i) * (2 * B * N) + out_cells, both, mask=out_mask)
+            eta = product(M1, M2, M3, both, PRECISION, BLOCK_N, 2 * BLOCK_N, BLOCK_B)
+            total += eta
+        adjoint += total
+    tl.store(grad_h0 + network * B * N + cells, adjoint, mask=mask)

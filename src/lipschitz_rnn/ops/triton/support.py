@@ -1,0 +1,37 @@
+"""What the fused kernels can serve; cheap to ask, and without importing Triton."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from functools import cache
+
+import torch
+
+from lipschitz_rnn.ops.problem import Problem
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def interpreting() -> bool:
+    """Whether Triton runs its kernels in Python on the CPU, as the tests do on machines without a GPU."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+@cache
+def _triton_installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def obstacle(problem: Problem) -> str | None:
+    """Why the kernels cannot serve this problem, or None if they can."""
+    dtype, device = problem.A.dtype, problem.A.device
+    if dtype not in DTYPES:
+        return f"it has no kernels for {dtype}"
+    if not _triton_installed():
+        return "Triton is not installed (pip install triton)"
+    if device.type != "cuda" and not (device.type == "cpu" and interpreting()):
+        return f"the tensors are on {device}, and it needs a CUDA device"
+    if problem.timespans is not None and problem.timespans.requires_grad:
+        return "it has no gradient with respect to the step sizes"
+    return None

@@ -1,0 +1,102 @@
+"""Where metrics come from. Nothing here is trusted: a candidate counts only after its inequalities were checked."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from lipschitz_rnn.stability import corners
+from lipschitz_rnn.stability.inequality import best_level, level_to_rate
+from lipschitz_rnn.stability.inputs import Recurrence
+from lipschitz_rnn.stability.multipliers import best_multiplier
+from lipschitz_rnn.stability.programmes import common_metric
+from lipschitz_rnn.stability.rounding import Matrix
+from lipschitz_rnn.stability.scaling import best_scaling
+from lipschitz_rnn.stability.systems import System
+
+_GENERAL_SOLVER_SIZE = 48  # rows of the largest inequality for which a general solver is worth its time unasked
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A metric with a level, and mostly a multiplier, for every system; without multipliers all corners are to be tested."""
+
+    P: Matrix
+    multipliers: tuple[Matrix, ...]
+    levels: tuple[float, ...]
+    method: str
+
+    def rate(self, systems: list[System[Matrix]]) -> float:
+        """The rate it would prove for all systems."""
+        return min(level_to_rate(level, system.step) for level, system in zip(self.levels, systems, strict=True))
+
+
+def candidates(
+    item: Recurrence,
+    systems: list[System[Matrix]],
+    possible: float,
+    target: float,
+    solver: str,
+    accuracy: float,
+    deadline: float,
+) -> Iterator[Proof]:
+    """Metrics with multipliers for all ``systems``, cheap ones first; no rate beyond ``possible`` can be proved."""
+    n = len(item.A)
+    if item.hint is not None:
+        P, multiplier = np.diag(item.hint[0]), item.hint[1]
+        if len(systems) == 1 and systems[0].channels == n:
+            yield Proof(P, (multiplier,), (best_level(systems[0], P, multiplier),), "built-in metric, multipliers")
+        yield from _with_multipliers(P, systems, "built-in metric")
+    yield from _with_multipliers(np.eye(n), systems, "Euclidean metric")
+    symmetric = 0.5 * (item.W + item.W.T)
+    if np.linalg.eigvalsh(symmetric)[-1] < 0:
+        yield from _with_multipliers(-symmetric, systems, "metric −W")
+    reached = -math.inf
+    for system in systems if len(systems) <= 3 else (systems[0], systems[-1]):
+        candidate, rate = best_scaling(system, accuracy=accuracy, deadline=deadline)
+        reached = max(reached, rate)
+        if candidate is not None and len(systems) == 1:
+            level = best_level(system, candidate.P, candidate.multiplier)
+            yield Proof(candidate.P, (candidate.multiplier,), (level,), "full metric, multipliers")
+        elif candidate is not None:
+            yield from _with_multipliers(candidate.P, systems, "full metric")
+    small = max(n + system.channels for system in systems) <= _GENERAL_SOLVER_SIZE
+    if solver in ("clarabel", "scs") or (solver == "auto" and len(systems) > 1 and small):
+        yield from _with_common_metric(systems, target, possible, solver, accuracy, deadline)
+    if solver == "auto" and reached <= target and max(s.channels for s in systems) <= corners.LARGEST:
+        found = corners.best_corner_metric(systems, target, possible)
+        if found is not None:
+            levels = tuple(corners.best_level(system, found) for system in systems)
+            yield Proof(found, (), levels, "full metric, corners")
+
+
+def _with_multipliers(P: Matrix, systems: list[System[Matrix]], name: str) -> Iterator[Proof]:
+    found = [best_multiplier(system, P) for system in systems]
+    multipliers = tuple(multiplier for multiplier in found if multiplier is not None)
+    if len(multipliers) == len(systems):
+        levels = tuple(best_level(s, P, multiplier) for s, multiplier in zip(systems, multipliers, strict=True))
+        yield Proof(P, multipliers, levels, f"{name}, multipliers")
+
+
+def _with_common_metric(
+    systems: list[System[Matrix]], target: float, possible: float, solver: str, accuracy: float, deadline: float
+) -> Iterator[Proof]:
+    """Bisection of the rate with a general semidefinite solver; every success is a candidate."""
+    low, high = target, possible
+    rate = target + 0.01 * (possible - target)
+    while high - low > accuracy * abs(high) and time.monotonic() < deadline:
+        found = common_metric(systems, rate, solver)
+        if found is None:
+            high = rate
+        else:
+            low = rate
+            P, multipliers = found
+            levels = tuple(best_level(s, P, multiplier) for s, multiplier in zip(systems, multipliers, strict=True))
+            yield Proof(P, tuple(multipliers), levels, f"full metric by {solver}, multipliers")
+        if low == target:
+            return
+        rate = 0.5 * (low + high)
