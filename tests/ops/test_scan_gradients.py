@@ -121,33 +121,34 @@ def test_gradient_of_one_result(output: int, generator: torch.Generator) -> None
         torch.testing.assert_close(by_hand, automatic, rtol=1e-11, atol=1e-12)
 
 
-def test_registered_operators_keep_their_promises(generator: torch.Generator) -> None:
-    """Shapes, strides, aliasing and schema, as PyTorch's own check of operators sees them."""
+def operator_arguments(generator: torch.Generator) -> tuple[tuple[Tensor, ...], tuple[object, ...]]:
     problem = random_problem(generator, networks=2, inputs=True, bias=True, timespans=True, integrator="midpoint")
     tensors = (problem.u, problem.A, problem.W, problem.h0, problem.input_weight, problem.bias, problem.step_size)
-    scheme = (0.0, 1.0, "midpoint", "tanh")
+    return tensors, (0.0, 1.0, "midpoint", "tanh")
+
+
+def test_registered_operators_keep_their_promises(generator: torch.Generator) -> None:
+    """Shapes, strides, aliasing and schema, as PyTorch's own check of operators sees them."""
+    tensors, scheme = operator_arguments(generator)
     checks = ("test_schema", "test_faketensor")
     for keep, save in product((False, True), repeat=2):
         arguments = (*tensors, *scheme, keep, save, "cpu")
         torch.library.opcheck(torch.ops.lipschitz_rnn.scan, arguments, test_utils=checks)
-    states, last, activations = torch.ops.lipschitz_rnn.scan(*tensors, *scheme, True, True, "cpu")
+    tape, last = torch.ops.lipschitz_rnn.scan(*tensors, *scheme, True, True, "cpu")
     for needs in ([True] * 7, [True, False] * 3 + [True], [False] * 6 + [True]):
-        arguments = (*tensors, states, activations, states, last, *scheme, "cpu", needs)
+        arguments = (*tensors, tape, tape[:, :, 0], last, *scheme, "cpu", needs)
         torch.library.opcheck(torch.ops.lipschitz_rnn.scan_backward, arguments, test_utils=checks)
 
 
 def test_the_reference_as_an_operator(generator: torch.Generator) -> None:
     """Compiled programs call it where no faster backend serves: same results, same gradients, promised layout."""
-    problem = random_problem(generator, networks=2, inputs=True, bias=True, timespans=True, integrator="midpoint")
-    tensors = (problem.u, problem.A, problem.W, problem.h0, problem.input_weight, problem.bias, problem.step_size)
-    scheme = (0.0, 1.0, "midpoint", "tanh")
-    results = {name: torch.ops.lipschitz_rnn.scan(*tensors, *scheme, True, True, name) for name in BACKENDS}
-    for one, other in zip(results["reference"][:2], results["cpu"][:2], strict=True):
-        torch.testing.assert_close(one, other)
-        assert one.stride() == other.stride()
+    tensors, scheme = operator_arguments(generator)
     found = {}
-    for name, (states, last, activations) in results.items():
-        arguments = (*tensors, states, activations, states, last, *scheme, name, [True] * 7)
-        found[name] = torch.ops.lipschitz_rnn.scan_backward(*arguments)
+    for name in BACKENDS:
+        tape, last = torch.ops.lipschitz_rnn.scan(*tensors, *scheme, True, True, name)
+        states = tape[:, :, 0]
+        arguments = (*tensors, tape, states.clone(), last, *scheme, name, [True] * 7)
+        found[name] = [states, last, *torch.ops.lipschitz_rnn.scan_backward(*arguments)]
     for one, other in zip(found["reference"], found["cpu"], strict=True):
         torch.testing.assert_close(one, other)
+        assert one.stride() == other.stride()

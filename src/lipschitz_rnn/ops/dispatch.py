@@ -11,7 +11,8 @@ from torch.autograd import forward_ad
 from lipschitz_rnn.ops import portable, reference
 from lipschitz_rnn.ops.checks import FLOATING
 from lipschitz_rnn.ops.differentiation import Scan
-from lipschitz_rnn.ops.problem import Problem
+from lipschitz_rnn.ops.problem import Problem, compute_dtype
+from lipschitz_rnn.ops.triton import support as triton_support
 
 BACKENDS = ("auto", "reference", "cpu", "triton")
 
@@ -29,8 +30,6 @@ def obstacle(backend: str, problem: Problem) -> str | None:
         return "it has no forward-mode derivative"
     if backend == "cpu":
         return None if device.type == "cpu" else f"the tensors are on {device}"
-    from lipschitz_rnn.ops import triton_support
-
     return triton_support.obstacle(problem)
 
 
@@ -52,9 +51,13 @@ def choose(requested: str, problem: Problem) -> tuple[str, str]:
 
 def run(problem: Problem, backend: str, keep_states: bool) -> tuple[Tensor | None, Tensor]:
     """States (S, T, B, N), None unless kept, and the last state (S, B, N)."""
+    dtype, wide = problem.A.dtype, compute_dtype(problem.A.dtype, problem.A.device)
+    if wide != dtype and backend != "triton":  # whose interpreter is there to test the kernels as they are
+        states, last = run(problem.to(wide), backend, keep_states)
+        return (None if states is None else states.to(dtype)), last.to(dtype)
     if torch.compiler.is_exporting():
-        states, last = portable.scan(problem)
-        return (states if keep_states else None), last
+        exported, last = portable.scan(problem)
+        return (exported if keep_states else None), last
     name, reason = choose(backend, problem)
     if not torch.compiler.is_compiling():
         logger.debug("lipschitz_scan runs on %s (%s)", name, reason)

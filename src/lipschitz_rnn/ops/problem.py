@@ -70,12 +70,20 @@ class Problem:
         drive, A, W, h0, input_weight, bias, timespans = tensors
         return cls(drive, A, W, h0, input_weight, bias, timespans, scheme)
 
+    def to(self, dtype: torch.dtype) -> Problem:
+        return Problem.of([None if tensor is None else tensor.to(dtype) for tensor in self.tensors], self.scheme)
+
     def expanded_drive(self) -> Tensor:
         """u = U x + b as one product for the whole sequence, (S, T, B, N)."""
         if self.input_weight is None:
             return self.drive
         u = torch.matmul(self.drive, self.input_weight.mT.unsqueeze(1))
         return u if self.bias is None else u + self.bias[:, None, None, :]
+
+
+def compute_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """Half precision pays on GPUs. A CPU multiplies it slowly, or not at all, so there it is stored, not computed in."""
+    return torch.float32 if device.type == "cpu" and dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -13,7 +13,9 @@ def tanh(z, FAST: tl.constexpr):
         return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [z], dtype=tl.float32, is_pure=True, pack=1)
     # Near zero the quotient below cancels, so a polynomial serves there: an odd minimax fit on |z| ≤ 0.55.
     q = z * z
-    small = z + z * q * (-3.33333176e-01 + q * (1.33325861e-01 + q * (-5.38523081e-02 + q * (2.10716722e-02 + q * -6.27423064e-03))))
+    small = z + z * q * (
+        -3.33333176e-01 + q * (1.33325861e-01 + q * (-5.38523081e-02 + q * (2.10716722e-02 + q * -6.27423064e-03)))
+    )
     decay = tl.exp(-2.0 * tl.abs(z))  # never overflows
     large = (1.0 - decay) / (1.0 + decay)
     large = tl.where(z < 0.0, -large, large)

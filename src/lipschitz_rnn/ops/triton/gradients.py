@@ -72,7 +72,9 @@ def _matrix_gradient_kernel(
             right = tl.load(previous + place, mask=later[:, None] & n_mask[None, :], other=0.0)
             if split * rows + start < B:
                 first = valid & (t == 0)
-                right += tl.load(h0 + (b * h0_b)[:, None] + n[None, :], mask=first[:, None] & n_mask[None, :], other=0.0)
+                right += tl.load(
+                    h0 + (b * h0_b)[:, None] + n[None, :], mask=first[:, None] & n_mask[None, :], other=0.0
+                )
         else:
             place = (t * prev_t + b * prev_b)[:, None] + n[None, :]
             right = tl.load(previous + place, mask=valid[:, None] & n_mask[None, :], other=0.0)
@@ -119,7 +121,9 @@ def input_gradients(d: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     _input_gradient_kernel[(splits, tiles, S)](
         d, x, shares, T * B, B, N, rows, *d.stride()[:3], *x.stride(), BLOCK_N=block_n, BLOCK_K=block_k, num_warps=4
     )
-    return shares[:, :, 0].sum(1), shares[:, :, 1].sum(1)  # two sums, because an operator's results may not share memory
+    return shares[:, :, 0].sum(1), shares[:, :, 1].sum(
+        1
+    )  # two sums, because an operator's results may not share memory
 
 
 @triton.jit(do_not_specialize=["L", "rows"])

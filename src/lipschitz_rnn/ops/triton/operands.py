@@ -42,7 +42,10 @@ def _operand_kernel(
     j = tl.arange(0, BLOCK)
     mask = (i < N)[:, None] & (j < N)[None, :]
     if half == 0:
-        M = tl.load(A + network * A_s + i[:, None] * A_i + j[None, :] * A_j, mask=mask, other=0.0).to(tl.float32) * alpha
+        M = (
+            tl.load(A + network * A_s + i[:, None] * A_i + j[None, :] * A_j, mask=mask, other=0.0).to(tl.float32)
+            * alpha
+        )
     else:
         M = tl.load(W + network * W_s + i[:, None] * W_i + j[None, :] * W_j, mask=mask, other=0.0).to(tl.float32)
     size = 2 * BLOCK * BLOCK

@@ -19,7 +19,7 @@ from lipschitz_rnn.ops.checks import (
 )
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
-from lipschitz_rnn.ops.problem import state_dtype, without_autocast
+from lipschitz_rnn.ops.problem import compute_dtype, state_dtype, without_autocast
 from lipschitz_rnn.ops.reference import integrate_step
 from lipschitz_rnn.units.lipschitz.autocast import autocast_enabled, to_compute_dtype
 from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
@@ -109,12 +109,14 @@ class LipschitzRNNCell(nn.Module):
         """
         self._check(x, h, matrices)
         A, W, U, b, x, h = to_compute_dtype(*(matrices or self.hidden_matrices()), self.weight_ih, self.bias_ih, x, h)
-        step: float | Tensor = self.step_size if dt is None else self._step(dt, x, state_dtype(A.dtype))
+        dtype, wide = A.dtype, compute_dtype(A.dtype, A.device)
+        A, W, U, b, x, h = (None if tensor is None else tensor.to(wide) for tensor in (A, W, U, b, x, h))
+        step: float | Tensor = self.step_size if dt is None else self._step(dt, x, state_dtype(wide))
         with without_autocast(x.device):
-            state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(A.dtype))
+            state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(wide))
             u = nn.functional.linear(x, U, b)
             tableau, sigma = get_integrator(self.integrator), get_nonlinearity(self.nonlinearity)
-            return integrate_step(state, u, A, W, step, self.alpha, tableau, sigma).to(A.dtype)
+            return integrate_step(state, u, A, W, step, self.alpha, tableau, sigma).to(dtype)
 
     def _check(self, x: Tensor, h: Tensor | None, matrices: tuple[Tensor, Tensor] | None) -> None:
         require_tensor("x", x)
