@@ -35,14 +35,26 @@ class Recipe:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+FAST = Recipe(rate=1e-2)
 # Units that integrate an equation need time to pass: over T = 64 steps a step of 0.03 would be 2 units of time.
 RECIPES = {
-    "antisymmetric": Recipe(options={"step_size": 0.1}),
-    "antisymmetric-gated": Recipe(options={"step_size": 0.2}),
-    "neural-ode": Recipe(options={"step_size": 0.1}),
-    "lipschitz": Recipe(options={"step_size": 0.1}),
-    "lipschitz-gated": Recipe(options={"step_size": 0.2}),
-    "residual": Recipe(rate=1e-3),
+    "rnn": Recipe(rate=1e-3),
+    "lstm": FAST,
+    "gru": FAST,
+    "momentum-lstm": FAST,
+    "srlstm": FAST,
+    "antisymmetric": Recipe(rate=1e-2, options={"step_size": 0.3}),
+    "antisymmetric-gated": Recipe(rate=1e-2, options={"step_size": 0.3}),
+    "nais": Recipe(rate=1e-2, options={"step_size": 0.3}),
+    "neural-ode": Recipe(rate=1e-2, options={"step_size": 0.3}),
+    "residual": Recipe(options={"init_scale": 1.0}),
+    "fastrnn": FAST,
+    "fastgrnn": FAST,
+    "fastgrnn-lsq": FAST,
+    "lipschitz": Recipe(rate=1e-2, options={"step_size": 0.3}),
+    "lipschitz-gated": Recipe(rate=1e-2, options={"step_size": 0.3}),
+    "cornn": Recipe(rate=1e-2, options={"step_size": 0.1}),
+    "lem": FAST,
 }
 
 

@@ -10,8 +10,9 @@ class Row(NamedTuple):
     equation: str
     constraint: str
     source: str
-    """module:class within lipschitz_rnn.units"""
+    """Module and class within lipschitz_rnn.units, imported when first used."""
     ensembles: bool = True
+    """Whether S networks can be trained at once through `torch.func.vmap` over stacked parameters."""
 
 
 # fmt: off

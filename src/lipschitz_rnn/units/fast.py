@@ -26,11 +26,11 @@ class FastRNNCell(Cell):
         self.hidden = _small(hidden_size, hidden_size)
         self.shares = nn.Parameter(torch.tensor([-3.0, 3.0]))
 
-    def weights(self) -> tuple[Tensor, Tensor]:
-        return self.hidden.mT, torch.sigmoid(self.shares)
+    def weights(self) -> tuple[Tensor, ...]:
+        return self.hidden.mT, *torch.sigmoid(self.shares)
 
-    def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, Tensor]) -> State:
-        hidden, (alpha, beta) = weights
+    def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, ...]) -> State:
+        hidden, alpha, beta = weights
         return (alpha * torch.tanh(inputs + state[0] @ hidden) + beta * state[0],)
 
 
@@ -56,16 +56,19 @@ class FastGRNNLSQCell(Cell):
         return self.input_matrix, self.hidden
 
     def project(self, x: Tensor) -> Tensor:
-        return x @ self.matrices()[0].mT
+        """U x + b_z and U x + b_g: (T, B, 2N)."""
+        shared = x @ self.matrices()[0].mT
+        return torch.cat([shared + self.biases[0], shared + self.biases[1]], -1)
 
-    def weights(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.matrices()[1].mT, self.biases, torch.sigmoid(self.shares)
+    def weights(self) -> tuple[Tensor, ...]:
+        return self.matrices()[1].mT, *torch.sigmoid(self.shares)
 
-    def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, Tensor, Tensor]) -> State:
-        hidden, (gate_bias, update_bias), (zeta, nu) = weights
-        both = inputs + state[0] @ hidden
-        z, g = torch.sigmoid(both + gate_bias), torch.tanh(both + update_bias)
-        return ((zeta * (1.0 - z) + nu) * g + z * state[0],)
+    def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, ...]) -> State:
+        (h,), (hidden, zeta, nu) = state, weights
+        gate, update = inputs.chunk(2, -1)
+        shared = h @ hidden
+        z = torch.sigmoid(gate + shared)
+        return ((zeta * (1.0 - z) + nu) * torch.tanh(update + shared) + z * h,)
 
 
 class FastGRNNCell(FastGRNNLSQCell):

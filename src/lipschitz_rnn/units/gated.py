@@ -34,9 +34,12 @@ class GatedCell(Cell):
 
     def step(self, inputs: Tensor, state: State, weights: tuple[Tensor | None, Tensor]) -> State:
         (h,), (linear, hidden) = state, weights
-        drive, gate = (inputs + (h @ hidden).repeat(1, 2)).chunk(2, -1)
-        rate = torch.tanh(drive) if linear is None else h @ linear + torch.tanh(drive)
-        return (h + self.step_size * torch.sigmoid(gate) * rate,)
+        drive, gate = inputs.chunk(2, -1)
+        shared = h @ hidden
+        rate = torch.tanh(drive + shared)
+        if linear is not None:
+            rate = rate + h @ linear
+        return (h + self.step_size * torch.sigmoid(gate + shared) * rate,)
 
 
 class GatedAntisymmetricCell(GatedCell):

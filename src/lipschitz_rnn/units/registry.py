@@ -1,7 +1,6 @@
 """Every recurrent unit by name: where it comes from, what it computes, and how to build it."""
 
 import inspect
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -10,25 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from lipschitz_rnn.units.catalogue import ROWS
+from lipschitz_rnn.units.catalogue import ROWS, Row
 
 PACKAGE = "lipschitz_rnn.units"
 
 
-@dataclass(frozen=True)
-class UnitInfo:
-    """What the listing says of a unit. `source` is the module and class; it is imported when first used."""
-
-    name: str
-    paper: str
-    year: int
-    equation: str
-    constraint: str
-    source: str
-    ensembles: bool = True
-    """Whether S networks can be trained at once through `torch.func.vmap` over stacked parameters."""
+class UnitInfo(Row):
+    """What the listing says of a unit: its row of the catalogue, and what can be asked of it."""
 
     def load(self) -> type[nn.Module]:
+        """The class, imported now."""
         module, _, attribute = self.source.partition(":")
         return getattr(import_module(f"{PACKAGE}.{module}"), attribute)
 
