@@ -9,6 +9,8 @@ import typer
 from lipschitz_rnn._version import __version__
 from lipschitz_rnn.commands.evaluate import evaluate
 from lipschitz_rnn.commands.listings import tasks, units
+from lipschitz_rnn.commands.quickstart import quickstart
+from lipschitz_rnn.commands.report import report
 from lipschitz_rnn.commands.train import train
 
 app = typer.Typer(
@@ -38,8 +40,10 @@ def lipschitz_rnn(
     """
 
 
+app.command(rich_help_panel="Train")(quickstart)
 app.command(rich_help_panel="Train")(train)
 app.command(rich_help_panel="Train")(evaluate)
+app.command(rich_help_panel="Train")(report)
 app.command(rich_help_panel="What there is")(tasks)
 app.command(rich_help_panel="What there is")(units)
 

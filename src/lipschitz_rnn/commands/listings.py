@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from lipschitz_rnn import tasks as task_registry
 from lipschitz_rnn import units as unit_registry
 from lipschitz_rnn.commands.errors import guarded
+
+WIDE = 120  # columns of a terminal that has room for sentences
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
@@ -33,15 +35,21 @@ def tasks(
 
 
 def _print_tasks(infos: dict[str, dict[str, Any]]) -> None:
-    table = Table("task", "what", caption="lipschitz-rnn tasks NAME shows options and source", caption_justify="left")
-    for column in ("train / validation / test", "steps", "inputs", "outputs", "metric"):
+    console = Console()
+    described = console.width >= WIDE
+    table = Table(box=box.SIMPLE_HEAD, caption="lipschitz-rnn tasks NAME shows options and source")
+    table.caption_justify = "left"
+    table.add_column("task", no_wrap=True)
+    if described:
+        table.add_column("what")
+    for column in ("train", "valid.", "test", "steps", "inputs", "metric"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, facts in infos.items():
-        sizes = " / ".join("?" if size is None else f"{size:,}" for size in facts["sizes"].values())
+        sizes = ("?" if size is None else f"{size:,}" for size in facts["sizes"].values())
         inputs = f"{facts['vocabulary']:,} tokens" if facts["vocabulary"] else str(facts["input_size"])
-        numbers = (sizes, str(facts["sequence_length"]), inputs, str(facts["output_size"]), facts["metric"]["name"])
-        table.add_row(name, facts["summary"], *numbers)
-    Console().print(table)
+        what = [facts["summary"]] if described else []
+        table.add_row(name, *what, *sizes, str(facts["sequence_length"]), inputs, facts["metric"]["name"])
+    console.print(table)
 
 
 def _print_details(facts: dict[str, Any]) -> None:
@@ -49,6 +57,8 @@ def _print_details(facts: dict[str, Any]) -> None:
     for key, value in facts.items():
         if isinstance(value, dict):
             value = ", ".join(f"{name}={item}" for name, item in value.items()) or "none"
+        if isinstance(value, list):
+            value = ", ".join(value)
         table.add_row(key.replace("_", " "), str(value))
     Console().print(table)
 
@@ -77,5 +87,5 @@ def units(
 
 def _unit_facts(name: str) -> dict[str, Any]:
     info = unit_registry.info(name)
-    facts = asdict(info) | {"parameters": info.parameters, "options": list(info.options())}
-    return {key: value for key, value in facts.items() if key != "source"}
+    facts = {key: getattr(info, key) for key in ("name", "paper", "year", "equation", "constraint", "ensembles")}
+    return facts | {"parameters": info.parameters, "options": list(info.options())}

@@ -167,7 +167,8 @@ def train(
 _PLAIN = (
     "unit", "hidden_size", "num_layers", "dropout", "epochs", "batch_size", "eval_batch_size", "optimiser",
     "learning_rate", "momentum", "smoothing", "weight_decay", "clip", "schedule", "decay_factor", "warmup",
-    "final_rate", "averaging", "device", "precision", "ensemble", "cuda_graph", "data_dir", "log_steps", "checkpoint_minutes",
+    "final_rate", "averaging", "device", "precision", "ensemble", "cuda_graph", "data_dir", "log_steps",
+    "checkpoint_minutes",
 )  # fmt: skip
 
 

@@ -66,6 +66,7 @@ def preset_settings(task: str, preset: Preset = "paper", changes: Mapping[str, A
 
 def _quick(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same unit for a few epochs: to see it learn, not to measure it."""
-    epochs = min(int(values.get("epochs", 100)), 30 if values["task"] == "digits" else 3)
+    if values["task"] == "digits":
+        return {"epochs": 30}
     rate = 0.003 if values.get("optimiser", "adam") == "adam" else values["learning_rate"]
-    return {"epochs": epochs, "learning_rate": max(rate, 0.01) if values["task"] == "digits" else rate} | _ONE_CYCLE
+    return {"epochs": min(int(values.get("epochs", 100)), 3), "learning_rate": rate} | _ONE_CYCLE

@@ -51,12 +51,11 @@ def fit(
         if folder is None:
             return Trainer(*arguments, None, watcher, probe).run()
         with RunFolder(folder, watcher.note) as run_folder:
+            watchers = [watcher, TensorBoard(run_folder.path / "events")] if world.writes else []
+            # Wrong settings show here, before there is a folder.
+            trainer = Trainer(*arguments, run_folder, Watchers(watchers), probe)
             if world.writes:
                 run_folder.open(settings, describe_environment(device), resume)
-                watcher = Watchers([watcher, TensorBoard(run_folder.path / "events")])
-            else:
-                watcher = Watcher()
-            trainer = Trainer(*arguments, run_folder, watcher, probe)
             return trainer.run(_saved(run_folder, resume, world))
 
 

@@ -1,0 +1,70 @@
+"""Pictures of runs: learning curves and eigenvalues. Matplotlib is imported here, when a picture is drawn."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from lipschitz_rnn.experiments.spectra import hidden_matrices
+
+RED, BLUE, GREY, GREEN = "#c8553d", "#2d6a9f", "#8a8a8a", "#3a7d44"
+
+
+def new_figure(columns: int, width: float = 4.6, height: float = 3.4) -> tuple[Any, list[Any]]:
+    """A figure with a row of axes, without touching matplotlib's global state."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            'pictures need matplotlib, which is not installed; install it by: pip install "lipschitz-rnn[experiments]"'
+        ) from error
+    figure = Figure(figsize=(width * columns, height), layout="constrained")
+    axes = list(figure.subplots(1, columns, squeeze=False)[0])
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25, linewidth=0.6)
+    return figure, axes
+
+
+def to_svg(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def draw_curves(
+    axis: Any, epochs: Sequence[float], curves: Sequence[Sequence[float | None]], colour: str, label: str
+) -> None:
+    """Every seed as a thin line, and their mean as a strong one."""
+    values = [[float("nan") if value is None else value for value in curve] for curve in curves]
+    mark = "o" if len(epochs) == 1 else ""
+    if len(values) > 1:
+        for curve in values:
+            axis.plot(epochs, curve, color=colour, alpha=0.25, linewidth=0.8, marker=mark)
+    means = [_mean([curve[i] for curve in values]) for i in range(len(epochs))]
+    axis.plot(epochs, means, color=colour, linewidth=1.8, label=label, marker=mark)
+
+
+def _mean(values: Sequence[float]) -> float:
+    finite = [value for value in values if value == value]
+    return sum(finite) / len(finite) if finite else float("nan")
+
+
+def draw_eigenvalues(axis: Any, model: nn.Module) -> None:
+    """Eigenvalues of A and W in the complex plane, with the imaginary axis that they should stay left of."""
+    import torch
+
+    pair = hidden_matrices(model)
+    if pair is None:
+        raise ValueError(f"{type(model).__name__} has no matrices A and W to draw eigenvalues of")
+    for name, matrix, colour in zip(("A", "W"), pair, (RED, BLUE), strict=True):
+        values: Tensor = torch.linalg.eigvals(matrix)
+        axis.scatter(
+            values.real, values.imag, s=14, color=colour, alpha=0.75, label=f"eigenvalues of {name}", linewidths=0
+        )
+    axis.axvline(0.0, color=GREY, linewidth=0.9)
+    axis.set(xlabel="real part", ylabel="imaginary part")
+    axis.legend(frameon=False, fontsize=8)

@@ -1,0 +1,126 @@
+"""Reads run folders, finished or not, and lays seeds of the same configuration together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lipschitz_rnn.experiments.paper import Cell, find_cell
+from lipschitz_rnn.training import Settings
+from lipschitz_rnn.training.folder import RunError, read_settings
+from lipschitz_rnn.training.settings import PLACE_SETTINGS
+
+METRICS = ("accuracy", "bits", "perplexity", "mse")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One folder. `result` is None while the run is not complete."""
+
+    path: Path
+    settings: Settings
+    environment: dict[str, Any]
+    records: list[dict[str, Any]]
+    result: dict[str, Any] | None
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [record for record in self.records if record["kind"] == kind]
+
+    @property
+    def metric(self) -> str:
+        for record in self.of_kind("validation"):
+            return next(name for name in METRICS if name in record)
+        return self.result["metric"] if self.result else "accuracy"
+
+    @property
+    def percent(self) -> bool:
+        return self.metric == "accuracy"
+
+    @property
+    def seconds(self) -> float:
+        return max((record.get("seconds", 0.0) for record in self.records), default=0.0)
+
+    def curve(self, kind: str, name: str) -> tuple[list[int], list[list[float | None]]]:
+        """Steps and, for every seed, the values of one number over the run."""
+        records = [record for record in self.of_kind(kind) if name in record]
+        columns = zip(*(record[name] for record in records), strict=True)
+        return [record["step"] for record in records], [list(column) for column in columns]
+
+    def steps_per_epoch(self) -> int:
+        validated = self.of_kind("validation")
+        return validated[0]["step"] // (validated[0]["epoch"] + 1) if validated else 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seeds only."""
+
+    runs: list[Run]
+
+    @property
+    def settings(self) -> Settings:
+        return self.runs[0].settings
+
+    @property
+    def cell(self) -> Cell | None:
+        """The paper's number for these settings."""
+        return find_cell(self.settings)
+
+    @property
+    def title(self) -> str:
+        settings = self.settings
+        parts = [settings.task, *(f"{key} {value}" for key, value in settings.task_options.items())]
+        parts += [settings.unit, f"N = {settings.hidden_size}"]
+        if "integrator" in settings.unit_options:
+            parts.append(str(settings.unit_options["integrator"]))
+        return ", ".join(parts)
+
+    def seeds(self) -> list[dict[str, Any]]:
+        """Every seed's result, of the runs that are complete."""
+        return [seed for run in self.runs if run.result for seed in run.result["seeds"]]
+
+    def scores(self, name: str) -> list[float]:
+        return [seed[name] for seed in self.seeds() if seed[name] is not None]
+
+
+def read_run(path: Path) -> Run:
+    """A run folder; a last line that is being written just now is left out."""
+    settings = read_settings(path)
+    metrics = path / "metrics.jsonl"
+    lines = metrics.read_bytes().split(b"\n")[:-1] if metrics.exists() else []
+    try:
+        records = [json.loads(line) for line in lines]
+    except json.JSONDecodeError as error:
+        raise RunError(
+            f"{metrics} is damaged: {error}; resume the run, which cuts it back to the checkpoint"
+        ) from error
+    return Run(path, settings, _json(path / "environment.json") or {}, records, _json(path / "result.json"))
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def find_runs(paths: Sequence[Path]) -> list[Run]:
+    """The run folders among `paths` and below them."""
+    found: dict[Path, Run] = {}
+    for path in paths:
+        configs = [path / "config.json"] if (path / "config.json").exists() else sorted(path.rglob("config.json"))
+        if not configs:
+            raise RunError(f"{path} holds no run: neither it nor a folder below it has a config.json")
+        for config in configs:
+            found.setdefault(config.parent.resolve(), read_run(config.parent))
+    return list(found.values())
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Runs of equal settings, whatever their seeds and machines, in the order in which they were given."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        values = run.settings.to_dict()
+        key = {name: value for name, value in values.items() if name not in PLACE_SETTINGS | {"seeds", "log_steps"}}
+        groups.setdefault(json.dumps(key, sort_keys=True), []).append(run)
+    return [Group(same) for same in groups.values()]

@@ -1,0 +1,49 @@
+"""The two pictures of a group of runs: how it learned, and what its matrices did meanwhile."""
+
+from __future__ import annotations
+
+from lipschitz_rnn.experiments.figures import BLUE, GREEN, GREY, RED, draw_curves, new_figure, to_svg
+from lipschitz_rnn.experiments.report.collect import Group
+from lipschitz_rnn.experiments.report.document import Picture
+
+
+def learning_curves(group: Group, name: str) -> Picture | None:
+    """Training loss and validation metric by epoch, with the paper's number as a dashed line."""
+    if not any(run.of_kind("validation") for run in group.runs):
+        return None
+    figure, (left, right) = new_figure(2)
+    for index, run in enumerate(group.runs):
+        per_epoch = run.steps_per_epoch()
+        steps, losses = run.curve("train", "loss")
+        draw_curves(left, [step / per_epoch for step in steps], losses, GREEN, "training loss" if index == 0 else "")
+        steps, values = run.curve("validation", run.metric)
+        scale = 100.0 if run.percent else 1.0
+        scaled = [[None if value is None else scale * value for value in curve] for curve in values]
+        draw_curves(right, [step / per_epoch for step in steps], scaled, BLUE, "validation" if index == 0 else "")
+    run = group.runs[0]
+    left.set(xlabel="epoch", ylabel="training loss", yscale="log")
+    right.set(xlabel="epoch", ylabel=f"validation {run.metric}{' (%)' if run.percent else ''}")
+    if group.cell is not None:
+        right.axhline(group.cell.printed, color=GREY, linestyle="--", linewidth=1.0, label="the paper's test result")
+    right.legend(frameon=False, fontsize=8)
+    return Picture(
+        f"{name}-learning", to_svg(figure), "Learning curves: thin lines are seeds, strong lines their mean."
+    )
+
+
+def eigenvalue_tracks(group: Group, name: str) -> Picture | None:
+    """Largest real parts of the eigenvalues of A and W after every epoch; None for units without such matrices."""
+    runs = [run for run in group.runs if any("A" in record for record in run.of_kind("probe"))]
+    if not runs:
+        return None
+    figure, (axis,) = new_figure(1)
+    for index, run in enumerate(runs):
+        for matrix, colour in (("A", RED), ("W", BLUE)):
+            steps, values = run.curve("probe", matrix)
+            epochs = [step / run.steps_per_epoch() for step in steps]
+            draw_curves(axis, epochs, values, colour, f"max Re λ({matrix})" if index == 0 else "")
+    axis.axhline(0.0, color=GREY, linewidth=0.9)
+    axis.set(xlabel="epoch", ylabel="largest real part")
+    axis.legend(frameon=False, fontsize=8)
+    caption = "Eigenvalue tracks: the largest real parts of A and W after every epoch."
+    return Picture(f"{name}-eigenvalues", to_svg(figure), caption)
