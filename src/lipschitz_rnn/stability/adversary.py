@@ -17,7 +17,7 @@ from lipschitz_rnn.stability.systems import System, jacobian
 
 @dataclass(frozen=True)
 class WorstSlopes:
-    """Slopes (m,) in [0, 1], the rate of decay of their Jacobian (negative: it grows), and its slowest direction (N,)."""
+    """Slopes (m,) in [0, 1], their Jacobian's rate of decay (negative: it grows) and its slowest direction (N,)."""
 
     slopes: Matrix
     rate: float
@@ -87,6 +87,8 @@ def _evaluate(system: System[Matrix], slopes: Matrix) -> tuple[WorstSlopes, Matr
     sensitivity = into * out
     if system.step is not None:
         sensitivity = sensitivity * np.conj(value) / max(abs(value), 1e-300)
-    rate = -float(magnitude[index]) if system.step is None else -float(np.log(max(magnitude[index], 1e-300))) / system.step
+    rate = (
+        -float(magnitude[index]) if system.step is None else -float(np.log(max(magnitude[index], 1e-300))) / system.step
+    )
     direction = x.real if np.linalg.norm(x.real) >= np.linalg.norm(x.imag) else x.imag
     return WorstSlopes(slopes, rate, direction / max(float(np.linalg.norm(direction)), 1e-300)), sensitivity.real

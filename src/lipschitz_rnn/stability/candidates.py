@@ -18,12 +18,12 @@ from lipschitz_rnn.stability.rounding import Matrix
 from lipschitz_rnn.stability.scaling import best_scaling
 from lipschitz_rnn.stability.systems import System
 
-_GENERAL_SOLVER_SIZE = 48  # rows of the largest inequality for which a general solver is worth its time unasked
+_GENERAL_SOLVER_SIZE = 30  # rows of the largest inequality for which a general solver is worth its time unasked
 
 
 @dataclass(frozen=True)
 class Proof:
-    """A metric with a level, and mostly a multiplier, for every system; without multipliers all corners are to be tested."""
+    """A metric with a level and a multiplier for every system; without multipliers all corners are to be tested."""
 
     P: Matrix
     multipliers: tuple[Matrix, ...]
@@ -45,6 +45,25 @@ def candidates(
     deadline: float,
 ) -> Iterator[Proof]:
     """Metrics with multipliers for all ``systems``, cheap ones first; no rate beyond ``possible`` can be proved."""
+    best = -math.inf
+    for proof in _structured(item, systems, accuracy, deadline):
+        best = max(best, proof.rate(systems))
+        yield proof
+    unproved = best <= target
+    small = max(system.size + system.channels for system in systems) <= _GENERAL_SOLVER_SIZE
+    if solver in ("clarabel", "scs") or (solver == "auto" and len(systems) > 1 and small and unproved):
+        for proof in _with_common_metric(systems, target, possible, solver, accuracy, deadline):
+            unproved = False
+            yield proof
+    if solver == "auto" and unproved and max(s.channels for s in systems) <= corners.LARGEST:
+        found = corners.best_corner_metric(systems, target, possible)
+        if found is not None:
+            levels = tuple(corners.best_level(system, found) for system in systems)
+            yield Proof(found, (), levels, "full metric, corners")
+
+
+def _structured(item: Recurrence, systems: list[System[Matrix]], accuracy: float, deadline: float) -> Iterator[Proof]:
+    """What needs no general solver: known metrics with their best multipliers, then metrics by Riccati equations."""
     n = len(item.A)
     if item.hint is not None:
         P, multiplier = np.diag(item.hint[0]), item.hint[1]
@@ -55,23 +74,20 @@ def candidates(
     symmetric = 0.5 * (item.W + item.W.T)
     if np.linalg.eigvalsh(symmetric)[-1] < 0:
         yield from _with_multipliers(-symmetric, systems, "metric −W")
-    reached = -math.inf
-    for system in systems if len(systems) <= 3 else (systems[0], systems[-1]):
-        candidate, rate = best_scaling(system, accuracy=accuracy, deadline=deadline)
-        reached = max(reached, rate)
-        if candidate is not None and len(systems) == 1:
+    metrics = []
+    for system in systems if len(systems) <= 3 else (systems[0], systems[len(systems) // 2], systems[-1]):
+        candidate, _ = best_scaling(system, accuracy=accuracy, deadline=deadline)
+        if candidate is None:
+            continue
+        if len(systems) == 1:
             level = best_level(system, candidate.P, candidate.multiplier)
             yield Proof(candidate.P, (candidate.multiplier,), (level,), "full metric, multipliers")
-        elif candidate is not None:
+        else:
+            metrics.append(candidate.P / np.trace(candidate.P))
             yield from _with_multipliers(candidate.P, systems, "full metric")
-    small = max(n + system.channels for system in systems) <= _GENERAL_SOLVER_SIZE
-    if solver in ("clarabel", "scs") or (solver == "auto" and len(systems) > 1 and small):
-        yield from _with_common_metric(systems, target, possible, solver, accuracy, deadline)
-    if solver == "auto" and reached <= target and max(s.channels for s in systems) <= corners.LARGEST:
-        found = corners.best_corner_metric(systems, target, possible)
-        if found is not None:
-            levels = tuple(corners.best_level(system, found) for system in systems)
-            yield Proof(found, (), levels, "full metric, corners")
+    if len(metrics) > 1:
+        # What each system likes best may be bad for another; the average often suits all.
+        yield from _with_multipliers(np.mean(metrics, axis=0), systems, "full metric")
 
 
 def _with_multipliers(P: Matrix, systems: list[System[Matrix]], name: str) -> Iterator[Proof]:

@@ -17,8 +17,8 @@ class Certificate:
 
     Attributes:
         holds: True only if the claim was proved, checked again in float64 with all rounding accounted for.
-        rate: λ of ‖δ(t)‖_P ≤ e^{−λt} ‖δ(0)‖_P; where ``holds`` is False, the best rate that was reached (not proved, and
-            usually negative).
+        rate: λ of ‖δ(t)‖_P ≤ e^{−λt} ‖δ(0)‖_P; where ``holds`` is False, the best rate that was reached, which is
+            not proved and usually negative.
         factor: ρ, the factor per step at the longest step; None in continuous time.
         method: how the metric was found, and ``multipliers`` or ``corners`` for what proves it.
         margin: the smallest amount by which the normalized matrix inequalities hold after subtracting rounding.
@@ -65,15 +65,19 @@ class Certificate:
         if self.parts:
             count = len(self.parts)
             return (
-                f"{subject}Each of the {count} recurrent parts contracts, so that any two trajectories of the stack under the "
-                f"same input approach each other exponentially, at every rate below {self.rate:.4g} per unit of time "
-                f"({self._setting()})."
+                f"{subject}Each of the {count} recurrent parts contracts, so that any two trajectories of the whole "
+                f"under the same input approach each other exponentially, at every rate below {self.rate:.4g} "
+                f"per unit of time ({self._setting()})."
             )
-        per_step = "" if self.factor is None else f", that is by a factor of {self.factor:.6g} in a step of {self._longest():g}"
+        per_step = (
+            ""
+            if self.factor is None
+            else f", that is by a factor of {self.factor:.6g} in a step of {self._longest():g}"
+        )
         return (
-            f"{subject}Any two trajectories under the same input approach each other at a rate of at least {self.rate:.4g} "
-            f"per unit of time{per_step}, and on the way their distance never exceeds {self.overshoot:.3g} times the first "
-            f"one ({self._setting()})."
+            f"{subject}Any two trajectories under the same input approach each other at a rate of at least "
+            f"{self.rate:.4g} per unit of time{per_step}, and on the way their distance never exceeds "
+            f"{self.overshoot:.3g} times the first one ({self._setting()})."
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from typing import Any
@@ -38,8 +39,8 @@ def certify(
     Args:
         target: a pair (A, W) of arrays or tensors; a module that is or contains Lipschitz RNN layers (every layer and
             direction is certified); or the path of a .safetensors, .npz or .pt file with entries A and W.
-        step_size: a step, or (shortest, longest) for irregular samples. A layer's own step by default; for a pair without
-            a step the statement is about continuous time.
+        step_size: a step, or (shortest, longest) for irregular samples. A layer's own step by default; for a pair
+            without a step the statement is about continuous time.
         integrator, alpha, nonlinearity: as the layer's; for a pair ``euler``, 1 and ``tanh`` by default. A nonlinearity
             is a name or the range (smallest, largest) of its slopes.
         continuous: True for the differential equation, whatever step the layer runs with.
@@ -56,7 +57,12 @@ def certify(
     if rate is not None and not (rate > 0 and math.isfinite(rate)):
         raise ValueError(f"rate is {rate}; ask for a positive, finite rate, or None for the best one")
     found = recurrences(
-        target, step_size=step_size, integrator=integrator, alpha=alpha, nonlinearity=nonlinearity, continuous=continuous
+        target,
+        step_size=step_size,
+        integrator=integrator,
+        alpha=alpha,
+        nonlinearity=nonlinearity,
+        continuous=continuous,
     )
     return combine([_certify_one(item, rate, solver, accuracy, time.monotonic() + time_limit) for item in found])
 
@@ -96,16 +102,17 @@ def _systems(item: Recurrence, A: M, W: M, panels: int) -> list[System[M]]:
         return [runge_kutta_system(A, W, tableau, longest)]
     if len(tableau) > 2:
         raise ValueError(
-            f"a range of steps can be certified for euler, midpoint and heun, not for {tableau.name}; certify single steps"
+            f"a range of steps can be certified for euler, midpoint and heun, not {tableau.name}; certify single steps"
         )
     edges = np.linspace(shortest, longest, panels + 1)
     edges[0], edges[-1] = shortest, longest
-    result = []
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    result: list[System[M]] = []
+    for low, high in itertools.pairwise(edges):
         if low > 0:
             result.append(runge_kutta_system(A, W, tableau, float(low)))
         result.append(bezier_corner(A, W, tableau, float(low), float(high)))
-    return [*result, runge_kutta_system(A, W, tableau, longest)]
+    result.append(runge_kutta_system(A, W, tableau, longest))
+    return result
 
 
 def _panels(item: Recurrence) -> tuple[int, ...]:
@@ -121,7 +128,7 @@ def _checked(
     worst: WorstSlopes,
     target: float,
 ) -> Certificate:
-    """Turn a candidate into a certificate by checking every inequality with rounding, giving away as little as possible."""
+    """Turn a candidate into a certificate by checking every inequality with rounding, giving away little."""
     verified, margins = [], []
     for index, (system, level) in enumerate(zip(systems, proof.levels, strict=True)):
         room = rate_to_level(target, system.step) - level
@@ -138,7 +145,10 @@ def _checked(
         else:
             reason = "a metric was found, but the inequality holds by less than the rounding of its check"
             return _failure(item, worst, _most_violated(systems, proof, target), proof.rate(systems), reason)
-    proved = min(level_to_rate(level, system.step, len(systems) > 1 or _is_range(item)) for level, system in zip(verified, systems, strict=True))
+    proved = min(
+        level_to_rate(level, system.step, len(systems) > 1 or _is_range(item))
+        for level, system in zip(verified, systems, strict=True)
+    )
     if proved <= target:
         reason = f"the proved rate {proved:.4g} does not exceed {target:.4g} once rounding is subtracted"
         return _failure(item, worst, _most_violated(systems, proof, target), proved, reason)
@@ -196,13 +206,20 @@ def _disproof(worst: WorstSlopes, target: float) -> str:
 
 
 def _shortfall(reached: float, possible: float, target: float) -> str:
-    what = f"the best rate that a quadratic metric was found to give is {reached:.4g}" if math.isfinite(reached) else "no metric was found"
-    return f"{what}, which does not exceed {target:.4g}; the slowest slope pattern found decays at {possible:.4g}, so the question is open"
+    found = (
+        f"the best rate found for a quadratic metric is {reached:.4g}" if math.isfinite(reached) else "no metric found"
+    )
+    return (
+        f"{found}, which does not exceed {target:.4g}; the slowest slope pattern found decays at {possible:.4g}, "
+        "so that the question is open"
+    )
 
 
 def _most_violated(systems: list[System[Matrix]], proof: Proof, target: float) -> Matrix | None:
-    """The state part of the eigenvector in which the worst inequality fails most at the target rate, for the proof's metric."""
-    index = int(np.argmax([level - rate_to_level(target, s.step) for level, s in zip(proof.levels, systems, strict=True)]))
+    """The state part of the eigenvector along which the worst inequality fails most at the target rate."""
+    index = int(
+        np.argmax([level - rate_to_level(target, s.step) for level, s in zip(proof.levels, systems, strict=True)])
+    )
     if not proof.multipliers:
         return None
     system, n = systems[index], systems[index].size

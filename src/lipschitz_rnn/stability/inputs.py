@@ -69,8 +69,8 @@ def as_slopes(nonlinearity: Any) -> tuple[float, float]:
             raise ValueError(f"slopes are {nonlinearity}; give finite numbers (smallest, largest)")
         return low, high
     raise ValueError(
-        f"nothing is known about the slopes of {nonlinearity!r}; give a name (tanh, relu, sigmoid, identity) or the range "
-        "(smallest, largest) of its slopes"
+        f"nothing is known about the slopes of {nonlinearity!r}; give a name (tanh, relu, sigmoid, identity) or the "
+        "range (smallest, largest) of its slopes"
     )
 
 
@@ -79,7 +79,9 @@ def as_step_range(step_size: float | tuple[float, float]) -> tuple[float, float]
     shortest, longest = step_size if isinstance(step_size, tuple) else (step_size, step_size)
     shortest, longest = float(shortest), float(longest)
     if not (math.isfinite(longest) and 0 <= shortest <= longest and longest > 0):
-        raise ValueError(f"step_size is {step_size}; give a positive step, or a pair (shortest, longest) with 0 ≤ shortest ≤ longest")
+        raise ValueError(
+            f"step_size is {step_size}; give a positive step, or a pair (shortest, longest) with 0 ≤ shortest ≤ longest"
+        )
     return shortest, longest
 
 
@@ -99,19 +101,26 @@ def recurrences(target: Any, **overrides: Any) -> list[Recurrence]:
         found = [item for prefix, layer in layers(target) for item in _of_layer(prefix, layer, overrides)]
         if not found:
             raise TypeError(
-                f"{type(target).__name__} holds no Lipschitz RNN layer (a module with hidden_matrices); give one, or a pair (A, W)"
+                f"{type(target).__name__} holds no Lipschitz RNN layer (a module with hidden_matrices); "
+                "give one, or a pair (A, W)"
             )
         return found
     if isinstance(target, (str, Path)):
         return [_recurrence(A, W, name, None, overrides) for name, A, W in _pairs_in_file(Path(target))]
-    raise TypeError(f"cannot certify a {type(target).__name__}; give a pair (A, W), a module, or the path of a file with A and W")
+    raise TypeError(
+        f"cannot certify a {type(target).__name__}; give a pair (A, W), a module, or the path of a file with A and W"
+    )
 
 
 def layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The recurrent layers of a model with their names: the outermost modules that can give their hidden matrices."""
     inside: set[int] = set()
     for name, module in model.named_modules():
-        if id(module) not in inside and callable(getattr(module, "hidden_matrices", None)) and hasattr(module, "step_size"):
+        if (
+            id(module) not in inside
+            and callable(getattr(module, "hidden_matrices", None))
+            and hasattr(module, "step_size")
+        ):
             inside |= {id(child) for child in module.modules()}
             yield name, module
 

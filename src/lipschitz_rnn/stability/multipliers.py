@@ -18,7 +18,9 @@ _NEWTON_STEPS = 60
 def feasible_multiplier(system: System[Matrix], P: Matrix) -> Matrix | None:
     """Some Λ for which the inequality has a level at all, or None. Later stages get smaller entries, which tames E."""
     stages = system.channels // system.size
-    scale = float(np.linalg.norm(system.G.T @ P @ system.G, 2)) if system.step is not None else float(np.linalg.norm(P, 2))
+    scale = (
+        float(np.linalg.norm(system.G.T @ P @ system.G, 2)) if system.step is not None else float(np.linalg.norm(P, 2))
+    )
     scale /= max(float(np.linalg.norm(system.C, 2)), 1.0) if system.step is None else 1.0
     best, found = np.inf, None
     for ratio in (1.0, 0.3, 0.1, 0.01):
@@ -31,7 +33,9 @@ def feasible_multiplier(system: System[Matrix], P: Matrix) -> Matrix | None:
     return found
 
 
-def best_multiplier(system: System[Matrix], P: Matrix, start: Matrix | None = None, accuracy: float = 1e-6) -> Matrix | None:
+def best_multiplier(
+    system: System[Matrix], P: Matrix, start: Matrix | None = None, accuracy: float = 1e-6
+) -> Matrix | None:
     """argmin over Λ of the level for the metric P, by a barrier method from ``start``; None if no start is feasible."""
     if start is None or not np.isfinite(best_level(system, P, start)):
         start = feasible_multiplier(system, P)

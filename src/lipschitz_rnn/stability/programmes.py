@@ -33,7 +33,9 @@ def choose_solver(name: str, size: int) -> str:
     return name.upper()
 
 
-def common_metric(systems: Sequence[System[Matrix]], rate: float, solver: str = "auto") -> tuple[Matrix, list[Matrix]] | None:
+def common_metric(
+    systems: Sequence[System[Matrix]], rate: float, solver: str = "auto"
+) -> tuple[Matrix, list[Matrix]] | None:
     """P and one multiplier for each system, all at the given rate, or None where the solver finds none."""
     cp = _cvxpy()
     n = systems[0].size
@@ -51,7 +53,7 @@ def common_metric(systems: Sequence[System[Matrix]], rate: float, solver: str = 
 
 
 def metric_for_jacobians(jacobians: Sequence[Matrix], at_level: Sequence[float], continuous: bool) -> Matrix | None:
-    """P with which every Jacobian of every batch (K, N, N) keeps that batch's level, adding violated ones a few at a time."""
+    """P with which every Jacobian of every batch (K, N, N) keeps that batch's level; violated ones join by turns."""
     from lipschitz_rnn.stability.corners import levels
 
     cp = _cvxpy()

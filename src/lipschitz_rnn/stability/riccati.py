@@ -66,8 +66,11 @@ class Loop:
         inverse = np.linalg.inv(F + np.eye(n))
         return inverse @ (F - np.eye(n)), np.sqrt(2.0) * inverse @ G, np.sqrt(2.0) * C @ inverse, E - C @ inverse @ G
 
-    def hamiltonian(self, rate: float, multiplier: Matrix) -> Matrix | None:
-        """The Hamiltonian matrix whose imaginary eigenvalues are where H is exactly one long; None if E is too long."""
+    def hamiltonian(self, rate: float, multiplier: Matrix, surplus: float = 0.0) -> Matrix | None:
+        """The Hamiltonian matrix whose imaginary eigenvalues are where H is exactly one long; None if E is too long.
+
+        ``surplus`` asks for more decay than needed, relative to C. A singular W then still gives a definite metric.
+        """
         F, G, C, E = self.normalized(rate, multiplier)
         inner = np.eye(len(E)) - E.T @ E
         try:
@@ -76,7 +79,9 @@ class Loop:
             return None
         half_G, half_EC = np.linalg.solve(root, G.T), np.linalg.solve(root, E.T @ C)
         drift = F + half_G.T @ half_EC
-        lower = -(C.T @ C + half_EC.T @ half_EC)
+        observed = C.T @ C
+        observed[np.diag_indices(len(F))] += surplus * (float(np.trace(observed)) / len(F) or 1.0)
+        lower = -(observed + half_EC.T @ half_EC)
         return np.block([[drift, half_G.T @ half_G], [lower, -drift.T]])
 
 
@@ -108,7 +113,7 @@ def metric(loop: Loop, rate: float, multiplier: Matrix) -> Matrix | None:
     """P from the stable invariant subspace of the Hamiltonian, symmetric and positive definite, or None."""
     from scipy.linalg import schur
 
-    hamiltonian = loop.hamiltonian(rate, multiplier)
+    hamiltonian = loop.hamiltonian(rate, multiplier, surplus=1e-8)
     if hamiltonian is None:
         return None
     n = len(loop.F)

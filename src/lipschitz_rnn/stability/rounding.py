@@ -1,4 +1,4 @@
-"""Matrices with a bound on their own rounding error, so that a certificate can be checked in float64 and still be a proof.
+"""Matrices with a bound on their own rounding error, so that a check in float64 is still a proof.
 
 A :class:`Ball` holds a computed matrix and, entry by entry, how far the exact one can be from it. The rules are the
 standard forward error bounds: with u = 2⁻⁵³, a sum or product carries a relative error of at most u, and an inner
@@ -8,11 +8,12 @@ product of length n, summed in any order, an error of at most γₙ |a|ᵀ|b| wi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Matrix = NDArray[np.float64]
+Matrix = NDArray[Any]
 
 UNIT = 2.0**-53
 # The radii are computed in floating point too. All their terms are non-negative, so that a relative surplus covers it.

@@ -30,7 +30,10 @@ class Candidate:
 
 
 def best_scaling(
-    system: System[Matrix], start: Matrix | None = None, accuracy: float = 1e-3, enough: float | None = None,
+    system: System[Matrix],
+    start: Matrix | None = None,
+    accuracy: float = 1e-3,
+    enough: float | None = None,
     deadline: float = np.inf,
 ) -> tuple[Candidate | None, float]:
     """The candidate with the best rate and that rate, which may be negative: then nothing is proved.
@@ -55,7 +58,9 @@ def best_scaling(
         rate = limit - gap
         angles = _keep(loop, x, rate, np.union1d(angles, critical_angles(loop, limit + 0.01 * gap, np.exp(x))))
         trial = _recentre(loop, x, rate, angles)
-        reached = _largest_rate(loop, trial, rate, tolerance, accuracy) if metric_exists(loop, rate, np.exp(trial)) else rate
+        reached = (
+            _largest_rate(loop, trial, rate, tolerance, accuracy) if metric_exists(loop, rate, np.exp(trial)) else rate
+        )
         gap *= 0.9 if reached > limit + 0.3 * gap else 0.4
         if reached > limit:
             x, limit = trial, reached
@@ -113,7 +118,7 @@ def _power_iteration(M: Matrix) -> Matrix:
     vectors = np.ones((M.shape[0], M.shape[2], 1), dtype=complex)
     for _ in range(12):
         vectors = np.conj(np.swapaxes(M, 1, 2)) @ (M @ vectors)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-300
     return np.linalg.norm(M @ vectors, axis=(1, 2))
 
 

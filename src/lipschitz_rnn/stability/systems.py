@@ -19,13 +19,12 @@ import numpy as np
 from lipschitz_rnn.ops.integrators import Tableau
 from lipschitz_rnn.stability.rounding import Ball, Matrix, block
 
-
 M = TypeVar("M", Matrix, Ball)
 
 
 @dataclass(frozen=True)
 class System(Generic[M]):
-    """F (N, N), G (N, m), C (m, N), E (m, m) as above; ``step`` is the time one application takes, None if continuous."""
+    """F (N, N), G (N, m), C (m, N), E (m, m) as above; ``step`` is the time that one step takes, None if continuous."""
 
     F: M
     G: M
@@ -109,7 +108,7 @@ def jacobian(system: System[Matrix], slopes: Matrix) -> Matrix:
 
 
 def enclosed_jacobians(system: System[Ball], corners: Matrix) -> Ball:
-    """The Jacobians at exact slopes (K, m), with their rounding: w = D(C + E w) settles after as many rounds as stages."""
+    """The Jacobians at slopes (K, m), with their rounding: w = D(C + E w) settles after as many rounds as stages."""
     D = Ball.exact(corners[:, :, None] * np.eye(system.channels))
     response = D @ system.C
     for _ in range(system.channels // system.size - 1):
@@ -119,10 +118,10 @@ def enclosed_jacobians(system: System[Ball], corners: Matrix) -> Ball:
 
 def _constant(like: M, value: float) -> M:
     matrix = value * np.eye(like.shape[0])
-    return Ball.exact(matrix) if isinstance(like, Ball) else matrix
+    return Ball.exact(matrix) if isinstance(like, Ball) else matrix  # type: ignore[return-value]
 
 
 def _assemble(rows: list[list[M]]) -> M:
     if isinstance(rows[0][0], Ball):
-        return block(rows)  # type: ignore[arg-type]
+        return block(rows)  # type: ignore[arg-type, return-value]
     return np.block(rows)  # type: ignore[arg-type, return-value]

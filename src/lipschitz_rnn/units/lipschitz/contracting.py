@@ -165,7 +165,7 @@ class ContractingPair(nn.Module):
         return target - 0.5
 
     def _ingredients(self) -> tuple[Tensor | float, Tensor, Tensor, Tensor]:
-        """(factor c of the Euler map, S, B, ω), in float64: rounding the result to the parameters' dtype is all that is lost."""
+        """(factor c of the Euler map, S, B, ω), in float64: only the result is rounded to the parameters' dtype."""
         rotation, feedback = self.rotation.double(), self.feedback.double()
         restoring = (2.0 / self.step_size) * torch.sigmoid(self.restoring.double()).clamp(1e-6, 1 - 1e-6)
         generator = rotation - rotation.T + feedback.T @ feedback + torch.diag(self.leak.double().exp())
