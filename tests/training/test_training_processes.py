@@ -1,0 +1,81 @@
+"""Two processes train what one trains."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_training_nothing_lost import lines, newest
+
+from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.streams import Share
+
+SCRIPT = Path(__file__).with_name("two_processes.py")
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def launch(*arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one_with_the_same_global_batch(tmp_path: Path) -> None:
+    launch(*TORCHRUN, str(SCRIPT), str(tmp_path / "two"))
+    launch(str(SCRIPT), str(tmp_path / "one"))
+    for task in ("sign", "next-value", "letters"):
+        two, one = newest(tmp_path / "two" / task)[0], newest(tmp_path / "one" / task)[0]
+        assert two.keys() == one.keys()
+        for name, value in one.items():
+            torch.testing.assert_close(two[name], value, rtol=1e-5, atol=1e-7, msg=lambda text, n=name: f"{n}: {text}")
+        first, second = lines(tmp_path / "two" / task), lines(tmp_path / "one" / task)
+        assert [(r["kind"], r["step"]) for r in first] == [(r["kind"], r["step"]) for r in second]
+
+
+@pytest.mark.slow
+def test_the_command_line_under_torchrun_equals_one_process(tmp_path: Path) -> None:
+    command = [
+        "-m",
+        "lipschitz_rnn",
+        "train",
+        "digits",
+        "--precision",
+        "float64",
+        "-e",
+        "1",
+        "-n",
+        "8",
+        "--device",
+        "cpu",
+    ]
+    launch(*TORCHRUN, *command, "--out", str(tmp_path / "two"))
+    launch(*command, "--out", str(tmp_path / "one"))
+    two, one = newest(tmp_path / "two")[0], newest(tmp_path / "one")[0]
+    for name, value in one.items():
+        if name.startswith(("parameters/", "best/", "generators/")):
+            torch.testing.assert_close(two[name], value, rtol=1e-5, atol=1e-8)
+
+
+def test_shares_cover_a_batch_once() -> None:
+    values = torch.arange(14).view(2, 7)
+    shares = [Share(rank, 3).cut(values, 1) for rank in range(3)]
+    assert torch.equal(torch.cat(shares, 1), values)
+    assert Share().cut(values, 1) is values
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match="'toaster'"):
+        choose_device("toaster")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="no CUDA device"):
+            choose_device("cuda")

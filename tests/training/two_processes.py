@@ -1,0 +1,24 @@
+"""Trains several tiny runs; the test starts it under torchrun and alone. `python two_processes.py FOLDER`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from tiny_tasks import Letters, NextValue, SignTask, tiny_settings
+
+from lipschitz_rnn.training import fit
+
+torch.set_num_threads(1)
+folder = sys.argv[1]
+if "WORLD_SIZE" in os.environ:
+    dist.init_process_group("gloo")  # once for all runs; a run alone would do it itself
+common = {"unit": "gru", "seeds": (0, 1), "epochs": 2, "precision": "float64", "clip": 0.5, "averaging": 0.1}
+fit(tiny_settings(**common, dropout=0.3, batch_size=15), SignTask(noise=0.3), f"{folder}/sign")
+fit(tiny_settings(**common, task="next-value"), NextValue(), f"{folder}/next-value")
+fit(tiny_settings(**common, task="letters"), Letters(streams=5), f"{folder}/letters", resume=True)
+fit(tiny_settings(**common, task="letters"), Letters(streams=5), f"{folder}/letters", resume=True)
+if dist.is_initialized():
+    dist.destroy_process_group()
