@@ -91,8 +91,11 @@ def state_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
+def autocast_enabled(device: torch.device) -> bool:
+    """Whether autocast is on; some devices, such as ``meta``, know none."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Autocast off, once the dtypes are settled; some devices, such as ``meta``, have none to turn off."""
-    if torch.amp.is_autocast_available(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+    """Autocast off, once the dtypes are settled; an exported program is left without a trace of it if it was off."""
+    return torch.autocast(device.type, enabled=False) if autocast_enabled(device) else nullcontext()

@@ -31,11 +31,12 @@ def integrate_step(
         A, W: (…, N, N).
         step: ε, a number or anything that broadcasts against h, such as (…, B, 1).
     """
+    A_t, W_t = A.mT, W.mT  # once: the body of an exported loop must not take the same matrix in twice
     slopes: list[Tensor] = []
     for row in tableau.stages:
         operand = (h if not any(row) else h + step * _combine(row, slopes)).to(A.dtype)
-        linear = operand @ A.mT
-        slope = (alpha * linear if alpha != 1.0 else linear) + sigma.function(operand @ W.mT + u)
+        linear = operand @ A_t
+        slope = (alpha * linear if alpha != 1.0 else linear) + sigma.function(operand @ W_t + u)
         slopes.append(slope.to(h.dtype))
     return h + step * _combine(tableau.weights, slopes)
 

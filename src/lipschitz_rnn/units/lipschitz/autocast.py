@@ -7,9 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
-def autocast_enabled(device: torch.device) -> bool:
-    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+from lipschitz_rnn.ops.problem import autocast_enabled
 
 
 def to_compute_dtype(*tensors: Tensor | None) -> tuple[Any, ...]:
