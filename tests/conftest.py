@@ -1,9 +1,14 @@
 """Fixtures shared by all tests. This folder is on the import path, so that tests can use ``problems``."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+# Some virtual machines advertise AMX and then refuse it: any bfloat16 product of PyTorch itself ends in an illegal
+# instruction there. Read by oneDNN at its first use.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 
 @pytest.fixture

@@ -4,26 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from operators import OperatorCalls
 from problems import member, random_problem
 from torch import Tensor
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lipschitz_rnn import lipschitz_scan
-
-
-class OperatorCalls(TorchDispatchMode):
-    """Counts what really runs, below all transforms."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "lipschitz_rnn":
-            self.names.append(func._opname)
-        return func(*args, **(kwargs or {}))
-
 
 NAMES = ("u", "A", "W", "h0", "input_weight", "bias", "step_size")
 
@@ -72,18 +58,9 @@ def test_vmap_over_some_arguments(generator: torch.Generator) -> None:
 def test_vmap_without_gradients_saves_nothing(generator: torch.Generator) -> None:
     """What the backward pass would need is not kept when nobody can ask for it."""
     problem = random_problem(generator, networks=3)
-    saved = []
-
-    class Watch(OperatorCalls):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            results = func(*args, **(kwargs or {}))
-            if func.namespace == "lipschitz_rnn":
-                saved.append(results[2].numel())
-            return results
-
-    with Watch():
+    with OperatorCalls() as calls:
         vmap(lambda A: lipschitz_scan(**(member(problem, 0).arguments | {"A": A}))[1])(problem.A)
-    assert saved == [0]
+    assert calls.saves == [False]
 
 
 def test_ordinary_backward_through_vmap(generator: torch.Generator) -> None:

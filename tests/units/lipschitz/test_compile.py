@@ -1,0 +1,80 @@
+"""``torch.compile`` without graph breaks, and without a new program for every shape."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch._dynamo
+from lipschitz_layers import layer, sequence
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+SHAPES = ((7, 2), (9, 3), (5, 4), (20, 6), (3, 2), (11, 5), (40, 7))
+
+pytestmark = pytest.mark.slow
+
+
+class Model(nn.Module):
+    """A model that contains the layer, with irregular times and lengths."""
+
+    def __init__(self, generator: torch.Generator, **options) -> None:
+        super().__init__()
+        self.embed = nn.Linear(3, 3, dtype=torch.float64)
+        self.rnn = layer(generator, **options)
+
+    def forward(self, x: Tensor, dt: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+        output, h_n = self.rnn(self.embed(x).relu(), timespans=dt, lengths=lengths)
+        return output.square().mean() + h_n.sin().sum()
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("options", "timed", "backend"),
+    [({}, False, "auto"), ({"integrator": "midpoint"}, True, "auto"), ({}, False, "reference")],
+    ids=["plain", "times and lengths", "reference"],
+)
+def test_full_graph_and_few_programs(
+    options: dict[str, str], timed: bool, backend: str, generator: torch.Generator
+) -> None:
+    """One program for the first shape, one for all others; loss and gradients equal the eager ones."""
+    model = Model(generator, backend=backend, **options)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for T, B in SHAPES:
+        x = sequence(generator, T, B, 3)
+        dt = sequence(generator, T, B).abs() if timed else None
+        lengths = torch.randint(1, T + 1, (B,), generator=generator) if timed else None
+        found = []
+        for function in (model, compiled):
+            model.zero_grad()
+            loss = function(x, dt, lengths)
+            loss.backward()
+            found.append([loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
+        for eager, graph in zip(*found, strict=True):
+            torch.testing.assert_close(graph, eager, rtol=1e-10, atol=1e-11)
+    assert counter.frame_count <= 2
+
+
+def test_the_loop_over_time_is_not_unrolled(generator: torch.Generator) -> None:
+    """The program holds one operator per layer and direction, however long the sequence."""
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(Model(generator, num_layers=2), backend=counter, fullgraph=True)
+    compiled(sequence(generator, 300, 2, 3))
+    scans = [node for graph in counter.graphs for node in graph.graph.nodes if "autograd_function" in str(node.target)]
+    assert len(scans) == 2
+    assert sum(len(graph.graph.nodes) for graph in counter.graphs) < 150
+
+
+def test_inference_mode(generator: torch.Generator) -> None:
+    model = Model(generator)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    x = sequence(generator, 6, 2, 3)
+    for context in (torch.no_grad(), torch.inference_mode()):
+        with context:
+            torch.testing.assert_close(compiled(x), model(x))

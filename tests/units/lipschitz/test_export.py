@@ -1,0 +1,157 @@
+"""Programs that leave Python: ``torch.export`` and ONNX, of any length and batch, with A and W formed once."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from lipschitz_layers import layer, sequence
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+import lipschitz_rnn as lr
+
+pytestmark = pytest.mark.slow
+
+SHAPES = ((7, 2), (11, 5), (1, 1), (2, 3), (100, 1))
+ANY = Dim.DYNAMIC
+
+
+class Sequences(nn.Module):
+    """Whole sequences: two layers, both directions, irregular times, and a head on the states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(5)
+        self.rnn = layer(generator, 3, 8, num_layers=2, bidirectional=True, integrator="midpoint").float()
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, x: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+        output, h_n = self.rnn(x, timespans=dt)
+        return self.head(output), h_n
+
+
+class OneStep(nn.Module):
+    """A stream: the state comes in and goes out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = layer(torch.Generator().manual_seed(6), 3, 8).float().cell()
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        return self.cell(x, h)
+
+
+@pytest.fixture(scope="module")
+def plain() -> lr.LipschitzRNN:
+    return layer(torch.Generator().manual_seed(7), 3, 8).float().eval()
+
+
+@pytest.fixture(scope="module")
+def exported(plain: lr.LipschitzRNN) -> ExportedProgram:
+    return torch.export.export(plain, (torch.zeros(7, 2, 3),), dynamic_shapes=({0: ANY, 1: ANY},))
+
+
+@pytest.fixture(scope="module")
+def sequences() -> Sequences:
+    return Sequences().eval()
+
+
+@pytest.fixture(scope="module")
+def sequences_file(sequences: Sequences, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    shapes = ({0: ANY, 1: ANY}, {0: ANY, 1: ANY})
+    return write(sequences, (torch.zeros(7, 2, 3), torch.ones(7, 2)), shapes, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def one_step() -> OneStep:
+    return OneStep().eval()
+
+
+@pytest.fixture(scope="module")
+def one_step_file(one_step: OneStep, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(one_step, (torch.zeros(2, 3), torch.zeros(2, 8)), ({0: ANY}, {0: ANY}), tmp_path_factory)
+
+
+def write(model: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, folders: pytest.TempPathFactory) -> Path:
+    path = folders.mktemp("onnx") / "model.onnx"
+    torch.onnx.export(model, inputs, path, dynamo=True, dynamic_shapes=shapes, verbose=False)
+    return path
+
+
+def run_file(path: Path, *inputs: Tensor) -> list[Tensor]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    feed = {node.name: value.numpy() for node, value in zip(session.get_inputs(), inputs, strict=True)}
+    return [torch.from_numpy(value) for value in session.run(None, feed)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_exported_program_of_any_shape(
+    shape: tuple[int, int], plain: lr.LipschitzRNN, exported: ExportedProgram, generator: torch.Generator
+) -> None:
+    x = sequence(generator, *shape, 3).float()
+    for found, expected in zip(exported.module()(x), plain(x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_exported_program_without_the_package(exported: ExportedProgram) -> None:
+    """Nothing in it but PyTorch's own operators, so that it can be loaded where this package is not installed."""
+    namespaces = set()
+    for module in (exported.graph_module, *exported.graph_module.modules()):
+        for node in module.graph.nodes:
+            if node.op == "call_function" and hasattr(node.target, "namespace"):
+                namespaces.add(node.target.namespace)
+    assert namespaces <= {"aten", "higher_order", "prims", "_operator"}
+
+
+def test_matrices_are_formed_once_in_an_exported_program(exported: ExportedProgram) -> None:
+    """M enters outside of the loop, and the body of the loop holds nothing but the two products of a step."""
+    body = exported.graph_module.scan_combine_graph_0
+    operations = Counter(str(node.target) for node in body.graph.nodes if node.op == "call_function")
+    products = sum(count for name, count in operations.items() if "matmul" in name or "mm" in name)
+    assert products == 2
+    assert not [name for name in operations if "eye" in name]
+    outside = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+    assert sum("eye" in name for name in outside) == 2  # −γI of A and of W
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_onnx_of_any_shape(
+    shape: tuple[int, int], sequences: Sequences, sequences_file: Path, generator: torch.Generator
+) -> None:
+    x, dt = sequence(generator, *shape, 3).float(), 0.05 * sequence(generator, *shape).abs().float()
+    for found, expected in zip(run_file(sequences_file, x, dt), sequences(x, dt), strict=True):
+        torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_onnx_is_a_loop_with_two_products_a_stage(sequences_file: Path) -> None:
+    """Four scans; in each body two products for each of two stages, and nothing that builds A or W."""
+    graph = onnx.load(sequences_file).graph
+    scans = [node for node in graph.node if node.op_type == "Scan"]
+    assert len(scans) == 4
+    for scan in scans:
+        (body,) = [attribute.g for attribute in scan.attribute if attribute.name == "body"]
+        counts = Counter(node.op_type for node in body.node)
+        assert counts["MatMul"] + counts["Gemm"] == 4
+        assert counts["EyeLike"] == 0
+    assert len(graph.node) < 120
+
+
+def test_onnx_one_step(one_step: OneStep, one_step_file: Path, generator: torch.Generator) -> None:
+    """Streaming through onnxruntime, any batch: the state goes out and comes in again."""
+    for batch in (1, 2, 5):
+        h = expected = torch.zeros(batch, 8)
+        for x in sequence(generator, 20, batch, 3).float():
+            (h,) = run_file(one_step_file, x, h)
+            expected = one_step(x, expected)
+        torch.testing.assert_close(h, expected.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_saved_and_loaded(plain: lr.LipschitzRNN, exported: ExportedProgram, tmp_path: Path) -> None:
+    torch.export.save(exported, tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2").module()
+    x = torch.linspace(-1, 1, 9 * 4 * 3).reshape(9, 4, 3)
+    torch.testing.assert_close(loaded(x)[0], plain(x)[0], rtol=1e-5, atol=1e-6)
