@@ -154,7 +154,7 @@ def test_a_second_process_on_the_folder_is_refused(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(HERE)!r})\n"
         "from tiny_tasks import *; from lipschitz_rnn.training.folder import RunFolder; import time\n"
-        f"folder = RunFolder({str(tmp_path)!r}); folder.open(tiny_settings(), {{}}, True)\n"
+        f"folder = RunFolder({str(tmp_path)!r}); folder.open(tiny_settings(), {{}}, {{}}, True)\n"
         "print('ready', flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=ONE_THREAD) as holder:

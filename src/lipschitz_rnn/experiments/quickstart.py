@@ -10,6 +10,7 @@ from lipschitz_rnn.experiments.figures import BLUE, GREY, RED, draw_curves, draw
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.report.collect import read_run
 from lipschitz_rnn.experiments.runner import train
+from lipschitz_rnn.experiments.spectra import NAMES
 from lipschitz_rnn.training import Result, Settings, Watcher
 from lipschitz_rnn.units.registry import count_parameters
 
@@ -57,7 +58,7 @@ def draw_quickstart(folder: Path, ours: Result, theirs: Result, path: Path) -> N
     curves.legend(frameon=False, fontsize=8, loc="lower right")
     run = read_run(folder / "lipschitz")
     for matrix, colour in (("A", RED), ("W", BLUE)):
-        steps, values = run.curve("probe", matrix)
+        steps, values = run.curve("probe", NAMES[matrix])
         draw_curves(tracks, [step / run.steps_per_epoch() for step in steps], values, colour, f"max Re λ({matrix})")
     tracks.axhline(0.0, color=GREY, linewidth=0.9)
     tracks.set(xlabel="epoch", ylabel="largest real part", title="Eigenvalues over training")

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 from torch import nn
 
 from lipschitz_rnn import tasks
-from lipschitz_rnn.experiments.spectra import largest_real_parts
+from lipschitz_rnn.experiments.spectra import spectral_probe
 from lipschitz_rnn.tasks import Metric, Split, Task
 from lipschitz_rnn.training import Result, Settings, Watcher, build_model, fit
 from lipschitz_rnn.training.checkpoint import read_checkpoint
 from lipschitz_rnn.training.ensemble import Ensemble
 from lipschitz_rnn.training.evaluation import Scores, evaluate_members
 from lipschitz_rnn.training.fitting import matmul_precision
-from lipschitz_rnn.training.folder import RunError, RunFolder, read_settings
+from lipschitz_rnn.training.folder import RunError, RunFolder, read_json, read_settings
 from lipschitz_rnn.training.parallel import choose_device
 
 
@@ -32,13 +33,11 @@ def train(
     watcher: Watcher | None = None,
 ) -> Result:
     """One run: all seeds of `settings` on its task."""
-    return fit(settings, load_task(settings), folder, resume=resume, watcher=watcher, probe=largest_real_parts)
+    return fit(settings, load_task(settings), folder, resume=resume, watcher=watcher, probe=spectral_probe)
 
 
-def load_models(
-    folder: str | os.PathLike[str], task: Task | None = None, which: str = "best"
-) -> tuple[Settings, dict[int, nn.Module]]:
-    """The settings of a run and its networks by seed, on the CPU.
+def load_models(folder: str | os.PathLike[str], which: str = "best") -> tuple[Settings, dict[int, nn.Module]]:
+    """The settings of a run and its networks by seed, on the CPU. Needs the run folder only, not the task's data.
 
     `which`: "best", the weights that validation selected, or "last", those of the newest checkpoint.
     """
@@ -61,9 +60,9 @@ def load_models(
                 name.replace("average/", prefix): v for name, v in tensors.items() if name.startswith("average/")
             }
     models: dict[int, nn.Module] = {}
-    task = task or load_task(settings)
+    shapes = SimpleNamespace(**read_json(Path(folder) / "task.json"))
     for index, seed in enumerate(settings.seeds):
-        model = build_model(settings, task, seed)
+        model = build_model(settings, shapes, seed)
         for name, target in (dict(model.named_parameters()) | dict(model.named_buffers())).items():
             target.data.copy_(tensors[prefix + name][index])
         models[seed] = model.eval()
@@ -86,7 +85,7 @@ def evaluate_run(
     )
     place = choose_device(settings.device)
     task = load_task(settings)
-    _, models = load_models(folder, task, which)
+    _, models = load_models(folder, which)
     ensemble = Ensemble(list(models.values()), place, settings.ensemble)
     with matmul_precision(settings.precision):
         scores = evaluate_members(ensemble, ensemble.values, task.to(place), split, settings)

@@ -55,7 +55,7 @@ def fit(
             # Wrong settings show here, before there is a folder.
             trainer = Trainer(*arguments, run_folder, Watchers(watchers), probe)
             if world.writes:
-                run_folder.open(settings, describe_environment(device), resume)
+                run_folder.open(settings, describe_environment(device), task.describe(), resume)
             return trainer.run(_saved(run_folder, resume, world))
 
 

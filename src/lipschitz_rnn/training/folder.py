@@ -31,6 +31,7 @@ class RunFolder:
 
     ```
     config.json        the frozen settings           environment.json   versions, commit, machine, command
+    task.json          what the task told of itself
     metrics.jsonl      one JSON object per line      events/            the same for TensorBoard
     checkpoints/       step-….safetensors, the last two, and best.safetensors
     result.json        when the run is complete      run.lock           held while a process writes
@@ -44,7 +45,7 @@ class RunFolder:
         self._lock: IO[str] | None = None
         self._metrics: IO[bytes] | None = None
 
-    def open(self, settings: Settings, environment: Mapping[str, Any], resume: bool) -> None:
+    def open(self, settings: Settings, environment: Mapping[str, Any], task: Mapping[str, Any], resume: bool) -> None:
         """Lock the folder and put down (or compare) the configuration."""
         with self._writing("set up the run"):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -55,6 +56,7 @@ class RunFolder:
             else:
                 atomic_write(config, _json(settings.to_dict()))
             atomic_write(self.path / "environment.json", _json(environment))
+            atomic_write(self.path / "task.json", _json(task))
             self._metrics = open(self.path / "metrics.jsonl", "ab", buffering=0)  # noqa: SIM115 (closed in close)
 
     def _agree(self, settings: Settings, resume: bool) -> None:
@@ -197,12 +199,19 @@ def _lock(path: Path, folder: Path) -> IO[str]:
 def read_settings(path: str | os.PathLike[str]) -> Settings:
     """The frozen settings of a run folder."""
     config = Path(path) / "config.json"
+    if not config.exists():
+        raise RunError(f"{path} is no run folder: it has no config.json")
     try:
-        return Settings.from_dict(json.loads(config.read_text()))
-    except FileNotFoundError:
-        raise RunError(f"{path} is no run folder: it has no config.json") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise RunError(f"{config} cannot be read: {error}") from error
+        return Settings.from_dict(read_json(config))
+    except (ValueError, TypeError) as error:
+        raise RunError(f"{config} cannot be used: {error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
 
 
 def _step_of(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -220,7 +221,8 @@ class Trainer:
     def _probed(self, probe: Probe) -> dict[str, list[float | None]]:
         """The probe's numbers, name -> one per member."""
         found = [probe(self.ensemble.member(i, self.updater.evaluated)) for i in range(self.ensemble.size)]
-        return {name: [finite_or_none(values[name]) for values in found] for name in found[0]}
+        names = dict.fromkeys(name for values in found for name in values)
+        return {name: [finite_or_none(values.get(name, math.nan)) for values in found] for name in names}
 
     def _evaluate(self, split: Split, parameters: dict[str, Tensor]) -> Scores:
         arguments = (self.ensemble, parameters, self.task, split, self.settings, self.world)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn import units
-from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training.settings import Settings
+
+
+class Shapes(Protocol):
+    """What a model must know of a task; a `Task` has it, and so has the record of one in a run folder."""
+
+    input_size: int
+    output_size: int
+    vocabulary: int | None
+    readout: Literal["last", "all"]
+
 
 State = Any  # what a unit hands on: a tensor (layers, B, N), a tuple of such, or None for zeros
 
@@ -59,14 +68,14 @@ def _last(hidden: Tensor, state: State, lengths: Tensor | None) -> Tensor:
     return hidden[-1]
 
 
-def build_model(settings: Settings, task: Task, seed: int) -> SequenceModel:
+def build_model(settings: Settings, task: Shapes, seed: int) -> SequenceModel:
     """A fresh network, initialised from `seed` alone; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # of the fork: modules initialise from the global generator
         return _assemble(settings, task)
 
 
-def _assemble(settings: Settings, task: Task) -> SequenceModel:
+def _assemble(settings: Settings, task: Shapes) -> SequenceModel:
     embedding = None if task.vocabulary is None else nn.Embedding(task.vocabulary, task.input_size)
     options: dict[str, Any] = dict(settings.unit_options)
     options |= {key: tuple(value) for key, value in options.items() if isinstance(value, list)}

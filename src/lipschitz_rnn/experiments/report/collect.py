@@ -10,7 +10,7 @@ from typing import Any
 
 from lipschitz_rnn.experiments.paper import Cell, find_cell
 from lipschitz_rnn.training import Settings
-from lipschitz_rnn.training.folder import RunError, read_settings
+from lipschitz_rnn.training.folder import RunError, read_json, read_settings
 from lipschitz_rnn.training.settings import PLACE_SETTINGS
 
 METRICS = ("accuracy", "bits", "perplexity", "mse")
@@ -101,7 +101,7 @@ def read_run(path: Path) -> Run:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text()) if path.exists() else None
+    return read_json(path) if path.exists() else None
 
 
 def find_runs(paths: Sequence[Path]) -> list[Run]:

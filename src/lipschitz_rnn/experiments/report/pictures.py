@@ -5,6 +5,7 @@ from __future__ import annotations
 from lipschitz_rnn.experiments.figures import BLUE, GREEN, GREY, RED, draw_curves, new_figure, to_svg
 from lipschitz_rnn.experiments.report.collect import Group
 from lipschitz_rnn.experiments.report.document import Picture
+from lipschitz_rnn.experiments.spectra import NAMES
 
 
 def learning_curves(group: Group, name: str) -> Picture | None:
@@ -33,13 +34,13 @@ def learning_curves(group: Group, name: str) -> Picture | None:
 
 def eigenvalue_tracks(group: Group, name: str) -> Picture | None:
     """Largest real parts of the eigenvalues of A and W after every epoch; None for units without such matrices."""
-    runs = [run for run in group.runs if any("A" in record for record in run.of_kind("probe"))]
+    runs = [run for run in group.runs if any(NAMES["A"] in record for record in run.of_kind("probe"))]
     if not runs:
         return None
     figure, (axis,) = new_figure(1)
     for index, run in enumerate(runs):
         for matrix, colour in (("A", RED), ("W", BLUE)):
-            steps, values = run.curve("probe", matrix)
+            steps, values = run.curve("probe", NAMES[matrix])
             epochs = [step / run.steps_per_epoch() for step in steps]
             draw_curves(axis, epochs, values, colour, f"max Re λ({matrix})" if index == 0 else "")
     axis.axhline(0.0, color=GREY, linewidth=0.9)

@@ -1,0 +1,86 @@
+"""`lipschitz-rnn certify`: a proof of contraction for trained networks or for a pair of matrices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from lipschitz_rnn.commands.errors import guarded
+
+NOT_CERTIFIED = 3
+
+
+@guarded
+def certify(
+    target: Annotated[Path, typer.Argument(help="Run folder, or a .safetensors, .npz or .pt file with A and W.")],
+    seed: Annotated[int | None, typer.Option(help="Only the network of this seed; all of a run by default.")] = None,
+    which: Annotated[
+        Literal["best", "last"], typer.Option(help="Weights selected on validation data, or the newest ones.")
+    ] = "best",
+    step_size: Annotated[
+        str | None,
+        typer.Option(help="A step, or a range as 0.01,0.1 for irregular samples; the layer's own by default."),
+    ] = None,
+    integrator: Annotated[str | None, typer.Option(help="euler, midpoint, heun or rk4.")] = None,
+    nonlinearity: Annotated[str | None, typer.Option(help="tanh, relu, sigmoid or identity.")] = None,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="The differential equation, not the map that runs.")
+    ] = False,
+    rate: Annotated[float | None, typer.Option(help="Prove this rate and stop; the best rate by default.")] = None,
+    solver: Annotated[str, typer.Option(help="auto, structured, clarabel or scs.")] = "auto",
+    time_limit: Annotated[float, typer.Option(help="Seconds of search for each pair of matrices.")] = 150.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
+) -> None:
+    """Prove that any two trajectories of a network under the same input approach each other.
+
+    The statement is about the map that runs, with its step and integrator; --continuous asks for the differential
+    equation instead. Exit code 0: certified; 3: not certified, with the reason.
+
+    Example: lipschitz-rnn certify runs/digits-lipschitz-n64
+    """
+    from lipschitz_rnn.stability import certify as prove
+
+    asked: dict[str, Any] = {"integrator": integrator, "nonlinearity": nonlinearity, "rate": rate}
+    asked |= {"step_size": _steps(step_size), "continuous": True if continuous else None}
+    found = {
+        name: prove(item, solver=solver, time_limit=time_limit, **asked)
+        for name, item in _targets(target, seed, which).items()
+    }
+    if as_json:
+        typer.echo(json.dumps({name: certificate.to_dict() for name, certificate in found.items()}, indent=2))
+    else:
+        console = Console()
+        for name, certificate in found.items():
+            verdict = "[green]certified[/]" if certificate.holds else "[red]not certified[/]"
+            console.print(f"{name}: {verdict}", highlight=False)
+            console.print(certificate.sentence(), highlight=False, markup=False)
+    if not all(certificate.holds for certificate in found.values()):
+        raise typer.Exit(NOT_CERTIFIED)
+
+
+def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
+    """What to certify, by name: the networks of a run, or the matrices of a file."""
+    if not target.is_dir():
+        return {target.name: target}
+    from lipschitz_rnn.experiments.runner import load_models
+
+    _, models = load_models(target, which)
+    if seed is not None and seed not in models:
+        raise ValueError(f"seed is {seed}; {target} has the seeds {', '.join(map(str, models))}")
+    return {f"seed {each}": model for each, model in models.items() if seed in (None, each)}
+
+
+def _steps(text: str | None) -> float | tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2):
+        raise ValueError(f"step size is {text!r}; write one number, or a range as 0.01,0.1")
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
