@@ -1,0 +1,78 @@
+"""Every example in the documents runs, every link leads somewhere, and no path of a build machine is left."""
+
+import doctest
+import importlib
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
+FENCE = re.compile(r"^```(\w+)[ \t]*([^\n]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)|<img[^>]*\ssrc=\"([^\"]+)\"")
+FOREIGN_PATH = re.compile(r"(?<![\w.~$])/(?:home|root|work|tmp|Users|mnt)/")
+
+names = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def python_blocks(text: str) -> list[tuple[int, str, str]]:
+    """(line of its first statement, what stands behind ``python`` on the fence, code) of each block."""
+    return [
+        (text.count("\n", 0, match.start()) + 2, match[2].strip(), match[3])
+        for match in FENCE.finditer(text)
+        if match[1] == "python"
+    ]
+
+
+@pytest.mark.slow
+@names
+def test_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, in one namespace, in an empty folder. ``python no-run`` on the fence is the only way out."""
+    blocks = python_blocks(document.read_text(encoding="utf-8"))
+    if not blocks:
+        pytest.skip("no Python in it")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    if "matplotlib" in sys.modules:
+        sys.modules["matplotlib"].use("Agg")
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for line, option, code in blocks:
+            assert option in ("", "no-run"), f"{document.name}:{line - 1}: unknown option {option!r} of a block"
+            if option != "no-run":
+                # The newlines in front make a traceback point to the line of the document.
+                exec(compile("\n" * (line - 1) + code, str(document), "exec"), namespace)
+
+
+@names
+def test_local_links_lead_somewhere(document: Path) -> None:
+    text = FENCE.sub("", document.read_text(encoding="utf-8"))
+    targets = [next(filter(None, match.groups())) for match in LINK.finditer(text)]
+    local = [target for target in targets if not re.match(r"[a-z]+:|#", target)]
+    missing = [target for target in local if not (document.parent / target.partition("#")[0]).exists()]
+    assert not missing
+
+
+@names
+def test_no_path_of_a_build_machine(document: Path) -> None:
+    assert not FOREIGN_PATH.search(document.read_text(encoding="utf-8"))
+
+
+def test_the_checks_see_what_they_look_for() -> None:
+    text = "a\n```python\nx = 1\n```\n\n```python no-run\ny\n```\n[one](docs/no.md) ![two](no.png)\n"
+    assert python_blocks(text) == [(3, "", "x = 1\n"), (7, "no-run", "y\n")]
+    assert [next(filter(None, match.groups())) for match in LINK.finditer(text)] == ["docs/no.md", "no.png"]
+    assert FOREIGN_PATH.search(f"in {os.sep}home/somebody/data")
+    assert not FOREIGN_PATH.search("see https://example.org/home/page and ~/work/data")
+    assert len(DOCUMENTS) >= 4
+
+
+@pytest.mark.parametrize("module", ["units.lipschitz.layer", "units.lipschitz.cell", "ops.scan"])
+def test_examples_in_docstrings(module: str) -> None:
+    found = doctest.testmod(importlib.import_module(f"lipschitz_rnn.{module}"), extraglobs={"torch": torch})
+    assert found.failed == 0

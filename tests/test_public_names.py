@@ -1,0 +1,84 @@
+"""What other programs may rely on: names, signatures, and what an import costs."""
+
+import inspect
+import subprocess
+import sys
+from importlib.resources import files
+
+import pytest
+
+import lipschitz_rnn as lr
+
+NAMES = [
+    "LipschitzRNN",
+    "LipschitzRNNCell",
+    "SymmetricSkew",
+    "__version__",
+    "lipschitz_scan",
+    "robustness",
+    "stability",
+    "tasks",
+    "training",
+    "units",
+]
+
+# The calls of the contract; names and order of arguments, and their defaults.
+SIGNATURES = {
+    "LipschitzRNN": "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0 bidirectional=False * "
+    "beta=0.75 gamma=0.001 step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 "
+    "backend='auto' recompute_every=None device=None dtype=None",
+    "LipschitzRNNCell": "input_size hidden_size bias=True * beta=0.75 gamma=0.001 step_size=0.03 alpha=1.0 "
+    "integrator='euler' nonlinearity='tanh' init_scale=0.1 device=None dtype=None",
+    "LipschitzRNN.forward": "self input h_0=None timespans=None lengths=None need_output=True",
+    "LipschitzRNNCell.forward": "self x h=None dt=None matrices=None",
+    "LipschitzRNN.hidden_matrices": "self layer=0 direction=0",
+    "SymmetricSkew": "beta gamma",
+    "SymmetricSkew.forward": "self M",
+    "SymmetricSkew.right_inverse": "self S",
+    "SymmetricSkew.spectrum_bounds": "self M",
+    "lipschitz_scan": "u A W h0=None step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' lengths=None "
+    "backend='auto' * input_weight=None bias=None all_states=True recompute_every=None",
+}
+
+
+def test_names() -> None:
+    assert sorted(lr.__all__) == NAMES
+    assert sorted(dir(lr)) == NAMES
+    for name in NAMES:
+        assert getattr(lr, name) is not None
+
+
+def described(function: object) -> str:
+    words, keyword_only = [], False
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
+            words.append("*")
+            keyword_only = True
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        words.append(parameter.name + default)
+    return " ".join(words)
+
+
+@pytest.mark.parametrize("path", SIGNATURES)
+def test_signatures(path: str) -> None:
+    target = lr
+    for name in path.split("."):
+        target = getattr(target, name)
+    assert described(target) == SIGNATURES[path]
+
+
+def test_types_are_shipped() -> None:
+    assert files("lipschitz_rnn").joinpath("py.typed").is_file()
+
+
+def test_import_is_light() -> None:
+    """The layer alone, even when it runs, loads none of what only experiments need."""
+    heavy = ("matplotlib", "sklearn", "scipy", "cvxpy", "triton", "tensorboard", "soundfile", "onnx", "foolbox")
+    program = (
+        "import sys, torch; before = set(sys.modules); import lipschitz_rnn as lr; "
+        "lr.LipschitzRNN(3, 5)(torch.zeros(4, 2, 3))[0].sum().backward(); "
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}; "
+        f"print(*sorted(new & set({heavy})))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []
