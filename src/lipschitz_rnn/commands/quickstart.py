@@ -16,12 +16,13 @@ from lipschitz_rnn.commands.progress import choose_watcher
 from lipschitz_rnn.experiments.quickstart import run_quickstart
 from lipschitz_rnn.experiments.scores import show_score
 
-NEXT = """Next:
-  lipschitz-rnn evaluate {folder}/lipschitz          score it again from its checkpoint
-  lipschitz-rnn report {folder} -o {folder}/report   curves, tables and settings as a page
-  lipschitz-rnn train digits --seeds 0-4             five seeds at once
-  lipschitz-rnn train digits --unit gru              another unit (lipschitz-rnn units)
-  lipschitz-rnn train ordered-mnist --device cuda    the paper's first experiment"""
+NEXT = (
+    ("lipschitz-rnn evaluate {folder}/lipschitz", "score it again from its checkpoint"),
+    ("lipschitz-rnn report {folder} -o {folder}/report", "curves, tables and settings as a page"),
+    ("lipschitz-rnn train digits --seeds 0-4", "five seeds at once"),
+    ("lipschitz-rnn train digits --unit gru", "another unit (lipschitz-rnn units)"),
+    ("lipschitz-rnn train ordered-mnist --device cuda", "the paper's first experiment"),
+)
 
 
 @guarded
@@ -54,4 +55,8 @@ def quickstart(
     page = Console()
     page.print(table)
     page.print(f"Picture: {done.picture}", highlight=False, soft_wrap=True)
-    page.print(NEXT.format(folder=out), highlight=False, soft_wrap=True)
+    page.print("Next:")
+    commands = [(command.format(folder=out), what) for command, what in NEXT]
+    width = max(len(command) for command, _ in commands)
+    for command, what in commands:
+        page.print(f"  {command:<{width}}  {what}", highlight=False, soft_wrap=True)

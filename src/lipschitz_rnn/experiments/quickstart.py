@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lipschitz_rnn.experiments.figures import BLUE, GREY, RED, draw_curves, draw_eigenvalues, new_figure
+from lipschitz_rnn.experiments.figures import GREY, RED, draw_curves, draw_eigenvalues, new_figure
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.report.collect import read_run
+from lipschitz_rnn.experiments.report.pictures import draw_tracks
 from lipschitz_rnn.experiments.runner import train
-from lipschitz_rnn.experiments.spectra import NAMES
 from lipschitz_rnn.training import Result, Settings, Watcher
 from lipschitz_rnn.units.registry import count_parameters
 
@@ -56,10 +56,7 @@ def draw_quickstart(folder: Path, ours: Result, theirs: Result, path: Path) -> N
         draw_curves(curves, [step / run.steps_per_epoch() for step in steps], percent, colour, labels[name])
     curves.set(xlabel="epoch", ylabel="validation accuracy (%)", title="Learning (parameters)")
     curves.legend(frameon=False, fontsize=8, loc="lower right")
-    run = read_run(folder / "lipschitz")
-    for matrix, colour in (("A", RED), ("W", BLUE)):
-        steps, values = run.curve("probe", NAMES[matrix])
-        draw_curves(tracks, [step / run.steps_per_epoch() for step in steps], values, colour, f"max Re λ({matrix})")
+    draw_tracks(tracks, read_run(folder / "lipschitz"))
     tracks.axhline(0.0, color=GREY, linewidth=0.9)
     tracks.set(xlabel="epoch", ylabel="largest real part", title="Eigenvalues over training")
     tracks.legend(frameon=False, fontsize=8)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.stability import track
 
-NAMES = {"A": "A.real_max", "W": "W.real_max"}  # the largest real parts, as `track` calls them
+
+def real_part_names(records: list[dict[str, Any]], matrix: str) -> list[str]:
+    """What the largest real parts of A or W are called in the records of a run; one name per layer."""
+    names = dict.fromkeys(name for record in records for name in record)
+    return [name for name in names if name.endswith(f"{matrix}.real_max")]
 
 
 def spectral_probe(model: nn.Module) -> dict[str, float]:
     """The probe of every training run: the spectra of A and W; nothing for units without them, or once not finite."""
     if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
         return {}
-    return track(model)
+    return track(getattr(model, "unit", model))
 
 
 def hidden_matrices(model: nn.Module) -> tuple[Tensor, Tensor] | None:

@@ -120,15 +120,25 @@ def _seed_table(group: Group) -> Table:
 
 
 def _settings_rows(group: Group) -> list[list[str]]:
-    hidden = {"task", "unit", "hidden_size", "seeds", "device", "data_dir", "offline", "cuda_graph"}
+    """The settings that shaped the result; those of other optimisers and schedules are left out."""
+    settings = group.settings
+    names = ["task_options", "unit_options", "num_layers", "epochs", "batch_size", "optimiser", "learning_rate"]
+    names += {"sgd": ["momentum"], "rmsprop": ["smoothing"]}.get(settings.optimiser, [])
+    rises = ["warmup", "final_rate"]
+    names += ["schedule"]
+    names += {"step": ["decay_factor", "decay_epochs"], "one-cycle": rises, "cosine": rises}.get(settings.schedule, [])
+    names += ["weight_decay", "clip", "dropout", "averaging", "precision"]
     rows = []
-    for name, value in group.settings.to_dict().items():
-        if name not in hidden and value not in (None, [], {}):
-            text = (
-                ", ".join(f"{key} = {item}" for key, item in value.items()) if isinstance(value, dict) else str(value)
-            )
-            rows.append([name.replace("_", " "), text])
+    for name, value in ((name, getattr(settings, name)) for name in names):
+        if value not in (None, (), {}, 0.0):
+            rows.append([name.replace("_", " "), _plain(value)])
     return rows
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} = {item}" for key, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _environment(run: Run) -> list[str]:

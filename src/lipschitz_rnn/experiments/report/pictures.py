@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lipschitz_rnn.experiments.figures import BLUE, GREEN, GREY, RED, draw_curves, new_figure, to_svg
-from lipschitz_rnn.experiments.report.collect import Group
+from lipschitz_rnn.experiments.report.collect import Group, Run
 from lipschitz_rnn.experiments.report.document import Picture
-from lipschitz_rnn.experiments.spectra import NAMES
+from lipschitz_rnn.experiments.spectra import real_part_names
 
 
 def learning_curves(group: Group, name: str) -> Picture | None:
@@ -32,17 +34,23 @@ def learning_curves(group: Group, name: str) -> Picture | None:
     )
 
 
+def draw_tracks(axis: Any, run: Run, labelled: bool = True) -> None:
+    """max Re λ of A and W by epoch."""
+    for matrix, colour in (("A", RED), ("W", BLUE)):
+        for index, name in enumerate(real_part_names(run.of_kind("probe"), matrix)):
+            steps, values = run.curve("probe", name)
+            epochs = [step / run.steps_per_epoch() for step in steps]
+            draw_curves(axis, epochs, values, colour, f"max Re λ({matrix})" if labelled and index == 0 else "")
+
+
 def eigenvalue_tracks(group: Group, name: str) -> Picture | None:
     """Largest real parts of the eigenvalues of A and W after every epoch; None for units without such matrices."""
-    runs = [run for run in group.runs if any(NAMES["A"] in record for record in run.of_kind("probe"))]
+    runs = [run for run in group.runs if real_part_names(run.of_kind("probe"), "A")]
     if not runs:
         return None
     figure, (axis,) = new_figure(1)
-    for index, run in enumerate(runs):
-        for matrix, colour in (("A", RED), ("W", BLUE)):
-            steps, values = run.curve("probe", NAMES[matrix])
-            epochs = [step / run.steps_per_epoch() for step in steps]
-            draw_curves(axis, epochs, values, colour, f"max Re λ({matrix})" if index == 0 else "")
+    for run in runs:
+        draw_tracks(axis, run, labelled=run is runs[0])
     axis.axhline(0.0, color=GREY, linewidth=0.9)
     axis.set(xlabel="epoch", ylabel="largest real part")
     axis.legend(frameon=False, fontsize=8)

@@ -1,0 +1,98 @@
+"""Reports hold what the runs hold, in Markdown and in one HTML file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from lipschitz_rnn.experiments.presets import preset_settings
+from lipschitz_rnn.experiments.report import write_report
+from lipschitz_rnn.experiments.report.collect import find_runs, group_runs
+from lipschitz_rnn.experiments.runner import load_models, train
+from lipschitz_rnn.training import RunError, evaluate
+from lipschitz_rnn.training.folder import read_settings
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three small runs: two of one configuration with different seeds, and an LSTM."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("runs")
+    small = {"epochs": 2, "hidden_size": 6, "device": "cpu"}
+    for name, changes in (
+        ("a", {"seeds": (0, 1)}),
+        ("b", {"seeds": (2,)}),
+        ("lstm", {"seeds": (0,), "unit": "lstm"}),
+    ):
+        train(preset_settings("digits", changes=small | changes), folder / name)
+    return folder
+
+
+def test_seeds_of_one_configuration_are_laid_together(runs: Path) -> None:
+    groups = group_runs(find_runs([runs]))
+    assert [group.title for group in groups] == ["digits, lipschitz, N = 6", "digits, lstm, N = 6"]
+    assert [seed["seed"] for seed in groups[0].seeds()] == [0, 1, 2]
+
+
+def test_the_report_shows_minimum_mean_and_maximum(runs: Path, tmp_path: Path) -> None:
+    written = write_report([runs], tmp_path)
+    text = written["markdown"].read_text()
+    results = [json.loads((runs / name / "result.json").read_text()) for name in ("a", "b")]
+    scores = [seed["test"] for result in results for seed in result["seeds"]]
+    row = next(line for line in text.splitlines() if line.startswith("| digits, lipschitz"))
+    shown = [f"{100 * value:.2f} %" for value in (min(scores), sum(scores) / 3, max(scores))]
+    assert f"| 3 | {' | '.join(shown)} |" in row
+    for picture in re.findall(r"\]\((figures/[^)]+)\)", text):
+        assert (tmp_path / picture).read_bytes().startswith(b"<?xml")
+    assert "run-1-eigenvalues" in text
+    assert "run-2-eigenvalues" not in text  # an LSTM has no A and W
+
+
+def test_the_html_needs_no_other_file(runs: Path, tmp_path: Path) -> None:
+    page = write_report([runs / "a"], tmp_path)["html"].read_text()
+    sources = re.findall(r'(?:src|href)="([^"]{0,40})', page)
+    assert len(sources) == 2
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    assert "http" not in re.sub(r"data:[^\"]+", "", page)
+
+
+def test_an_unfinished_run_is_reported_as_far_as_it_is(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "going"
+    folder.mkdir()
+    for name in ("config.json", "environment.json"):
+        (folder / name).write_bytes((runs / "a" / name).read_bytes())
+    lines = (runs / "a" / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_bytes(b"".join(lines[:3]) + b'{"kind": "tra')
+    text = write_report([folder], tmp_path / "page")["markdown"].read_text()
+    assert "is not complete: 1 of 2 epochs" in text
+
+
+def test_the_papers_number_stands_beside_ours(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    for name in ("environment.json", "metrics.jsonl", "result.json"):
+        (folder / name).write_bytes((runs / "a" / name).read_bytes())
+    (folder / "config.json").write_text(json.dumps(preset_settings("ordered-mnist").to_dict()))
+    text = write_report([folder], tmp_path / "page")["markdown"].read_text()
+    assert "99.4 % (99.0, 99.2, 99.4)" in text
+
+
+def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="holds no run"):
+        write_report([tmp_path], tmp_path / "page")
+
+
+def test_models_come_back_from_the_folder_alone(runs: Path) -> None:
+    from lipschitz_rnn import tasks
+
+    settings, models = load_models(runs / "a")
+    assert settings == read_settings(runs / "a")
+    result = json.loads((runs / "a" / "result.json").read_text())
+    task = tasks.load("digits")
+    assert [evaluate(model, task) for model in models.values()] == [seed["test"] for seed in result["seeds"]]
+    with pytest.raises(ValueError, match="best"):
+        load_models(runs / "a", "worst")
