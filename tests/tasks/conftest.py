@@ -1,9 +1,15 @@
 """A cache and data folder of its own for every test, so that nothing of the user's is read or written."""
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+
+from lipschitz_rnn import tasks
+from lipschitz_rnn.tasks.files import read_dataset
+from lipschitz_rnn.tasks.sources import Dataset
 
 REAL_DATA = os.environ.get("LIPSCHITZ_RNN_DATA")
 
@@ -20,9 +26,32 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     return base / "lipschitz-rnn"
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The tensors here are small; a pool of threads only waits for itself on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
-def real_data() -> str:
-    """The folder with the real data sets; tests that need it are skipped where there is none."""
+def files_read() -> dict[str, dict[str, bytes]]:
+    """The real data sets read so far: CIFAR-10 takes many seconds to unpack, so once a session is enough."""
+    return {}
+
+
+@pytest.fixture
+def load_real(files_read: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tasks.Task]:
+    """`tasks.load` from the real data sets; tests that need them are skipped where there are none."""
     if not REAL_DATA:
         pytest.skip("LIPSCHITZ_RNN_DATA is not set: the counts of the real data sets are not checked")
-    return REAL_DATA
+
+    def read_once(dataset: Dataset, root: str, offline: bool) -> dict[str, bytes]:
+        if dataset.folder not in files_read:
+            files_read[dataset.folder] = read_dataset(dataset, root, offline)
+        return files_read[dataset.folder]
+
+    for module in ("mnist", "cifar", "text"):
+        monkeypatch.setattr(f"lipschitz_rnn.tasks.{module}.read_dataset", read_once)
+    return lambda name, **options: tasks.load(name, REAL_DATA, offline=True, **options)
