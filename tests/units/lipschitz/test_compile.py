@@ -1,6 +1,7 @@
 """``torch.compile`` without graph breaks, and without a new program for every shape."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.slow
 class Model(nn.Module):
     """A model that contains the layer, with irregular times and lengths."""
 
-    def __init__(self, generator: torch.Generator, **options) -> None:
+    def __init__(self, generator: torch.Generator, **options: Any) -> None:
         super().__init__()
         self.embed = nn.Linear(3, 3, dtype=torch.float64)
         self.rnn = layer(generator, **options)
@@ -69,6 +70,17 @@ def test_the_loop_over_time_is_not_unrolled(generator: torch.Generator) -> None:
     scans = [node for graph in counter.graphs for node in graph.graph.nodes if "autograd_function" in str(node.target)]
     assert len(scans) == 2
     assert sum(len(graph.graph.nodes) for graph in counter.graphs) < 150
+
+
+def test_asked_to_be_dynamic(generator: torch.Generator) -> None:
+    """Then sizes are symbols from the start, and step size and α with them."""
+    model = Model(generator, alpha=0.7)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
+    for T, B in SHAPES[:3]:
+        x = sequence(generator, T, B, 3)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert counter.frame_count == 1
 
 
 def test_inference_mode(generator: torch.Generator) -> None:
