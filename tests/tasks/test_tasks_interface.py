@@ -1,12 +1,13 @@
 """The interface: registry, metrics, objectives and what every task promises."""
 
 import math
+import sys
 
 import pytest
 import torch
 
 from lipschitz_rnn import tasks
-from lipschitz_rnn.tasks.base import ACCURACY, BITS, MSE, PERPLEXITY, Batch
+from lipschitz_rnn.tasks.base import ACCURACY, BITS, MSE, PERPLEXITY, Batch, member_generators
 from lipschitz_rnn.tasks.objectives import Regression
 
 
@@ -82,6 +83,32 @@ def test_members_are_gathered_in_one_call() -> None:
         assert weights[member] == 3
     mapped = torch.vmap(lambda o, x, y: task.loss(o, Batch(x, y)))(outputs, together.inputs, together.targets)
     torch.testing.assert_close(mapped, losses)
+
+
+def test_digits_name_the_extra_when_scikit_learn_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ImportError, match=r'pip install "lipschitz-rnn\[experiments\]"'):
+        tasks.load("digits")
+
+
+def test_a_task_moves_in_place() -> None:
+    task = tasks.load("pendulum", train_size=4)
+    assert task.to("meta") is task
+    batch = task.batch("train", torch.arange(3))
+    assert batch.inputs.device.type == batch.targets.device.type == "meta"
+    moved = tasks.load("adding").batch("train", torch.arange(3)).to("meta")
+    assert (moved.inputs.device.type, moved.inputs.shape, moved.lengths) == ("meta", (200, 3, 2), None)
+
+
+def test_draws_need_a_generator_for_each_member() -> None:
+    two = torch.zeros(2, 5, dtype=torch.int64)
+    one = torch.Generator()
+    assert member_generators(one, two) == [one, one]
+    assert member_generators(one, two[0]) == [one]
+    with pytest.raises(ValueError, match="generator is None"):
+        member_generators(None, two)
+    with pytest.raises(ValueError, match="1 generators for 2 members"):
+        member_generators([one], two)
 
 
 def test_wrong_indices_are_named() -> None:

@@ -1,7 +1,11 @@
 """Speech: sound files of two formats, the spectrogram, the splits, and what is refused."""
 
+import sys
+import threading
 import zipfile
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +16,7 @@ from small_data import noise, riff, sphere, tar
 from lipschitz_rnn import tasks
 from lipschitz_rnn.tasks import DataError
 from lipschitz_rnn.tasks.audio import collection_digest, log_spectrogram, read_sound
-from lipschitz_rnn.tasks.sources import FSDD
+from lipschitz_rnn.tasks.sources import FSDD, Download
 from lipschitz_rnn.tasks.speech import CORE_TEST_SPEAKERS, DEVELOPMENT_SPEAKERS, SpokenDigits, Timit
 
 SPLITS = ("train", "validation", "test")
@@ -152,6 +156,38 @@ def test_an_altered_or_lost_recording(tmp_path: Path, digits: dict[str, np.ndarr
     victim.write_bytes(riff(noise(500), 44_100))
     with pytest.raises(DataError, match=r"0_ann_3.wav in .*recordings has 44,100 Hz"):
         tasks.load("spoken-digits", root, offline=True)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        """Quiet."""
+
+
+def test_a_download_is_known_by_its_recordings(
+    tmp_path: Path, own_cache: Path, digits: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The archive has no checksum of its own: the first mirror's holds an altered recording and is left."""
+    altered = digits | {"0_ann_0": digits["0_ann_0"] + np.int16(1)}
+    for mirror, sounds in (("altered", altered), ("good", digits)):
+        tar(tmp_path / f"{mirror}.tar.gz", {f"x/recordings/{name}.wav": riff(sounds[name]) for name in sounds})
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(tmp_path))) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        urls = tuple(f"http://127.0.0.1:{server.server_port}/{mirror}.tar.gz" for mirror in ("altered", "good"))
+        archive = Download("free-spoken-digit-dataset.tar.gz", urls, None)
+        monkeypatch.setattr(SpokenDigits, "recordings", replace(SpokenDigits.recordings, download=archive))
+        assert tasks.load("spoken-digits").size("test") == 10
+        server.shutdown()
+        thread.join()
+    assert (own_cache / "fsdd" / archive.name).read_bytes() == (tmp_path / "good.tar.gz").read_bytes()
+    assert tasks.load("spoken-digits", offline=True).size("test") == 10  # from the cache
+
+
+def test_resampling_names_the_extra_when_scipy_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.signal", None)
+    with pytest.raises(ImportError, match=r'pip install "lipschitz-rnn\[experiments\]"'):
+        log_spectrogram(noise(1_000), 16_000)
+    assert len(log_spectrogram(noise(1_000), 8_000)) == 11  # what needs no resampling needs no SciPy
 
 
 @pytest.mark.parametrize("name", ["spoken-digits", "timit-sample", "timit"])

@@ -70,8 +70,8 @@ def test_a_uniform_guess_has_the_known_metric(text: Path) -> None:
 
 
 def test_wrong_options_and_texts(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="length is 200; it must be one of 150, 300"):
-        tasks.load("ptb-char", text, length=200)
+    with pytest.raises(TypeError, match="length is '150' \\(str\\); it must be an integer"):
+        tasks.load("ptb-char", text, length="150")
     with pytest.raises(ValueError, match="train_batch is 0; it must be at least 1"):
         tasks.load("ptb-word", text, train_batch=0)
     with pytest.raises(ValueError, match="a batch of 5000 is too large"):

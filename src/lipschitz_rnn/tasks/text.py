@@ -20,7 +20,6 @@ from lipschitz_rnn.tasks.base import (
     Metric,
     Split,
     TaskInfo,
-    check_choice,
     check_count,
     check_split,
 )
@@ -121,7 +120,7 @@ def _info(
 
 
 class PtbCharacters(TextTask):
-    """Penn Treebank character by character in windows of 150 or 300 steps; bits per character."""
+    """Penn Treebank character by character; bits per character. The paper has windows of 150 and of 300 steps."""
 
     info = _info("ptb-char", "Penn Treebank, the next character; windows of 150 or 300", BITS, 50, 150, (262, 263, 295))
 
@@ -135,14 +134,13 @@ class PtbCharacters(TextTask):
         eval_batch: int = 10,
         embedding: int = 200,
     ) -> None:
-        check_choice("length", length, (150, 300))
         texts = _read_texts(self.dataset, root, offline)
         tokens = {split: read_characters(text) for split, text in texts.items()}
         super().__init__(tokens, length, train_batch, eval_batch, embedding)
 
 
 class PtbWords(TextTask):
-    """Penn Treebank word by word in windows of 300 steps; perplexity."""
+    """Penn Treebank word by word; perplexity. The paper has windows of 300 steps."""
 
     info = _info("ptb-word", "Penn Treebank, the next word; windows of 300", PERPLEXITY, 10_000, 300, (25, 25, 28))
 
