@@ -31,6 +31,47 @@ def test_values_equal_numpy(integrator: str, nonlinearity: str, backend: str, ge
         np.testing.assert_allclose(last, expected_last, rtol=1e-12, atol=1e-13, err_msg=str(options))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("steps", "batch", "size", "networks"),
+    [(1, 1, 1, None), (1, 5, 3, 1), (17, 1, 1, 5), (33, 7, 13, None), (4, 0, 3, None)],
+    ids=lambda value: str(value),
+)
+@pytest.mark.usefixtures("nan_memory")
+def test_odd_shapes(
+    steps: int, batch: int, size: int, networks: int | None, backend: str, generator: torch.Generator
+) -> None:
+    shape = {"steps": steps, "batch": batch, "size": size, "networks": networks}
+    problem = random_problem(generator, **shape, integrator="midpoint", inputs=True, bias=True)
+    leaves = problem.with_gradients()
+    states, last = lipschitz_scan(**leaves.arguments, backend=backend)
+    (states.sum() + last.sum()).backward()
+    expected_states, expected_last = numpy_scan(problem)
+    np.testing.assert_allclose(states.detach(), expected_states, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(last.detach(), expected_last, rtol=1e-11, atol=1e-12)
+    assert all(tensor.grad.isfinite().all() for tensor in leaves.tensors.values())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_layout_in_memory_plays_no_part(backend: str, generator: torch.Generator) -> None:
+    """Transposed, strided and expanded arguments, and cotangents that are expanded, as ``sum`` makes them."""
+    problem = random_problem(generator, timespans=True)
+    other = dict(problem.arguments)
+    other["u"] = problem.u.transpose(0, 1).contiguous().transpose(0, 1)
+    other["A"], other["W"] = problem.A.mT.contiguous().mT, torch.stack((problem.W, problem.W), dim=-1)[..., 0]
+    other["step_size"] = problem.step_size.T.contiguous().T
+    other["h0"] = problem.h0[:1].expand(3, 4)
+    plain = problem.arguments | {"h0": problem.h0[:1].repeat(3, 1)}
+    found = []
+    for arguments in (plain, other):
+        leaves = {name: arguments[name].detach().requires_grad_() for name in ("u", "A", "W", "step_size")}
+        states, last = lipschitz_scan(**(arguments | leaves), backend=backend)
+        (states.sum() + last.sum()).backward()
+        found.append([states, last, *(leaf.grad for leaf in leaves.values())])
+    for one, another in zip(*found, strict=True):
+        torch.testing.assert_close(one, another, rtol=1e-13, atol=1e-13)
+
+
 def test_fresh_memory_is_nan(nan_memory: None) -> None:
     """Otherwise the fixture would guard nothing."""
     assert torch.empty(3).isnan().all()

@@ -216,6 +216,15 @@ def test_hidden_matrices(generator: torch.Generator) -> None:
             assert A.requires_grad
 
 
+def test_matrices_are_formed_once_per_forward(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One A and one W for each unit, however long the sequence."""
+    rnn, calls = layer(generator, num_layers=2, bidirectional=True, recompute_every=10), []
+    forward = lr.SymmetricSkew.forward
+    monkeypatch.setattr(lr.SymmetricSkew, "forward", lambda self, M: calls.append(self) or forward(self, M))
+    rnn(sequence(generator, 50, 2, 3))[0].sum().backward()
+    assert len(calls) == 2 * 4
+
+
 def test_repr() -> None:
     assert repr(lr.LipschitzRNNCell(3, 5)) == (
         "LipschitzRNNCell(\n  3, 5, step_size=0.03, integrator=euler\n  (hidden): SymmetricSkewPair(\n"
