@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops import reference
 from lipschitz_rnn.ops.problem import Problem, Scheme
-from lipschitz_rnn.ops.registration import TENSORS, scan, scan_backward
+from lipschitz_rnn.ops.registration import TENSORS, plain_eager, run_scan, run_scan_backward, scan, scan_backward
 
 
 class Scan(torch.autograd.Function):
@@ -20,7 +20,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-        tape, last = scan(*args)
+        tape, last = scan(*args) if not plain_eager() else run_scan(*args)
         return tape[:, :, 0], last, tape
 
     @staticmethod
@@ -38,8 +38,13 @@ class Scan(torch.autograd.Function):
         if not any(needs) or (grad_states is None and grad_last is None):
             return (None,) * len(ctx.needs_input_grad)
         args = (*ctx.saved_tensors, grad_states, grad_last, *ctx.scheme, ctx.backend, needs)
-        # A compiled program has no second derivative, and its tracer no nested functions.
-        found = scan_backward(*args) if torch.compiler.is_compiling() else ScanBackward.apply(*args)
+        found: Sequence[Tensor]
+        if torch.compiler.is_compiling():  # a compiled program has no second derivative, and no nested functions
+            found = scan_backward(*args)
+        elif plain_eager() and not torch.is_grad_enabled():
+            found = run_scan_backward(*args)
+        else:
+            found = ScanBackward.apply(*args)
         gradients = [gradient if need else None for gradient, need in zip(found, needs, strict=True)]
         return (*gradients, *([None] * (len(ctx.needs_input_grad) - TENSORS)))
 

@@ -19,8 +19,7 @@ from lipschitz_rnn.ops.problem import Problem, Scheme
 TENSORS = 7  # drive, A, W, h0, input_weight, bias, timespans: the order of Problem.tensors
 
 
-@torch.library.custom_op("lipschitz_rnn::scan", mutates_args=())
-def scan(
+def run_scan(
     drive: Tensor,
     A: Tensor,
     W: Tensor,
@@ -47,6 +46,9 @@ def scan(
     return tape, _backend(backend).forward(problem, tape, keep_states or save, save)
 
 
+scan = torch.library.custom_op("lipschitz_rnn::scan", mutates_args=())(run_scan)
+
+
 @scan.register_fake
 def _(drive: Tensor, A: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     (S, T, B, _), N = drive.shape, A.shape[-1]
@@ -65,8 +67,7 @@ def new_tape(
     return like.new_empty((steps, slots, S, B, N)).permute(2, 0, 1, 3, 4)
 
 
-@torch.library.custom_op("lipschitz_rnn::scan_backward", mutates_args=())
-def scan_backward(
+def run_scan_backward(
     drive: Tensor,
     A: Tensor,
     W: Tensor,
@@ -91,6 +92,9 @@ def scan_backward(
     return [_contiguous(gradient, like=drive) for gradient in gradients]
 
 
+scan_backward = torch.library.custom_op("lipschitz_rnn::scan_backward", mutates_args=())(run_scan_backward)
+
+
 @scan_backward.register_fake
 def _(*args: Any) -> list[Tensor]:
     tensors, needs = args[:TENSORS], args[-1]
@@ -103,6 +107,13 @@ def _(*args: Any) -> list[Tensor]:
 def _contiguous(gradient: Tensor | None, like: Tensor) -> Tensor:
     """A gradient in the layout that the shape rule promises."""
     return like.new_empty(0) if gradient is None else gradient.contiguous()
+
+
+def plain_eager() -> bool:
+    """Whether nobody traces, transforms or intercepts: then the way through PyTorch's dispatcher can be saved."""
+    if torch.compiler.is_compiling():  # first, and alone: the tracer cannot take the questions below
+        return False
+    return not torch._C._are_functorch_transforms_active() and torch._C._len_torch_dispatch_stack() == 0
 
 
 def _backend(name: str) -> Any:

@@ -17,43 +17,43 @@ from lipschitz_rnn.ops.triton.products import leading
 PARTS = {"bf16": 1, "fp16": 1, "tf32": 1, "bf16x6": 3}
 
 
-def left_operand(A: Tensor, W: Tensor, alpha: float, precision: str, block: int, *, transpose: bool) -> Tensor:
-    """(S, N, N) twice → (S, parts, 2·block, block), or (S, parts, block, 2·block) with ``transpose``."""
+def left_operand(A: Tensor, W: Tensor, alpha: float, precision: str, padded: int, *, transpose: bool) -> Tensor:
+    """(S, N, N) twice → (S, parts, 2·padded, padded), or (S, parts, padded, 2·padded) with ``transpose``."""
     dtype = {"tf32": torch.float32, "fp16": torch.float16}.get(precision, torch.bfloat16)
     S, N, _ = A.shape
-    shape = (block, 2 * block) if transpose else (2 * block, block)
+    shape = (padded, 2 * padded) if transpose else (2 * padded, padded)
     operand = torch.empty((S, PARTS[precision], *shape), dtype=dtype, device=A.device)
-    tile = min(block, 64)
-    _operand_kernel[(triton.cdiv(block, tile), 2, S)](
-        A, W, operand, N, alpha, *A.stride(), *W.stride(),
-        PRECISION=precision, PARTS=PARTS[precision], TRANSPOSE=transpose, TILE=tile, BLOCK=block,
+    tile = min(64, triton.next_power_of_2(padded))
+    tiles = triton.cdiv(padded, tile)
+    _operand_kernel[(tiles * tiles, 2, S)](
+        A, W, operand, N, alpha, padded, *A.stride(), *W.stride(),
+        PRECISION=precision, PARTS=PARTS[precision], TRANSPOSE=transpose, TILE=tile,
     )  # fmt: skip
     return operand
 
 
 @triton.jit
 def _operand_kernel(
-    A, W, operand, N, alpha, A_s, A_i, A_j, W_s, W_i, W_j,
-    PRECISION: tl.constexpr, PARTS: tl.constexpr, TRANSPOSE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    A, W, operand, N, alpha, padded, A_s, A_i, A_j, W_s, W_i, W_j,
+    PRECISION: tl.constexpr, PARTS: tl.constexpr, TRANSPOSE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
+    tiles = tl.cdiv(padded, TILE)
     half = tl.program_id(1)
     network = tl.program_id(2).to(tl.int64)
-    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    j = tl.arange(0, BLOCK)
+    i = (tl.program_id(0) // tiles) * TILE + tl.arange(0, TILE)
+    j = (tl.program_id(0) % tiles) * TILE + tl.arange(0, TILE)
     mask = (i < N)[:, None] & (j < N)[None, :]
     if half == 0:
-        M = (
-            tl.load(A + network * A_s + i[:, None] * A_i + j[None, :] * A_j, mask=mask, other=0.0).to(tl.float32)
-            * alpha
-        )
+        M = tl.load(A + network * A_s + i[:, None] * A_i + j[None, :] * A_j, mask=mask, other=0.0).to(tl.float32)
+        M *= alpha
     else:
         M = tl.load(W + network * W_s + i[:, None] * W_i + j[None, :] * W_j, mask=mask, other=0.0).to(tl.float32)
-    size = 2 * BLOCK * BLOCK
     if TRANSPOSE:
-        place = j[None, :] * (2 * BLOCK) + half * BLOCK + i[:, None]
+        place = j[None, :] * (2 * padded) + half * padded + i[:, None]
     else:
-        place = (half * BLOCK + i[:, None]) * BLOCK + j[None, :]
+        place = (half * padded + i[:, None]) * padded + j[None, :]
+    inside = (i < padded)[:, None] & (j < padded)[None, :]
     for part in tl.static_range(PARTS):
         piece = leading(M, PRECISION)
-        tl.store(operand + (network * PARTS + part) * size + place, piece)
+        tl.store(operand + (network * PARTS + part) * 2 * padded * padded + place, piece, mask=inside)
         M -= piece.to(tl.float32)

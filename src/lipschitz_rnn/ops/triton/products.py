@@ -18,9 +18,13 @@ INTERPRETING = tl.constexpr(interpreting())
 
 @triton.jit
 def leading(x, PRECISION: tl.constexpr):
-    """What one pass multiplies: x itself for TF32, its leading half-precision part otherwise."""
+    """What one pass multiplies: x rounded to the operand's precision (the tensor cores themselves would truncate)."""
     if PRECISION == "tf32":
         part = x
+        if not INTERPRETING:
+            part = tl.inline_asm_elementwise(
+                "cvt.rna.tf32.f32 $0, $1;", "=r,f", [x], dtype=tl.float32, is_pure=True, pack=1
+            )
     elif PRECISION == "fp16":
         part = x.to(tl.float16)
     else:

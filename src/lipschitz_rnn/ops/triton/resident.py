@@ -1,7 +1,8 @@
 """One program per network and tile of the batch walks through all of time with both matrices on chip.
 
-The state is held as (N, batch), so that the matrices are the left operand of each product, which is what Hopper's tensor
-cores take from shared memory. Inputs are loaded a step ahead of their use; what a step stores goes out in one piece.
+The state is held as (N, batch), so that the matrices are the left operand of each product, which is what the tensor
+cores of Hopper take from shared memory. Inputs are loaded a step ahead of their use; what a step stores goes out in one
+piece.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def forward_kernel(
     drive, weights, h0, U, b, timespans, tape, last,
     T, B, N, step_size, drive_s, drive_t, drive_b, drive_n, spans_s, spans_t, spans_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
-    NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
+    NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr,
     FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
     KEEP: tl.constexpr, SAVE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
@@ -83,7 +84,7 @@ def forward_kernel(
         for i in tl.static_range(STAGES):
             both = product(M1, M2, M3, at, PRECISION, 2 * BLOCK_N, BLOCK_N, BLOCK_B)
             linear, z = unstack(both, BLOCK_N, BLOCK_B)
-            s = sigma(z + u, NONLINEARITY, FAST)
+            s = sigma(z + u, NONLINEARITY, PRECISION)
             slope = linear + s
             if i == 0:
                 total = slope * WEIGHTS[i]
@@ -156,7 +157,7 @@ def backward_kernel(
         eta = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
         for i in tl.static_range(STAGES - 1, -1, -1):
             s = value.to(tl.float32)
-            # The value of σ that comes next on the way back: of the stage before, or of the last stage of the step before.
+            # What comes next on the way back: σ of the stage before, or of the last stage of the step before.
             if i > 0:
                 value = tl.load(tape + (here * (STAGES + 1) + i) * B * N + cells, mask=mask, other=0.0)
             else:

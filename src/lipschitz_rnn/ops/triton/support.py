@@ -10,6 +10,7 @@ import torch
 
 from lipschitz_rnn.ops.problem import Problem
 
+MAX_UNITS = 4096
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -34,4 +35,6 @@ def obstacle(problem: Problem) -> str | None:
         return f"the tensors are on {device}, and it needs a CUDA device"
     if problem.timespans is not None and problem.timespans.requires_grad:
         return "it has no gradient with respect to the step sizes"
+    if problem.A.shape[-1] > MAX_UNITS:
+        return f"the hidden size is {problem.A.shape[-1]}, and its kernels go up to {MAX_UNITS}"
     return None
