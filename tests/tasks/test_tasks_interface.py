@@ -28,6 +28,24 @@ def test_unknown_names_and_options_say_what_is_allowed() -> None:
         tasks.load("digits").size("valid")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("permuted-mnist", {"scaling": "bytes"}),
+        ("ordered-cifar10", {"layout": "bgr"}),
+        ("noise-padded-cifar10", {"noise": "none"}),
+        ("timit", {"protocol": "kaldi"}),
+        ("spoken-digits", {"normalisation": "none"}),
+        ("ptb-char", {"length": 0}),
+        ("ptb-word", {"eval_batch": 0}),
+    ],
+)
+def test_wrong_options_are_found_before_any_file_is_wanted(name: str, options: dict[str, object]) -> None:
+    (option,) = options
+    with pytest.raises(ValueError, match=f"{option} is .*; it must be"):
+        tasks.load(name, offline=True, **options)
+
+
 @pytest.mark.parametrize("name", tasks.available())
 def test_info_needs_no_data(name: str) -> None:
     info = tasks.info(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -52,7 +52,9 @@ class TextTask(TokenPrediction):
 
     def __init__(
         self,
-        tokens: Mapping[Split, Sequence[str]],
+        root: str | None,
+        offline: bool,
+        read_tokens: Callable[[str], list[str]],
         length: int,
         train_batch: int,
         eval_batch: int,
@@ -61,6 +63,8 @@ class TextTask(TokenPrediction):
         options = {"length": length, "train_batch": train_batch, "eval_batch": eval_batch, "embedding": embedding}
         for name, value in options.items():
             check_count(name, value)
+        files = read_dataset(self.dataset, root, offline)
+        tokens = {split: read_tokens(files[name].decode("ascii")) for split, name in _FILES.items()}
         # The most frequent token is 0; ties in alphabetical order, so that the numbers never change.
         self.tokens = sorted((count := Counter(tokens["train"])), key=lambda token: (-count[token], token))
         numbers = {token: number for number, token in enumerate(self.tokens)}
@@ -93,11 +97,6 @@ class TextTask(TokenPrediction):
         start = window * self.sequence_length
         piece = self._data[split][start : start + self.sequence_length + 1]
         return Batch(piece[:-1], piece[1:])
-
-
-def _read_texts(dataset: Dataset, root: str | None, offline: bool) -> dict[Split, str]:
-    files = read_dataset(dataset, root, offline)
-    return {split: files[name].decode("ascii") for split, name in _FILES.items()}
 
 
 def _info(
@@ -134,9 +133,7 @@ class PtbCharacters(TextTask):
         eval_batch: int = 10,
         embedding: int = 200,
     ) -> None:
-        texts = _read_texts(self.dataset, root, offline)
-        tokens = {split: read_characters(text) for split, text in texts.items()}
-        super().__init__(tokens, length, train_batch, eval_batch, embedding)
+        super().__init__(root, offline, read_characters, length, train_batch, eval_batch, embedding)
 
 
 class PtbWords(TextTask):
@@ -154,6 +151,4 @@ class PtbWords(TextTask):
         eval_batch: int = 10,
         embedding: int = 200,
     ) -> None:
-        texts = _read_texts(self.dataset, root, offline)
-        tokens = {split: read_words(text) for split, text in texts.items()}
-        super().__init__(tokens, length, train_batch, eval_batch, embedding)
+        super().__init__(root, offline, read_words, length, train_batch, eval_batch, embedding)
