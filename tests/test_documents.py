@@ -16,8 +16,6 @@ FENCE = re.compile(r"^```(\w+)[ \t]*([^\n]*)\n(.*?)^```[ \t]*$", re.MULTILINE | 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)|<img[^>]*\ssrc=\"([^\"]+)\"")
 FOREIGN_PATH = re.compile(r"(?<![\w.~$])/(?:home|root|work|tmp|Users|mnt)/")
 
-names = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-
 
 def python_blocks(text: str) -> list[tuple[int, str, str]]:
     """(line of its first statement, what stands behind ``python`` on the fence, code) of each block."""
@@ -28,13 +26,14 @@ def python_blocks(text: str) -> list[tuple[int, str, str]]:
     ]
 
 
+def each(documents: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("document", documents, ids=lambda path: str(path.relative_to(ROOT)))
+
+
 @pytest.mark.slow
-@names
+@each([path for path in DOCUMENTS if python_blocks(path.read_text(encoding="utf-8"))])
 def test_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, in one namespace, in an empty folder. ``python no-run`` on the fence is the only way out."""
-    blocks = python_blocks(document.read_text(encoding="utf-8"))
-    if not blocks:
-        pytest.skip("no Python in it")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     if "matplotlib" in sys.modules:
@@ -42,14 +41,14 @@ def test_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     namespace: dict[str, object] = {"__name__": "__main__"}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for line, option, code in blocks:
+        for line, option, code in python_blocks(document.read_text(encoding="utf-8")):
             assert option in ("", "no-run"), f"{document.name}:{line - 1}: unknown option {option!r} of a block"
             if option != "no-run":
                 # The newlines in front make a traceback point to the line of the document.
                 exec(compile("\n" * (line - 1) + code, str(document), "exec"), namespace)
 
 
-@names
+@each(DOCUMENTS)
 def test_local_links_lead_somewhere(document: Path) -> None:
     text = FENCE.sub("", document.read_text(encoding="utf-8"))
     targets = [next(filter(None, match.groups())) for match in LINK.finditer(text)]
@@ -58,7 +57,7 @@ def test_local_links_lead_somewhere(document: Path) -> None:
     assert not missing
 
 
-@names
+@each(DOCUMENTS)
 def test_no_path_of_a_build_machine(document: Path) -> None:
     assert not FOREIGN_PATH.search(document.read_text(encoding="utf-8"))
 

@@ -19,7 +19,7 @@ LENGTHS = {
     "one": [7],
 }
 # (relative, absolute): exact up to the rounding of another batch size in the products.
-PRECISION = {torch.float64: (1e-12, 1e-12), torch.float32: (1e-5, 1e-6)}
+PRECISION = {torch.float64: (1e-12, 1e-12), torch.float32: (1e-5, 1e-5)}
 
 
 def tolerance(dtype: torch.dtype) -> dict[str, float]:
@@ -37,7 +37,7 @@ def test_packed_equals_each_alone(
     rnn = layer(generator, num_layers=2, bidirectional=bidirectional).to(dtype)
     alone = copy.deepcopy(rnn)
     samples = [sequence(generator, length, 3).to(dtype) for length in lengths]
-    times = [sequence(generator, length).abs().to(dtype) for length in lengths]
+    times = [0.2 * sequence(generator, length).abs().to(dtype) for length in lengths]
     h_0 = sequence(generator, 2 * rnn.num_directions, len(lengths), 5).to(dtype)
 
     packed = pack_sequence(samples, enforce_sorted=False)
