@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from lipschitz_rnn import units
 
-BuildUnit = Callable[..., nn.Module]
-
 
 def randomise(module: nn.Module, generator: torch.Generator, scale: float = 0.3) -> None:
     """Move every parameter off its start, so that zeros and ones of an initialisation hide nothing."""
@@ -21,12 +19,7 @@ def randomise(module: nn.Module, generator: torch.Generator, scale: float = 0.3)
 
 
 @pytest.fixture
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(5)
-
-
-@pytest.fixture
-def build_unit(generator: torch.Generator) -> BuildUnit:
+def build_unit(generator: torch.Generator) -> Callable[..., nn.Module]:
     """A unit in float64 with generic parameters; the global generator is left as it was."""
 
     def build(name: str, input_size: int = 2, hidden_size: int = 8, scale: float = 0.3, **options: Any) -> nn.Module:

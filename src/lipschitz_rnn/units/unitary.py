@@ -137,7 +137,7 @@ class KroneckerCell(UnitaryCell):
         hidden_size: int,
         *,
         factors: tuple[int, ...] | None = None,
-        unitary_penalty: float = 0.1,
+        unitary_penalty: float = 1.0,
         learn_initial_state: bool = False,
     ) -> None:
         super().__init__(input_size, hidden_size, learn_initial_state=learn_initial_state)
