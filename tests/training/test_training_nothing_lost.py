@@ -125,6 +125,7 @@ def test_the_folder_holds_what_it_should(tmp_path: Path) -> None:
         "metrics.jsonl",
         "result.json",
         "run.lock",
+        "task.json",
     ]
     saved = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
     assert saved == ["best.safetensors", "step-000000008.safetensors", "step-000000012.safetensors"]

@@ -47,15 +47,17 @@ class GraphedStep:
         if self._graph is None and self._ran < WARMUP_STEPS:
             self._ran += 1
             return self._on_side_stream(batch, keep, state)
-        if self._graph is None and not self._capture(batch, keep, state):
+        graph = self._graph or self._capture(batch, keep, state)
+        values = _tensors(batch, keep)
+        # Sequences padded to the longest of their batch come in many lengths; a graph knows one.
+        if graph is None or [value.shape for value in values] != [buffer.shape for buffer in self._buffers]:
             return self._updater.step(batch, keep, state, random_seeds)
-        for buffer, value in zip(self._buffers, _tensors(batch, keep), strict=True):
+        for buffer, value in zip(self._buffers, values, strict=True):
             buffer.copy_(value)
         for buffer, value in zip(state_leaves(self._state), state_leaves(state), strict=True):
             if buffer.data_ptr() != value.data_ptr():
                 buffer.copy_(value)
-        assert self._graph is not None
-        self._graph.replay()
+        graph.replay()
         return self._state
 
     def _on_side_stream(self, batch: Batch, keep: Tensor | None, state: State) -> State:
@@ -67,8 +69,8 @@ class GraphedStep:
         torch.cuda.current_stream().wait_stream(side)
         return state
 
-    def _capture(self, batch: Batch, keep: Tensor | None, state: State) -> bool:
-        """Record the update on buffers of its own; recording runs nothing."""
+    def _capture(self, batch: Batch, keep: Tensor | None, state: State) -> torch.cuda.CUDAGraph | None:
+        """Record the update on buffers of its own; recording runs nothing. None: it cannot be recorded."""
         fixed = Batch(
             batch.inputs.clone(), batch.targets.clone(), None if batch.lengths is None else batch.lengths.clone()
         )
@@ -86,9 +88,9 @@ class GraphedStep:
                 raise
             self._wanted, self._state = False, None
             self._note(f"no CUDA graph, training goes on without: {str(error).splitlines()[0]}")
-            return False
+            return None
         self._graph, self._buffers = graph, _tensors(fixed, fixed_keep)
-        return True
+        return graph
 
 
 def _obstacle(settings: Settings, updater: Updater, world: World) -> str:

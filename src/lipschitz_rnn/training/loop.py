@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -97,7 +98,8 @@ class Trainer:
             seeds = None
             if self.ensemble.random:
                 seeds = [derived_seed("forward", seed, self.done) for seed in self.settings.seeds]
-            self.carry = self._graph(self.step, self.carry if self.task.stateful else None, seeds)
+            state = self._graph(self.step, self.carry, seeds)
+            self.carry = state if self.task.stateful else None
             self.step += 1
             self.watcher.step(self.done)
             at_log = self.step % self.settings.log_steps == 0 or self.step == self.stream.steps
@@ -176,9 +178,9 @@ class Trainer:
     def _log(self) -> None:
         """Read the device once: mean loss and gradient norm since the last log, and who has stopped."""
         progress = self.updater.progress
-        names = ("loss_sum", "norm_sum", "alive", "stopped_step", "stopped_norm")
-        loss, norm, alive, stopped, norms = torch.stack([progress[name].double() for name in names]).tolist()
-        count = max(int(progress["summed"].item()), 1)
+        names = ("loss_sum", "norm_sum", "alive", "stopped_step", "stopped_norm", "summed")
+        read = torch.stack([progress[name].double().expand(self.ensemble.size) for name in names]).tolist()
+        loss, norm, alive, stopped, norms, (count, *_) = read
         for member, seed in enumerate(self.settings.seeds):
             if self._known_alive[member] and not alive[member]:
                 self._report_stop(seed, int(stopped[member]), norms[member])
@@ -220,7 +222,9 @@ class Trainer:
 
     def _probed(self, probe: Probe) -> dict[str, list[float | None]]:
         """The probe's numbers, name -> one per member."""
-        found = [probe(self.ensemble.member(i, self.updater.evaluated)) for i in range(self.ensemble.size)]
+        members = [self.ensemble.member(i, self.updater.evaluated) for i in range(self.ensemble.size)]
+        with ThreadPoolExecutor() as pool:  # eigenvalues are found without holding Python's lock
+            found = list(pool.map(probe, members))
         names = dict.fromkeys(name for values in found for name in values)
         return {name: [finite_or_none(values.get(name, math.nan)) for values in found] for name in names}
 

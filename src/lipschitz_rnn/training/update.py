@@ -28,10 +28,8 @@ class Updater:
         self._settings, self._task, self.ensemble, self._world = settings, task, ensemble, world
         self.device = ensemble.device
         self.parameters = list(ensemble.parameters.values())
-        # On the GPU the rate lives on the device, where a captured graph reads it anew at every replay.
-        self._rate = torch.zeros((), device=self.device)
-        self._mix = torch.zeros((), device=self.device, dtype=torch.float32)
-        self.optimiser = build_optimiser(settings, self.parameters, self._rate)
+        self._mix = torch.zeros((), device=self.device)
+        self.optimiser = build_optimiser(settings, self.parameters)
         self.average = None
         if settings.averaging is not None:
             self.average = {name: value.detach().clone() for name, value in ensemble.parameters.items()}
@@ -53,10 +51,10 @@ class Updater:
 
     def set_rate(self, rate: float, step: int) -> None:
         """Host side, before a step: learning rate and weight of the newest parameters in the average."""
-        if self.device.type == "cuda":
-            self._rate.fill_(rate)
-        else:
-            for group in self.optimiser.param_groups:
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
                 group["lr"] = rate
         if self._settings.averaging is not None:
             # At first a plain mean of all iterates, so that the initial weights leave no trace.
@@ -78,7 +76,7 @@ class Updater:
             scale = (self._settings.clip / (norms + 1e-6)).clamp(max=1.0)
         before = [parameter.detach().clone() for parameter in self.parameters]
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            usable = torch.where(_like(alive, gradient), gradient, 0.0)
+            usable = gradient.masked_fill(~_like(alive, gradient), 0.0)
             parameter.grad = usable * _like(scale.nan_to_num(), gradient) if self._settings.clip else usable
         self.optimiser.step()
         with torch.no_grad():
@@ -87,8 +85,8 @@ class Updater:
             if self.average is not None:
                 for mean, parameter in zip(self.average.values(), self.parameters, strict=True):
                     mean.lerp_(parameter, self._mix.to(mean.dtype))
-        progress["loss_sum"].add_(torch.where(alive, losses.detach().float(), 0.0))
-        progress["norm_sum"].add_(torch.where(alive, norms.float(), 0.0))
+        progress["loss_sum"].add_(losses.detach().float().masked_fill(~alive, 0.0))
+        progress["norm_sum"].add_(norms.float().masked_fill(~alive, 0.0))
         progress["steps"].add_(1)
         progress["summed"].add_(1)
         return state
@@ -145,10 +143,12 @@ class Updater:
         self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
 
 
-def build_optimiser(settings: Settings, parameters: list[Tensor], rate: Tensor) -> Optimizer:
+def build_optimiser(settings: Settings, parameters: list[Tensor]) -> Optimizer:
     """PyTorch's optimisers act element by element, so that on stacked tensors they act on each member alone."""
     on_gpu = parameters[0].is_cuda
-    lr: Any = rate if on_gpu else settings.learning_rate
+    # On the GPU the rate lives on the device, where a captured graph reads it anew at every replay.
+    rate = settings.learning_rate
+    lr: Any = torch.tensor(rate, device=parameters[0].device) if on_gpu else rate
     # The fused kernels read rate and step count on the device, but know no complex numbers.
     fused = on_gpu and not any(parameter.is_complex() for parameter in parameters)
     common: dict[str, Any] = {"lr": lr, "weight_decay": settings.weight_decay}
