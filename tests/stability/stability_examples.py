@@ -121,7 +121,7 @@ def worst_growth(
     """The largest growth that an optimised slope pattern (and step) gives: λ of e^{λt}, or ln ‖·‖ of the map per step.
 
     Without a metric it is the spectral abscissa or log radius; with one, the logarithmic norm or log norm in that
-    metric, which is what a certificate bounds. Coordinate ascent over the slopes, from random corners and points inside.
+    metric, which is what a certificate bounds. Coordinate ascent over the slopes, from corners and points inside.
     """
     n, stages = len(A), STAGES[setting.integrator]
     root = None if metric is None else np.linalg.cholesky(metric)
@@ -162,23 +162,28 @@ def worst_growth(
 
 def simulate(
     A: np.ndarray, W: np.ndarray, setting: Setting, rng: np.random.Generator, steps: int = 60
-) -> list[np.ndarray]:
-    """Differences of two tanh trajectories under one random input, after every step (continuous: tiny RK4 steps)."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Differences (steps + 1, N) of two tanh trajectories under one random input, and the steps' lengths (steps,).
+
+    Continuous time is followed by RK4 steps so short that their error does not matter.
+    """
     n = len(A)
     h, other = rng.normal(size=(2, n)) * rng.choice([0.01, 1.0, 5.0])
-    differences = [h - other]
+    tiny = 0.01 / (1.0 + np.linalg.norm(A, 2) + np.linalg.norm(W, 2))
+    differences, lengths = [h - other], []
     for _ in range(steps):
         u = 2 * rng.normal(size=n)
-        if setting.steps is None:
-            h, other = (_advance(A, W, x, u, "rk4", 0.01) for x in (h, other))
-        else:
-            step = float(rng.uniform(*setting.steps))
-            h, other = (_advance(A, W, x, u, setting.integrator, step) for x in (h, other))
+        step = tiny if setting.steps is None else float(rng.uniform(*setting.steps))
+        integrator = "rk4" if setting.steps is None else setting.integrator
+        h, other = (advance(A, W, x, u, integrator, step) for x in (h, other))
         differences.append(h - other)
-    return differences
+        lengths.append(step)
+    return np.array(differences), np.array(lengths)
 
 
-def _advance(A: np.ndarray, W: np.ndarray, h: np.ndarray, u: np.ndarray, integrator: str, step: float) -> np.ndarray:
+def advance(A: np.ndarray, W: np.ndarray, h: np.ndarray, u: np.ndarray, integrator: str, step: float) -> np.ndarray:
+    """One step of the tanh network from h with the drive u = U x + b."""
+
     def f(x: np.ndarray) -> np.ndarray:
         return A @ x + np.tanh(W @ x + u)
 

@@ -34,7 +34,7 @@ def feasible_multiplier(system: System[Matrix], P: Matrix) -> Matrix | None:
 
 
 def best_multiplier(
-    system: System[Matrix], P: Matrix, start: Matrix | None = None, accuracy: float = 1e-6
+    system: System[Matrix], P: Matrix, start: Matrix | None = None, accuracy: float = 1e-8
 ) -> Matrix | None:
     """argmin over Λ of the level for the metric P, by a barrier method from ``start``; None if no start is feasible."""
     if start is None or not np.isfinite(best_level(system, P, start)):

@@ -46,7 +46,7 @@ class Loop:
         """Points of the contour of a rate; ``angles`` are frequencies, or angles on the circle."""
         if self.step is None:
             return -rate + 1j * angles
-        return np.exp(-rate * self.step) * np.exp(1j * angles)
+        return np.exp(min(-rate * self.step, 200.0) + 1j * angles)
 
     def response(self, points: Matrix) -> Matrix:
         """H at complex points: (K, m, m)."""
@@ -60,7 +60,7 @@ class Loop:
         G, C, E = self.G / scale, scale[:, None] * self.C, scale[:, None] * self.E / scale
         if self.step is None:
             return self.F + rate * np.eye(n), G, C, E
-        factor = np.exp(-rate * self.step)
+        factor = np.exp(min(-rate * self.step, 200.0))
         F, G = self.F / factor, G / factor
         # The bilinear map z = (1 + s)/(1 − s) takes the unit circle to the imaginary axis.
         inverse = np.linalg.inv(F + np.eye(n))

@@ -22,6 +22,10 @@ from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
 SUPPORTED_INTEGRATORS = ("euler", "heun", "midpoint")
 
 
+def _logit(share: float) -> float:
+    return math.log(share / (1.0 - share))
+
+
 class ContractingPair(nn.Module):
     """Builds (A, W) from free parameters so that the map that runs contracts.
 
@@ -111,14 +115,13 @@ class ContractingPair(nn.Module):
         with torch.no_grad():
             self.rotation.normal_(0.0, deviation)
             self.feedback.normal_(0.0, 0.3 * deviation)
-            self.leak.fill_(math.log(0.02))
-            # ω starts at 0.5 per unit of time, or in the middle of its interval (0, 2/ε) when the step is very long.
-            start = min(0.5, 1.0 / self.step_size)
-            self.restoring.fill_(math.log(start / (2.0 / self.step_size - start)))
+            # The leak starts at 0.02 and ω at 0.5 per unit of time, or lower if the step is very long.
+            self.leak.fill_(_logit(min(0.01 * self.step_size, 0.5)))
+            self.restoring.fill_(_logit(min(0.25 * self.step_size, 0.5)))
             self.scale.zero_()
             if self.integrator == "midpoint":
                 share = min(0.5, self.dissipation * self.step_size / self._spare(self._target()))
-                self.spending.fill_(math.log(share / (1.0 - share)))
+                self.spending.fill_(_logit(share))
 
     def forward(self) -> tuple[Tensor, Tensor]:
         """The pair (A, W), each (N, N), in the dtype of the parameters."""
@@ -155,9 +158,12 @@ class ContractingPair(nn.Module):
         return torch.exp(bound * torch.tanh(self.scale.double() / bound))
 
     def _target(self) -> float:
-        """The map's factor, less what rounding A and W to the parameters' dtype can add to the norm of the map."""
+        """The map's factor, less what rounding A and W to the parameters' dtype can add to the norm of the map.
+
+        In float64 that is next to nothing; 1e-9 leaves room for the rounding of a check.
+        """
         rounding = 16.0 * math.sqrt(self.hidden_size) * torch.finfo(self.rotation.dtype).eps
-        return math.exp(-self.rate * self.step_size) - rounding
+        return math.exp(-self.rate * self.step_size) - max(rounding, 1e-9)
 
     @staticmethod
     def _spare(target: float) -> float:
@@ -167,8 +173,11 @@ class ContractingPair(nn.Module):
     def _ingredients(self) -> tuple[Tensor | float, Tensor, Tensor, Tensor]:
         """(factor c of the Euler map, S, B, ω), in float64: only the result is rounded to the parameters' dtype."""
         rotation, feedback = self.rotation.double(), self.feedback.double()
-        restoring = (2.0 / self.step_size) * torch.sigmoid(self.restoring.double()).clamp(1e-6, 1 - 1e-6)
-        generator = rotation - rotation.T + feedback.T @ feedback + torch.diag(self.leak.double().exp())
+        fastest = 2.0 / self.step_size
+        # ω keeps away from the ends of (0, 2/ε), where the multiplier degenerates and rounding would be amplified.
+        restoring = fastest * (0.001 + 0.949 * torch.sigmoid(self.restoring.double()))
+        leak = fastest * torch.sigmoid(self.leak.double())
+        generator = rotation - rotation.T + feedback.T @ feedback + torch.diag(leak)
         target = self._target()
         if self.integrator == "euler":
             return target, generator, feedback, restoring

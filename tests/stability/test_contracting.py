@@ -1,0 +1,143 @@
+"""The parametrization that cannot leave the contracting set."""
+
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+from stability_examples import Setting, worst_growth
+
+from lipschitz_rnn.stability import certify
+from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
+
+# 1,000 for the full run: LIPSCHITZ_RNN_DRAWS=1000 pytest tests/stability/test_contracting.py
+DRAWS = int(os.environ.get("LIPSCHITZ_RNN_DRAWS", "120"))
+
+
+def draw(
+    index: int, generator: torch.Generator, integrator: str, dtype: torch.dtype, largest: int = 10
+) -> ContractingPair:
+    """A pair with parameters anywhere between tame and absurd."""
+    size = int(torch.randint(1, largest + 1, (1,), generator=generator))
+    pair = ContractingPair(
+        size,
+        step_size=(0.05, 0.2, 0.8)[index % 3],
+        integrator=integrator,
+        rate=(0.01, 0.1)[index % 2],
+        alpha=(1.0, 0.5, -2.0)[index % 3],
+        nonlinearity=("tanh", "sigmoid", "relu", "identity")[index % 4],
+        dtype=dtype,
+    )
+    spread = 10.0 ** (3 * torch.rand(1, generator=generator).item() - 1.5)
+    with torch.no_grad():
+        for parameter in pair.parameters():
+            parameter.add_(spread * torch.randn(parameter.shape, generator=generator, dtype=dtype))
+    return pair
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("integrator", ["euler", "midpoint", "heun"])
+def test_random_parameters_are_certified_at_the_rate(integrator: str, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for index in range(DRAWS // 6):
+        pair = draw(index, generator, integrator, dtype)
+        certificate = certify(pair, rate=pair.rate * (1 - 1e-9))
+        assert certificate.holds, f"draw {index}: {certificate.sentence()}"
+
+
+def test_norm_of_the_map_in_its_own_metric_is_below_the_factor() -> None:
+    """The same without certify: optimised slopes, and hand-written Jacobians."""
+    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(1)
+    for index, integrator in enumerate(["euler", "midpoint", "heun"] * 4):
+        pair = draw(4 * index + 2 * (index % 2), generator, integrator, torch.float64, largest=5)
+        A, W = (matrix.detach().numpy() for matrix in pair())
+        _, high = pair.slopes
+        setting = Setting(pair.integrator, (pair.step_size, pair.step_size))
+        growth = worst_growth(pair.alpha * A, high * W, setting, rng, metric=np.diag(pair.metric()[0].numpy()))
+        assert growth <= -pair.rate * pair.step_size + 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("integrator", ["euler", "midpoint"])
+def test_hostile_training_cannot_leave_the_set(integrator: str) -> None:
+    """500 steps that reward growth of the state, of A and of W."""
+    torch.manual_seed(0)
+    pair = ContractingPair(12, step_size=0.2, integrator=integrator, rate=0.05)
+    optimizer = torch.optim.Adam(pair.parameters(), lr=0.05)
+    start = torch.randn(12, generator=torch.Generator().manual_seed(0))
+    for step in range(500):
+        A, W = pair()
+        h = start
+        for _ in range(10):
+            h = h + 0.2 * (A @ h + torch.tanh(W @ h))
+        loss = -(h.square().sum() + A.square().sum() + W.square().sum() + torch.trace(A + W))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 100 == 99:
+            certificate = certify(pair, rate=0.05 * (1 - 1e-9))
+            assert certificate.holds, certificate.sentence()
+
+
+def test_gradients_exist_and_reach_all_parameters() -> None:
+    for integrator in ("euler", "midpoint", "heun"):
+        pair = ContractingPair(5, step_size=0.1, integrator=integrator, rate=0.05, dtype=torch.float64)
+        A, W = pair()
+        (A.square().sum() + (W**3).sum()).backward()
+        for name, parameter in pair.named_parameters():
+            assert parameter.grad is not None, name
+            assert torch.isfinite(parameter.grad).all(), name
+            assert parameter.grad.abs().max() > 0, name
+
+
+def test_gradients_are_right() -> None:
+    pair = ContractingPair(3, step_size=0.3, integrator="midpoint", rate=0.05, dtype=torch.float64)
+    names = [name for name, _ in pair.named_parameters()]
+    generator = torch.Generator().manual_seed(4)
+    # Away from the start, where all entries of a vector are equal and their maximum has no derivative.
+    values = [
+        (parameter + 0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+        .detach()
+        .requires_grad_()
+        for parameter in pair.parameters()
+    ]
+
+    def build(*parameters: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.func.functional_call(pair, dict(zip(names, parameters, strict=True)), ())
+
+    assert torch.autograd.gradcheck(build, values)
+
+
+def test_shorter_steps_contract_too() -> None:
+    generator = torch.Generator().manual_seed(3)
+    for integrator in ("euler", "midpoint", "heun"):
+        pair = ContractingPair(6, step_size=0.2, integrator=integrator, rate=0.1, dtype=torch.float64)
+        with torch.no_grad():
+            for parameter in pair.parameters():
+                parameter.add_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+        linear_rate = (1 - math.exp(-0.1 * 0.2)) / 0.2
+        certificate = certify(pair, step_size=(0.0, 0.2), rate=linear_rate * (1 - 1e-6))
+        assert certificate.holds, certificate.sentence()
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"step_size": 0.0}, "step_size"),
+        ({"rate": 0.0}, "rate"),
+        ({"alpha": 0.0}, "alpha"),
+        ({"integrator": "rk4"}, "rk4"),
+        ({"metric_spread": 0.5}, "metric_spread"),
+        ({"dissipation": 0.0}, "dissipation"),
+        ({"integrator": "heun", "rate": 9.0}, "rate"),
+        ({"dtype": torch.float16}, "dtype"),
+        ({"nonlinearity": "swish"}, "swish"),
+    ],
+)
+def test_wrong_arguments_are_named(keywords: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ContractingPair(3, **{"step_size": 0.1, **keywords})
+    with pytest.raises(ValueError, match="hidden_size"):
+        ContractingPair(0, step_size=0.1)
