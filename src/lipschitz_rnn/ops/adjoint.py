@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.problem import Problem, compute_dtype
+from lipschitz_rnn.ops.problem import Problem, matmul
 
 
 def stage_states(
@@ -38,7 +38,7 @@ def stage_states(
         increment = _weighted_sum(row, slopes)
         states.append(previous if increment is None else (previous + steps * increment).to(previous.dtype))
         needed = all_slopes or any(len(later) > i and later[i] != 0.0 for later in tableau.stages)
-        slopes.append(scheme.alpha * _times(states[i], problem.A) + activations[:, i] if needed else previous)
+        slopes.append(scheme.alpha * matmul(states[i], problem.A.mT) + activations[:, i] if needed else previous)
     return states, slopes
 
 
@@ -58,12 +58,6 @@ def product_over_time(left: Tensor, right: Tensor) -> Tensor:
     """Σ over steps and samples of left rightᵀ: (C, S, B, M), (C, S, B, N) → (S, M, N)."""
     long_left, long_right = (x.transpose(0, 1).flatten(1, 2) for x in (left, right))
     return torch.bmm(long_left.mT, long_right)
-
-
-def _times(states: Tensor, matrix: Tensor) -> Tensor:
-    """Every state times a matrix, in float32 where half precision is only for storing."""
-    dtype = compute_dtype(states.dtype, states.device)
-    return states.to(dtype) @ matrix.mT.to(dtype)
 
 
 def _weighted_sum(coefficients: tuple[float, ...], slopes: list[Tensor]) -> Tensor | None:

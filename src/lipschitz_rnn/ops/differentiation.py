@@ -14,7 +14,7 @@ from lipschitz_rnn.ops.registration import TENSORS, plain_eager, run_scan, run_s
 
 
 class Scan(torch.autograd.Function):
-    """``lipschitz_rnn::scan`` with its backward. Takes the operator's arguments; returns states, last state and tape."""
+    """``lipschitz_rnn::scan`` with its backward: takes the operator's arguments, returns states, last state, tape."""
 
     generate_vmap_rule = True  # the operators inside have rules of their own
 
@@ -47,6 +47,18 @@ class Scan(torch.autograd.Function):
             found = ScanBackward.apply(*args)
         gradients = [gradient if need else None for gradient, need in zip(found, needs, strict=True)]
         return (*gradients, *([None] * (len(ctx.needs_input_grad) - TENSORS)))
+
+
+class EagerScan(torch.autograd.Function):
+    """``Scan`` for plain eager code, without the preparation for function transforms that costs time at every call."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+        output = Scan.forward(*args)
+        Scan.setup_context(ctx, args, output)
+        return output
+
+    backward = Scan.backward
 
 
 class ScanBackward(torch.autograd.Function):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,8 +11,9 @@ from torch.autograd import forward_ad
 
 from lipschitz_rnn.ops import portable, reference
 from lipschitz_rnn.ops.checks import FLOATING
-from lipschitz_rnn.ops.differentiation import Scan
+from lipschitz_rnn.ops.differentiation import EagerScan, Scan
 from lipschitz_rnn.ops.problem import Problem, compute_dtype
+from lipschitz_rnn.ops.registration import plain_eager
 from lipschitz_rnn.ops.triton import support as triton_support
 
 BACKENDS = ("auto", "reference", "cpu", "triton")
@@ -76,9 +78,14 @@ def run(problem: Problem, backend: str, keep_states: bool) -> tuple[Tensor | Non
         differentiate,
         name,
     )
-    operator = Scan.apply if differentiate else Scan.forward  # the tracer cannot take a function without a gradient
-    states, last, _ = operator(*problem.tensors, *options)
+    states, last, _ = _operator(differentiate)(*problem.tensors, *options)
     return (states if keep_states else None), last
+
+
+def _operator(differentiate: bool) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    if not differentiate:
+        return Scan.forward  # a tracer cannot take a function without a gradient
+    return EagerScan.apply if plain_eager() else Scan.apply
 
 
 def _tracked(tensor: Tensor) -> bool:

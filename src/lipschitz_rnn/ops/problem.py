@@ -77,13 +77,19 @@ class Problem:
         """u = U x + b as one product for the whole sequence, (S, T, B, N)."""
         if self.input_weight is None:
             return self.drive
-        u = torch.matmul(self.drive, self.input_weight.mT.unsqueeze(1))
+        u = matmul(self.drive, self.input_weight.mT.unsqueeze(1))
         return u if self.bias is None else u + self.bias[:, None, None, :]
 
 
 def compute_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """Half precision pays on GPUs. A CPU multiplies it slowly, or not at all, so there it is stored, not computed in."""
+    """Half precision pays on GPUs. A CPU multiplies it slowly, or not at all: there it is for storing only."""
     return torch.float32 if device.type == "cpu" and dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def matmul(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right in the dtype in which the device computes."""
+    dtype = compute_dtype(left.dtype, left.device)
+    return torch.matmul(left.to(dtype), right.to(dtype)).to(left.dtype)
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.adjoint import stage_states
-from lipschitz_rnn.ops.problem import Problem, state_dtype
-from lipschitz_rnn.ops.triton.gradients import gradient_sums
+from lipschitz_rnn.ops.problem import Problem, matmul, state_dtype
+from lipschitz_rnn.ops.triton.gradients import add_shares, gradient_sums
 from lipschitz_rnn.ops.triton.launch import has_fused_input, walk_backward, walk_forward
 
 
@@ -40,29 +40,21 @@ def _parameter_gradients(
     """∂A = α Σ κ Hᵀ, ∂W = Σ d Hᵀ, ∂U = Σ d xᵀ and ∂b = Σ d over all stages, steps and samples."""
     if not (needs[1] or needs[2] or needs[4] or needs[5]):
         return [None] * 4
-    N, alpha, h0, U = problem.A.shape[-1], problem.scheme.alpha, problem.h0.contiguous(), problem.input_weight
+    h0, U = problem.h0.contiguous(), problem.input_weight
     feature = problem.drive[..., 0] if has_fused_input(problem) else None
-    matrices, inputs = gradient_sums(kappa_d[:, :, 0], tape[:, :, 0], h0, feature, precision, shifted=True)
+    shares = [gradient_sums(kappa_d[:, :, 0], tape[:, :, 0], h0, feature, precision, shifted=True)]
     for i, H in enumerate(_later_stages(problem, tape), start=1):
-        more, more_inputs = gradient_sums(kappa_d[:, :, i], H, h0, feature, precision, shifted=False)
-        matrices, inputs = matrices + more, inputs + more_inputs
-    if U is None:
-        grad_U = grad_b = None
-    elif feature is not None:
-        grad_U, grad_b = inputs[0].unsqueeze(-1), inputs[1]
-    else:
+        shares.append(gradient_sums(kappa_d[:, :, i], H, h0, feature, precision, shifted=False))
+    everything = shares[0] if len(shares) == 1 else torch.cat(shares, dim=1)
+    found = list(add_shares(everything, problem.scheme.alpha, problem.A.dtype, with_input=feature is not None))
+    if feature is not None and found[2] is not None:
+        found[2] = found[2].unsqueeze(-1)
+    elif U is not None:
         d = _total_d(kappa_d)
-        grad_U = torch.matmul(d.flatten(1, 2).mT, problem.drive.flatten(1, 2))
-        grad_b = d.sum((1, 2), dtype=state_dtype(d.dtype))
-    found = (matrices[:, :N] if alpha == 1.0 else matrices[:, :N] * alpha, matrices[:, N:], grad_U, grad_b)
+        found[2] = matmul(d.flatten(1, 2).mT, problem.drive.flatten(1, 2))
+        found[3] = d.sum((1, 2), dtype=state_dtype(d.dtype)).to(d.dtype)
     wanted = (needs[1], needs[2], needs[4], needs[5])
-    # Copies, because the results of an operator may not share memory.
-    return [
-        gradient.to(problem.A.dtype, copy=True, memory_format=torch.contiguous_format)
-        if gradient is not None and need
-        else None
-        for gradient, need in zip(found, wanted, strict=True)
-    ]
+    return [gradient if need else None for gradient, need in zip(found, wanted, strict=True)]
 
 
 def _later_stages(problem: Problem, tape: Tensor) -> list[Tensor]:
@@ -79,7 +71,7 @@ def _later_stages(problem: Problem, tape: Tensor) -> list[Tensor]:
 
 def _drive_gradient(problem: Problem, kappa_d: Tensor) -> Tensor:
     d = _total_d(kappa_d)
-    return d if problem.input_weight is None else torch.matmul(d, problem.input_weight.unsqueeze(1))
+    return d if problem.input_weight is None else matmul(d, problem.input_weight.unsqueeze(1))
 
 
 def _total_d(kappa_d: Tensor) -> Tensor:

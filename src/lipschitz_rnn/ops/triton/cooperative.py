@@ -36,14 +36,14 @@ def shared_product(
         v = tl.load(
             vector + k[:, None] + column_cells, mask=(k < K)[:, None] & vector_mask, other=0.0, cache_modifier=".cg"
         )
-        return total + product(M1, M2, M3, v.to(tl.float32), PRECISION, ROWS, BLOCK_K, BLOCK_B)
+        return total + product(M1, M2, M3, v.to(tl.float32), PRECISION, ROWS, BLOCK_K, BLOCK_B, False)
     for start in range(0, K, BLOCK_K):
         kk = start + k
         v = tl.load(
             vector + kk[:, None] + column_cells, mask=(kk < K)[:, None] & vector_mask, other=0.0, cache_modifier=".cg"
         )
         P1, P2, P3 = load_parts(weights, row_cells + kk[None, :], SIZE, PRECISION)
-        total += product(P1, P2, P3, v.to(tl.float32), PRECISION, ROWS, BLOCK_K, BLOCK_B)
+        total += product(P1, P2, P3, v.to(tl.float32), PRECISION, ROWS, BLOCK_K, BLOCK_B, False)
     return total
 
 

@@ -18,14 +18,16 @@ PROGRAMS = 264  # two for each multiprocessor of a large GPU
 
 def gradient_sums(
     kappa_d: Tensor, previous: Tensor, h0: Tensor, x: Tensor | None, precision: str, *, shifted: bool
-) -> tuple[Tensor, Tensor]:
-    """Sums over steps and samples, in float32: [κ; d] Hᵀ, (S, 2N, N), and d x and d, (2, S, N).
+) -> Tensor:
+    """Sums over steps and samples, in float32, for each of several shares of them: (S, shares, 2N, N + 2).
+
+    Columns 0 to N hold [κ; d] Hᵀ; column N, with x, [κ; d] x, and column N + 1 the plain sum [κ; d].
 
     Args:
         kappa_d: (S, T, B, 2N), last axis contiguous.
         previous: (S, T, B, N), the states H; with ``shifted`` the state *after* each step, so that step t reads step
             t − 1, and step 0 reads h0, (S, B, N).
-        x: (S, T, B), inputs of one feature; without it the second result is empty.
+        x: (S, T, B), inputs of one feature; without it the last two columns are left empty.
     """
     S, T, B, double = kappa_d.shape
     N, L = double // 2, T * B
@@ -37,20 +39,19 @@ def gradient_sums(
     splits = max(1, min(triton.cdiv(L, 4 * block_k), PROGRAMS // (S * 2 * tiles * tiles)))
     rows = triton.cdiv(triton.cdiv(L, splits), block_k) * block_k
     splits = triton.cdiv(L, rows)
-    shares = torch.empty((S, splits, double, N), dtype=torch.float32, device=kappa_d.device)
-    input_shares = torch.empty((2, S, splits if x is not None else 0, N), dtype=torch.float32, device=kappa_d.device)
+    shares = torch.empty((S, splits, double, N + 2), dtype=torch.float32, device=kappa_d.device)
     _gradient_kernel[(splits, 2 * tiles * tiles, S)](
-        kappa_d, previous, h0, kappa_d if x is None else x, shares, input_shares, L, B, N, rows, tiles,
+        kappa_d, previous, h0, kappa_d if x is None else x, shares, L, B, N, rows, tiles,
         *kappa_d.stride()[:3], *previous.stride()[:3], *h0.stride()[:2], *((0, 0, 0) if x is None else x.stride()),
         SHIFTED=shifted, HAS_INPUT=x is not None, PRECISION=precision, BLOCK=block, BLOCK_K=block_k,
         num_warps=8 if block >= 128 else 4, num_stages=2 if single else 3,
     )  # fmt: skip
-    return shares.sum(1), input_shares.sum(2)
+    return shares
 
 
 @triton.jit(do_not_specialize=["L", "rows"])
 def _gradient_kernel(
-    kappa_d, previous, h0, x, shares, input_shares, L, B, N, rows, tiles,
+    kappa_d, previous, h0, x, shares, L, B, N, rows, tiles,
     kd_s, kd_t, kd_b, prev_s, prev_t, prev_b, h0_s, h0_b, x_s, x_t, x_b,
     SHIFTED: tl.constexpr, HAS_INPUT: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -67,9 +68,8 @@ def _gradient_kernel(
     h0 += network * h0_s
     x += network * x_s
     total = tl.zeros((BLOCK, BLOCK), tl.float32)
-    weight = tl.zeros((BLOCK,), tl.float32)
-    bias = tl.zeros((BLOCK,), tl.float32)
-    takes_input = (half == 1) & (tile % tiles == 0)
+    inputs = tl.zeros((BLOCK, 16), tl.float32)
+    extra = tl.arange(0, 16)[None, :]
     for start in range(0, rows, BLOCK_K):
         r = split * rows + start + tl.arange(0, BLOCK_K)
         valid = r < L
@@ -88,18 +88,15 @@ def _gradient_kernel(
             right = tl.load(previous + place, mask=valid[:, None] & n_mask[None, :], other=0.0)
         total = _accumulate(left, right, total, PRECISION)
         if HAS_INPUT:
-            if takes_input:
-                d = left.to(tl.float32)
-                feature = tl.load(x + t * x_t + b * x_b, mask=valid, other=0.0).to(tl.float32)
-                weight += tl.sum(d * feature[:, None], 0)
-                bias += tl.sum(d, 0)
-    out = shares + ((network * splits + split) * 2 + half) * (N * N)
-    tl.store(out + m[:, None] * N + n[None, :], total, mask=m_mask[:, None] & n_mask[None, :])
+            # x and 1 as two more columns of H: the tensor cores add faster than a reduction does.
+            feature = tl.load(x + t * x_t + b * x_b, mask=valid, other=0.0).to(tl.float32)
+            columns = tl.where(extra == 0, feature[:, None], tl.where(extra == 1, 1.0, 0.0))
+            inputs = _accumulate(left, columns.to(left.dtype), inputs, PRECISION)
+    out = shares + ((network * splits + split) * 2 + half) * (N * (N + 2)) + m[:, None] * (N + 2)
+    tl.store(out + n[None, :], total, mask=m_mask[:, None] & n_mask[None, :])
     if HAS_INPUT:
-        if takes_input:
-            place = (network * splits + split) * N + m
-            tl.store(input_shares + place, weight, mask=m_mask)
-            tl.store(input_shares + tl.num_programs(2) * splits * N + place, bias, mask=m_mask)
+        once = tl.where(tile % tiles == 0, 2, 0)  # one tile of each row writes them
+        tl.store(out + N + extra, inputs, mask=m_mask[:, None] & (extra < once))
 
 
 @triton.jit
@@ -122,3 +119,35 @@ def _accumulate(left, right, total, PRECISION: tl.constexpr):
     else:
         total = tl.dot(tl.trans(l1), r1, total)
     return total
+
+
+def add_shares(shares: Tensor, alpha: float, dtype: torch.dtype, *, with_input: bool) -> tuple[Tensor | None, ...]:
+    """∂A, ∂W, (S, N, N), and with the input ∂U and ∂b, (S, N), from the shares of ``gradient_sums``, in one pass."""
+    S, count, double, width = shares.shape
+    N = double // 2
+    grad_A, grad_W = (torch.empty((S, N, N), dtype=dtype, device=shares.device) for _ in range(2))
+    grad_U, grad_b = (torch.empty((S, N if with_input else 0), dtype=dtype, device=shares.device) for _ in range(2))
+    block = triton.next_power_of_2(width)
+    _add_kernel[(double, S)](
+        shares, grad_A, grad_W, grad_U, grad_b, count, N, alpha, WITH_INPUT=with_input, BLOCK=block, num_warps=1
+    )
+    return grad_A, grad_W, grad_U if with_input else None, grad_b if with_input else None
+
+
+@triton.jit(do_not_specialize=["count"])
+def _add_kernel(shares, grad_A, grad_W, grad_U, grad_b, count, N, alpha, WITH_INPUT: tl.constexpr, BLOCK: tl.constexpr):
+    row, network = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    n = tl.arange(0, BLOCK)
+    wanted = n < (N + 2 if WITH_INPUT else N)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for share in range(count):
+        line = ((network * count + share) * 2 * N + row) * (N + 2)
+        total += tl.load(shares + line + n, mask=wanted, other=0.0)
+    if row < N:
+        tl.store(grad_A + (network * N + row) * N + n, total * alpha, mask=n < N)
+    else:
+        unit = row - N
+        tl.store(grad_W + (network * N + unit) * N + n, total, mask=n < N)
+        if WITH_INPUT:
+            tl.store(grad_U + network * N + unit + (n - N), total, mask=n == N)
+            tl.store(grad_b + network * N + unit + (n - N - 1), total, mask=n == N + 1)

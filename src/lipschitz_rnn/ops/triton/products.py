@@ -1,7 +1,7 @@
 """Matrix products inside a kernel at a chosen accuracy.
 
-``PRECISION`` is ``bf16`` or ``fp16`` (one pass in half precision), ``tf32``, or ``bf16x6``: a bfloat16 keeps 8 bits of a
-float32's 24, so written as a sum of three of them a matrix is exact, and the six products whose share is above 2⁻²⁴
+``PRECISION`` is ``bf16`` or ``fp16`` (one pass in half precision), ``tf32``, or ``bf16x6``: a bfloat16 keeps 8 bits of
+a float32's 24, so written as a sum of three of them a matrix is exact, and the six products whose share is above 2⁻²⁴
 give a float32-accurate result on the tensor cores.
 """
 
@@ -52,8 +52,14 @@ def load_parts(operand, offsets, SIZE: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def product(M1, M2, M3, h, PRECISION: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, COLUMNS: tl.constexpr):
-    """M h in float32: M is (OUT, IN), given by its parts, h (IN, COLUMNS)."""
+def product(
+    M1, M2, M3, h, PRECISION: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, COLUMNS: tl.constexpr,
+    PAIRED: tl.constexpr = True,
+):  # fmt: skip
+    """M h in float32: M is (OUT, IN), given by its parts, h (IN, COLUMNS).
+
+    PAIRED multiplies two parts of h at once, which Triton 3.6 cannot compile where h comes straight from memory.
+    """
     h1 = leading(h, PRECISION)
     if PRECISION == "tf32":
         result = tl.dot(M1, h1, input_precision="tf32")
@@ -61,11 +67,16 @@ def product(M1, M2, M3, h, PRECISION: tl.constexpr, OUT: tl.constexpr, IN: tl.co
         rest = h - h1.to(tl.float32)
         h2 = leading(rest, PRECISION)
         h3 = leading(rest - h2.to(tl.float32), PRECISION)
-        # Columns of h1 and h2 interleaved: one product serves both, and a pair of results stays in one thread.
-        pair = tl.reshape(tl.join(h1, h2), (IN, 2 * COLUMNS))
-        both = tl.dot(M1, pair, tl.dot(M2, pair))
-        first, second = tl.split(tl.reshape(both, (OUT, COLUMNS, 2)))
-        result = first + (second + tl.dot(M1, h3, tl.dot(M3, h1)))
+        result = tl.dot(M1, h3, tl.dot(M3, h1))  # small terms first
+        if PAIRED:
+            # Columns of h1 and h2 interleaved: one product serves both, and a pair of results stays in one thread.
+            pair = tl.reshape(tl.join(h1, h2), (IN, 2 * COLUMNS))
+            both = tl.dot(M1, pair, tl.dot(M2, pair))
+            first, second = tl.split(tl.reshape(both, (OUT, COLUMNS, 2)))
+            result = first + (second + result)
+        else:
+            result = tl.dot(M1, h2, tl.dot(M2, h1, tl.dot(M2, h2, result)))
+            result = tl.dot(M1, h1, result)
     else:
         result = tl.dot(M1, h1)
     return result
