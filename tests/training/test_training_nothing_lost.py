@@ -267,6 +267,7 @@ def test_a_read_only_folder_gives_a_clear_message(tmp_path: Path) -> None:
     code = (
         f"import sys, os; sys.path.insert(0, {str(HERE)!r})\n"
         "from tiny_tasks import *; from lipschitz_rnn.training import fit, RunError\n"
+        "fit(tiny_settings(epochs=1), SignTask())\n"  # late imports, while this user may still read them
         "if os.getuid() == 0: os.setuid(65534)\n"  # root writes everywhere
         f"try: fit(tiny_settings(), SignTask(), {str(tmp_path / 'closed' / 'run')!r})\n"
         "except RunError as error: print(error); sys.exit(1)\n"
