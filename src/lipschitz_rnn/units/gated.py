@@ -87,8 +87,7 @@ class GatedLipschitzCell(GatedCell):
         init_scale: float = 0.1,
     ) -> None:
         super().__init__(input_size, hidden_size, step_size, alpha)
-        betas = beta if isinstance(beta, tuple) else (beta, beta)
-        gammas = gamma if isinstance(gamma, tuple) else (gamma, gamma)
+        betas, gammas = ((value, value) if isinstance(value, int | float) else value for value in (beta, gamma))
         self.shapes = [SymmetricSkew(*pair) for pair in zip(betas, gammas, strict=True)]
         self.free = nn.Parameter(torch.randn(2, hidden_size, hidden_size) * (init_scale / hidden_size))
 

@@ -44,7 +44,7 @@ class IncrementalCell(Cell):
             spread = math.sqrt(init_scale / math.sqrt(hidden_size * rank))  # so that left @ rightᵀ has the same spread
             self.left = nn.Parameter(torch.randn(hidden_size, rank) * spread)
             self.right = nn.Parameter(torch.randn(hidden_size, rank) * spread)
-        self.alpha = nn.Parameter(torch.ones(()))
+        self.alpha = nn.Parameter(torch.ones(1))
         self.step_sizes = nn.Parameter(torch.full((inner_steps,), step_size))
 
     def hidden_matrix(self) -> Tensor:

@@ -42,7 +42,8 @@ class DtrivCell(ExpRNNCell):
     Lezcano-Casado, "Trivializations for gradient-based optimization on manifolds", NeurIPS 2019 (dynamic
     trivialisation; 100 updates in its code). The move leaves W as it is and is made at the start of a training forward
     pass. B is brought back to the group by a QR factorisation, so that rounding does not add up. The move depends on
-    values, so that training runs neither under `vmap` nor in a CUDA graph; exprnn does.
+    values, so that training runs neither under `vmap` nor in a CUDA graph; exprnn does. An average of weights over
+    training would mix coordinates around different points.
     """
 
     base: Tensor
