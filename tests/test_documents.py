@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer.main
+
+from lipschitz_rnn.cli import app
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
@@ -60,6 +63,16 @@ def test_local_links_lead_somewhere(document: Path) -> None:
 @each(DOCUMENTS)
 def test_no_path_of_a_build_machine(document: Path) -> None:
     assert not FOREIGN_PATH.search(document.read_text(encoding="utf-8"))
+
+
+@each(DOCUMENTS)
+def test_commands_exist(document: Path) -> None:
+    """Every ``lipschitz-rnn <command>`` and ``make <target>`` that a document names."""
+    text = document.read_text(encoding="utf-8")
+    commands = {command.name for command in typer.main.get_group(app).commands.values()}
+    assert set(re.findall(r"(?:^|`)lipschitz-rnn ([a-z]+)", text, re.MULTILINE)) <= commands
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
 
 
 def test_the_checks_see_what_they_look_for() -> None:
