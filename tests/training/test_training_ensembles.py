@@ -174,7 +174,7 @@ def test_selection_takes_the_best_validation_epoch_and_tests_both() -> None:
     for index, seed in enumerate(result.seeds):
         mine = [values[index] for values in curves]
         assert seed.validation == max(mine)
-        assert seed.selected_epoch == mine.index(max(mine))
+        assert seed.selected_epoch == max(epoch for epoch, value in enumerate(mine) if value == max(mine))
         assert seed.test == evaluate(result.models[index], task, "test")
         assert evaluate(result.models[index], task, "validation", batch_size=3) == seed.validation
     assert [record["kind"] for record in seen.records].count("test") == 1

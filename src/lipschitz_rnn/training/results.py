@@ -27,7 +27,8 @@ class Selection:
     def consider(
         self, values: Sequence[float], epoch: int, parameters: Mapping[str, Tensor], alive: Sequence[bool]
     ) -> bool:
-        """Take over the members that are better than ever; ties go to the earlier epoch. Says whether any were."""
+        """Take over the members that are as good as ever or better, so that ties go to the later epoch, whose rate is
+        the smaller one. Says whether there were any."""
         better = [i for i, value in enumerate(values) if alive[i] and self._beats(value, self.values[i])]
         for i in better:
             self.epochs[i], self.values[i] = epoch, values[i]
@@ -36,7 +37,7 @@ class Selection:
         return bool(better)
 
     def _beats(self, value: float, best: float | None) -> bool:
-        return math.isfinite(value) and (best is None or self._sign * value > self._sign * best)
+        return math.isfinite(value) and (best is None or self._sign * value >= self._sign * best)
 
     def state(self) -> dict[str, Any]:
         return {"epochs": self.epochs, "values": self.values}
