@@ -17,9 +17,9 @@ class Row(NamedTuple):
 
 # fmt: off
 ROWS = (
-    Row("rnn", "Elman, Cognitive Science 14", 1990,
+    Row("rnn", "Elman, Cognitive Science", 1990,
         "h⁺ = tanh(W h + U x + b)", "none", "library:ElmanRNN", ensembles=False),
-    Row("lstm", "Hochreiter, Schmidhuber, Neural Computation 9", 1997,
+    Row("lstm", "Hochreiter, Schmidhuber, Neural Computation", 1997,
         "c⁺ = f ⊙ c + i ⊙ g, h⁺ = o ⊙ tanh(c⁺)", "none", "library:LSTM", ensembles=False),
     Row("gru", "Cho et al., EMNLP", 2014,
         "h⁺ = (1 − z) ⊙ n + z ⊙ h", "none", "library:GRU", ensembles=False),
@@ -46,7 +46,7 @@ ROWS = (
     Row("dtriv", "Lezcano-Casado, NeurIPS", 2019,
         "h⁺ = modReLU(W h + U x), W = B exp(K), B moves", "W orthogonal", "orthogonal:DtrivCell", ensembles=False),
     Row("nnrnn", "Kerg et al., NeurIPS", 2019,
-        "h⁺ = modReLU(W h + U x), W = P (Λ + T) Pᵀ", "P orthogonal, |eigenvalues of W| = 1", "spectral:NonNormalCell"),
+        "h⁺ = modReLU(W h + U x), W = P (Λ + T) Pᵀ", "P orthogonal, eigenvalues of W on the unit circle", "spectral:NonNormalCell"),
     Row("antisymmetric", "Chang et al., ICLR", 2019,
         "h⁺ = h + ε tanh((K − γI) h + U x + b)", "K = −Kᵀ", "continuous:AntisymmetricCell"),
     Row("antisymmetric-gated", "Chang et al., ICLR", 2019,
@@ -60,7 +60,7 @@ ROWS = (
     Row("neural-ode", "Rubanova et al., NeurIPS", 2019,
         "h' = tanh(W h + U x + b)", "none", "continuous:NeuralODECell"),
     Row("residual", "He et al., CVPR", 2016,
-        "h⁺ = h + tanh(W h + U x + b)", "none", "continuous:ResidualCell"),
+        "h⁺ = h + ε tanh(W h + U x + b), ε = 1 unless told", "none", "continuous:ResidualCell"),
     Row("fastrnn", "Kusupati et al., NeurIPS", 2018,
         "h⁺ = α tanh(W h + U x + b) + β h", "0 < α, β < 1", "fast:FastRNNCell"),
     Row("fastgrnn", "Kusupati et al., NeurIPS", 2018,
