@@ -65,6 +65,12 @@ CASES = {
     "dropout": ({"ensemble": "vmap", "dropout": 0.4}, build_plain, SignTask),
     "lengths": ({"ensemble": "vmap"}, build_plain, NextValue),
     "carried-state": ({"ensemble": "vmap", "clip": 1.0}, build_plain, Letters),
+    "lipschitz": ({"unit": "lipschitz", "ensemble": "vmap"}, build_model, NextValue),
+    "lipschitz-carried": (
+        {"unit": "lipschitz", "ensemble": "vmap", "num_layers": 2, "unit_options": {"integrator": "midpoint"}},
+        build_model,
+        Letters,
+    ),
     "lstm": ({"unit": "lstm"}, build_model, Letters),
     "unit-dropout": (
         {"unit": "gru", "num_layers": 2, "unit_options": {"dropout": 0.5}},
