@@ -93,3 +93,12 @@ def test_a_backend_asked_for_by_name_runs_or_raises(generator: torch.Generator) 
     states, last = lipschitz_scan(**(problem.arguments | meta))
     assert states.shape == (5, 3, 4)
     assert last.is_meta
+
+
+def test_triton_by_name_without_a_gpu(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    arguments = random_problem(generator, dtype=torch.float32).arguments
+    with pytest.raises(
+        ValueError, match="backend 'triton' cannot serve this call: .* Use backend='auto' or 'reference'"
+    ):
+        lipschitz_scan(**arguments, backend="triton")
