@@ -11,7 +11,7 @@ from torch import Tensor
 from lipschitz_rnn.ops.adjoint import stage_states
 from lipschitz_rnn.ops.problem import Problem, matmul, state_dtype
 from lipschitz_rnn.ops.triton.gradients import add_shares, gradient_sums
-from lipschitz_rnn.ops.triton.launch import has_fused_input, walk_backward, walk_forward
+from lipschitz_rnn.ops.triton.launch import walk_backward, walk_forward
 
 
 def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Tensor:
@@ -28,28 +28,29 @@ def backward(
 ) -> tuple[Tensor | None, ...]:
     """Gradients of ``problem.tensors``, None where ``needs`` says so, from the tape that ``forward`` wrote."""
     precision = matmul_precision(problem.A.dtype)
-    kappa_d, grad_h0 = walk_backward(problem, tape, precision, grad_states, grad_last)
-    grad_A, grad_W, grad_U, grad_b = _parameter_gradients(problem, tape, kappa_d, precision, needs)
+    kappa_d, grad_h0, input_shares = walk_backward(problem, tape, precision, grad_states, grad_last)
+    grad_A, grad_W, grad_U, grad_b = _parameter_gradients(problem, tape, kappa_d, input_shares, precision, needs)
     grad_drive = _drive_gradient(problem, kappa_d) if needs[0] else None
     return grad_drive, grad_A, grad_W, grad_h0 if needs[3] else None, grad_U, grad_b, None
 
 
 def _parameter_gradients(
-    problem: Problem, tape: Tensor, kappa_d: Tensor, precision: str, needs: Sequence[bool]
+    problem: Problem,
+    tape: Tensor,
+    kappa_d: Tensor,
+    input_shares: Tensor | None,
+    precision: str,
+    needs: Sequence[bool],
 ) -> list[Tensor | None]:
     """∂A = α Σ κ Hᵀ, ∂W = Σ d Hᵀ, ∂U = Σ d xᵀ and ∂b = Σ d over all stages, steps and samples."""
     if not (needs[1] or needs[2] or needs[4] or needs[5]):
         return [None] * 4
-    h0, U = problem.h0.contiguous(), problem.input_weight
-    feature = problem.drive[..., 0] if has_fused_input(problem) else None
-    shares = [gradient_sums(kappa_d[:, :, 0], tape[:, :, 0], h0, feature, precision, shifted=True)]
-    for i, H in enumerate(_later_stages(problem, tape), start=1):
-        shares.append(gradient_sums(kappa_d[:, :, i], H, h0, feature, precision, shifted=False))
+    h0, later = problem.h0.contiguous(), _later_stages(problem, tape)
+    shares = [gradient_sums(kappa_d[:, :, 0], tape[:, :, 0], h0, precision, shifted=True)]
+    shares += [gradient_sums(kappa_d[:, :, i + 1], H, h0, precision, shifted=False) for i, H in enumerate(later)]
     everything = shares[0] if len(shares) == 1 else torch.cat(shares, dim=1)
-    found = list(add_shares(everything, problem.scheme.alpha, problem.A.dtype, with_input=feature is not None))
-    if feature is not None and found[2] is not None:
-        found[2] = found[2].unsqueeze(-1)
-    elif U is not None:
+    found = list(add_shares(everything, input_shares, problem.scheme.alpha, problem.A.dtype))
+    if problem.input_weight is not None and input_shares is None:
         d = _total_d(kappa_d)
         found[2] = matmul(d.flatten(1, 2).mT, problem.drive.flatten(1, 2))
         found[3] = d.sum((1, 2), dtype=state_dtype(d.dtype)).to(d.dtype)

@@ -137,12 +137,12 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "first_unit"])
 def backward_kernel(
-    weights, timespans, tape, grad_states, grad_last, kappa_d, grad_h0, counters,
+    weights, timespans, tape, grad_states, grad_last, x, kappa_d, grad_h0, input_shares, counters,
     T, B, N, step_size, first_unit, tiles,
-    grads_s, grads_t, grads_b, grads_n, spans_s, spans_t, spans_b,
+    grads_s, grads_t, grads_b, grads_n, spans_s, spans_t, spans_b, x_s, x_t, x_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr, HAS_STATES: tl.constexpr, HAS_LAST: tl.constexpr,
-    HAS_SPANS: tl.constexpr, RESIDENT: tl.constexpr,
+    HAS_SPANS: tl.constexpr, HAS_INPUT: tl.constexpr, RESIDENT: tl.constexpr,
     PADDED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
     """The adjoint of ``forward_kernel``. κ and d are published where they are wanted anyway, (S, T, STAGES, B, 2N)."""
@@ -175,6 +175,10 @@ def backward_kernel(
     timespans += network * spans_s
     counter = counters + unit
     step = tl.full((BLOCK_B,), 0.0, tl.float32) + step_size
+    if HAS_INPUT:
+        x += network * x_s + columns * x_b
+    grad_U = tl.zeros((BLOCK_R, BLOCK_B), tl.float32)
+    grad_b = tl.zeros((BLOCK_R, BLOCK_B), tl.float32)
     for reverse in range(T):
         here = tl.cast(T - 1 - reverse, tl.int64)
         done = tl.cast(reverse, tl.int64)
@@ -191,6 +195,10 @@ def backward_kernel(
                 kappa += eta * STAGE_COEFFICIENTS[i + 1]
             kappa *= step[None, :]
             d = kappa * sigma_slope(s, NONLINEARITY)
+            if HAS_INPUT:
+                feature = tl.load(x + here * x_t, mask=column_mask, other=0.0).to(tl.float32)
+                grad_U += d * feature[None, :]
+                grad_b += d
             out = kappa_d + (here * STAGES + i) * (2 * B * N)
             tl.store(out + double_cells, kappa, mask=mask)
             tl.store(out + N + double_cells, d, mask=mask)
@@ -205,4 +213,8 @@ def backward_kernel(
             )  # fmt: skip
             total += eta
         adjoint += total
+    if HAS_INPUT:
+        share = input_shares + unit.to(tl.int64) * (2 * N) + units
+        tl.store(share, tl.sum(grad_U, 1), mask=unit_mask)
+        tl.store(share + N, tl.sum(grad_b, 1), mask=unit_mask)
     tl.store(grad_h0 + network * B * N + cells, adjoint, mask=mask)

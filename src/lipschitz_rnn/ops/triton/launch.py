@@ -84,8 +84,11 @@ def walk_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
 
 def walk_backward(
     problem: Problem, tape: Tensor, precision: str, grad_states: Tensor | None, grad_last: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """κ and d of every stage, (S, T, stages, B, 2N), and ∂h0, (S, B, N)."""
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """κ and d of every stage, (S, T, stages, B, 2N); ∂h0, (S, B, N); with an input of one feature shares of ∂U and ∂b.
+
+    The shares are (S, tiles of the batch, 2, N), in float32.
+    """
     S, T, B, N = problem.shape
     like, plan = problem.A, make_plan(N, precision)
     kappa_d = like.new_empty((S, T, len(problem.scheme.tableau), B, 2 * N))
@@ -94,24 +97,28 @@ def walk_backward(
     weights = left_operand(problem.A, problem.W, problem.scheme.alpha, precision, plan.padded, transpose=True)
     incoming = like if grad_states is None else grad_states
     final = like if grad_last is None else grad_last.contiguous()
-    tensors = (weights, spans, tape, incoming, final, kappa_d, grad_h0)
-    strides = (*((0, 0, 0, 0) if grad_states is None else grad_states.stride()), *span_strides)
+    x = problem.drive[..., 0] if has_fused_input(problem) else None
+    shares = torch.empty((S, triton.cdiv(B, plan.batch), 2, N), device=like.device) if x is not None else None
+    tensors = (weights, spans, tape, incoming, final, like if x is None else x, kappa_d, grad_h0)
+    tensors = (*tensors, like if shares is None else shares)
+    grad_strides = (0, 0, 0, 0) if grad_states is None else grad_states.stride()
+    strides = (*grad_strides, *span_strides, *((0, 0, 0) if x is None else x.stride()))
     flags = {
         "HAS_STATES": grad_states is not None, "HAS_LAST": grad_last is not None,
-        "HAS_SPANS": problem.timespans is not None,
+        "HAS_SPANS": problem.timespans is not None, "HAS_INPUT": x is not None,
     }  # fmt: skip
     if plan.groups == 1 and plan.rows == 0:
         resident.backward_kernel[(triton.cdiv(B, plan.batch), S)](
             *tensors, T, B, N, problem.scheme.step_size, *strides, **_scheme(problem), **flags,
             PRECISION=precision, BLOCK_N=plan.padded, BLOCK_B=plan.batch, num_warps=plan.warps,
         )  # fmt: skip
-        return kappa_d, grad_h0
+        return kappa_d, grad_h0, shares
     for grid, counters, place in _cooperative_launches(problem, plan):
         cooperative.backward_kernel[grid](
             *tensors, counters, T, B, N, problem.scheme.step_size, *place, *strides,
             **_scheme(problem), **flags, **_cooperative_options(plan),
         )  # fmt: skip
-    return kappa_d, grad_h0
+    return kappa_d, grad_h0, shares
 
 
 def has_fused_input(problem: Problem) -> bool:

@@ -67,14 +67,14 @@ def product(
         rest = h - h1.to(tl.float32)
         h2 = leading(rest, PRECISION)
         h3 = leading(rest - h2.to(tl.float32), PRECISION)
-        result = tl.dot(M1, h3, tl.dot(M3, h1))  # small terms first
         if PAIRED:
             # Columns of h1 and h2 interleaved: one product serves both, and a pair of results stays in one thread.
             pair = tl.reshape(tl.join(h1, h2), (IN, 2 * COLUMNS))
             both = tl.dot(M1, pair, tl.dot(M2, pair))
             first, second = tl.split(tl.reshape(both, (OUT, COLUMNS, 2)))
-            result = first + (second + result)
+            result = first + (second + tl.dot(M1, h3, tl.dot(M3, h1)))
         else:
+            result = tl.dot(M1, h3, tl.dot(M3, h1))  # small terms first
             result = tl.dot(M1, h2, tl.dot(M2, h1, tl.dot(M2, h2, result)))
             result = tl.dot(M1, h1, result)
     else:

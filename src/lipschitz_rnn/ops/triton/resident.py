@@ -104,13 +104,16 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def backward_kernel(
-    weights, timespans, tape, grad_states, grad_last, kappa_d, grad_h0,
-    T, B, N, step_size, grads_s, grads_t, grads_b, grads_n, spans_s, spans_t, spans_b,
+    weights, timespans, tape, grad_states, grad_last, x, kappa_d, grad_h0, input_shares,
+    T, B, N, step_size, grads_s, grads_t, grads_b, grads_n, spans_s, spans_t, spans_b, x_s, x_t, x_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr, HAS_STATES: tl.constexpr, HAS_LAST: tl.constexpr,
-    HAS_SPANS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
+    HAS_SPANS: tl.constexpr, HAS_INPUT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
-    """The adjoint of ``forward_kernel`` (see ``ops/adjoint.py``): fills κ and d, (S, T, STAGES, B, 2N), and ∂h0."""
+    """The adjoint of ``forward_kernel`` (see ``ops/adjoint.py``): fills κ and d, (S, T, STAGES, B, 2N), and ∂h0.
+
+    Where inputs of one feature were multiplied by U on the way, also each tile's share of ∂U and ∂b, (S, tiles, 2, N).
+    """
     network = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     units = tl.arange(0, BLOCK_N)
@@ -144,6 +147,11 @@ def backward_kernel(
         incoming = tl.load(grad_states + end * grads_t + grad_cells, mask=mask, other=0.0)
     if HAS_SPANS:
         span = tl.load(timespans + end * spans_t + columns * spans_b, mask=column_mask, other=0.0)
+    if HAS_INPUT:
+        x += network * x_s + columns * x_b
+        feature = tl.load(x + end * x_t, mask=column_mask, other=0.0)
+    grad_U = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
+    grad_b = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
     for reverse in range(T):
         here = tl.cast(T - 1 - reverse, tl.int64)
         before = tl.maximum(here - 1, 0)
@@ -167,9 +175,18 @@ def backward_kernel(
                 kappa += eta * STAGE_COEFFICIENTS[i + 1]
             kappa *= step[None, :]
             d = kappa * sigma_slope(s, NONLINEARITY)
+            if HAS_INPUT:
+                grad_U += d * feature.to(tl.float32)[None, :]
+                grad_b += d
             both = stack(kappa, d, BLOCK_N, BLOCK_B)
             tl.store(kappa_d + (here * STAGES + i) * (2 * B * N) + out_cells, both, mask=out_mask)
             eta = product(M1, M2, M3, both, PRECISION, BLOCK_N, 2 * BLOCK_N, BLOCK_B)
             total += eta
         adjoint += total
+        if HAS_INPUT:
+            feature = tl.load(x + before * x_t, mask=column_mask, other=0.0)
+    if HAS_INPUT:
+        out = input_shares + (network * tl.num_programs(0) + tl.program_id(0)) * (2 * N) + units
+        tl.store(out, tl.sum(grad_U, 1), mask=unit_mask)
+        tl.store(out + N, tl.sum(grad_b, 1), mask=unit_mask)
     tl.store(grad_h0 + network * B * N + cells, adjoint, mask=mask)
