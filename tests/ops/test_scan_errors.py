@@ -99,6 +99,6 @@ def test_triton_by_name_without_a_gpu(generator: torch.Generator, monkeypatch: p
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     arguments = random_problem(generator, dtype=torch.float32).arguments
     with pytest.raises(
-        ValueError, match="backend 'triton' cannot serve this call: .* Use backend='auto' or 'reference'"
+        ValueError, match=r"backend 'triton' cannot serve this call: .* Use backend='auto' or 'reference'"
     ):
         lipschitz_scan(**arguments, backend="triton")
