@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from lipschitz_rnn.experiments.scores import show_score, show_scores
 from lipschitz_rnn.training import Settings, Watcher
@@ -66,10 +67,10 @@ class BarWatcher(LineWatcher):
     def start(self, settings: Settings, steps_per_epoch: int, done: int) -> None:
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed}/{task.total}"),
             TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True, table_column=Column(min_width=5, no_wrap=True)),
             TextColumn("{task.fields[scores]}"),
             console=self.console,
         )
@@ -89,23 +90,30 @@ class BarWatcher(LineWatcher):
             self._bar.update(self._item, completed=done, rate=f"{rate:.1f} steps/s")
 
     def epoch_line(self, record: Mapping[str, Any]) -> None:
-        self._bar.update(self._item, scores=f"epoch {record['epoch'] + 1}  {_describe(record, self.losses)}")
+        metric = _metric(record)
+        score = show_score(_mean(record[metric]), percent=metric == "accuracy")
+        self._bar.update(self._item, scores=f"epoch {record['epoch'] + 1}: {metric} {score}")
 
     def stop(self) -> None:
         self._bar.stop()
 
 
+def _metric(record: Mapping[str, Any]) -> str:
+    return next(name for name in record if name in ("accuracy", "bits", "perplexity", "mse"))
+
+
+def _mean(values: list[float | None]) -> float | None:
+    finite = [value for value in values if value is not None]
+    return sum(finite) / len(finite) if finite else None
+
+
 def _describe(record: Mapping[str, Any], losses: list[float | None]) -> str:
-    metric = next(name for name in record if name in ("accuracy", "bits", "perplexity", "mse"))
-    finite = [value for value in losses if value is not None]
-    loss = f"loss {sum(finite) / len(finite):.4g}  " if finite else ""
-    return f"{loss}validation {metric} {show_scores(record[metric], percent=metric == 'accuracy')}"
+    metric = _metric(record)
+    loss = f"loss {show_score(_mean(losses), percent=False)}"
+    return f"{loss}  validation {metric} {show_scores(record[metric], percent=metric == 'accuracy')}"
 
 
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-__all__ = ["BarWatcher", "LineWatcher", "choose_watcher", "show_score"]
