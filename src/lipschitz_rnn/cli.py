@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from lipschitz_rnn._version import __version__
+from lipschitz_rnn.commands.bench import bench
 from lipschitz_rnn.commands.certify import certify
 from lipschitz_rnn.commands.evaluate import evaluate
 from lipschitz_rnn.commands.listings import tasks, units
@@ -46,6 +47,7 @@ app.command(rich_help_panel="Train")(train)
 app.command(rich_help_panel="Train")(evaluate)
 app.command(rich_help_panel="Train")(report)
 app.command(rich_help_panel="Understand")(certify)
+app.command(rich_help_panel="Understand")(bench)
 app.command(rich_help_panel="What there is")(tasks)
 app.command(rich_help_panel="What there is")(units)
 

@@ -1,0 +1,180 @@
+"""A report as tables: for a terminal, and as Markdown for a page of documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table as TerminalTable
+
+from lipschitz_rnn.benchmark.accuracy import FACTOR
+from lipschitz_rnn.benchmark.runs import Report, Row
+from lipschitz_rnn.benchmark.timing import Times
+from lipschitz_rnn.benchmark.workload import Workload
+from lipschitz_rnn.experiments.report.document import Heading, Paragraph, Table
+
+MISSING = "–"
+WORDS = 2  # columns that hold words
+WIDTH = 100
+
+PEERS = {
+    "reference loop": "loop",
+    "nn.LSTM": "LSTM",
+    "nn.GRU": "GRU",
+    "nn.RNN": "RNN",
+    "nn.LSTMCell": "LSTMCell",
+    "torch.compile": "compile",
+}
+
+
+def time_table(report: Report) -> Table:
+    backward, gpu = report.effort.backward, report.device.type == "cuda"
+    header = ["", "precision", "forward, ms", *(["fwd + bwd, ms"] if backward else []), "±", "µs a step"]
+    header += ["GPU alone, ms"] if gpu else []
+    header += ["memory, MB"]
+    rows = []
+    for row in report.rows:
+        cells = [row.name, row.precision, _ms(row.forward), *([_ms(row.training)] if backward else [])]
+        cells += [MISSING if row.main is None else f"{row.main.spread:.0%}", _per_step(row, report)]
+        cells += [_ms(row.training_replayed if backward else row.forward_replayed)] if gpu else []
+        rows.append([*cells, MISSING if row.memory is None else f"{row.memory / 1e6:,.1f}"])
+    return Table(header, rows, left=WORDS)
+
+
+def comparison_table(report: Report) -> Table:
+    """Errors, and how many times faster each row is than each peer with operands of the same precision."""
+    peers = [name for name in PEERS if any(row.name == name and row.main for row in report.rows)]
+    errors = ["error, states", *(["error, gradients"] if report.effort.backward else [])]
+    header = ["", "precision", *errors, *(f"× {PEERS[name]}" for name in peers)]
+    rows = []
+    for row in report.rows:
+        cells = [_error(None if row.errors is None else row.errors.states)]
+        if report.effort.backward:
+            cells.append(_error(None if row.errors is None else row.errors.gradients))
+        cells += [_ratio(row, _peer(report.rows, name, row)) for name in peers]
+        rows.append([row.name, row.precision, *cells])
+    return Table(header, rows, left=WORDS)
+
+
+def captions(report: Report) -> list[str]:
+    """What a reader must know to read the tables; the same words in a terminal and in Markdown."""
+    gpu, effort = report.device.type == "cuda", report.effort
+    called = "medians of repeated calls after a warm-up, as called from Python"
+    if gpu:
+        called += ": CUDA events around calls that follow each other without a pause"
+    first = [
+        f"Times are {called}; ± is half the distance between the quartiles.",
+        "Backward is the gradient of every weight from a loss on "
+        + ("every state." if report.workload.readout == "all" else "the last state.")
+        if effort.backward
+        else "Forward only, without gradients.",
+    ]
+    if gpu:
+        what = "forward and backward" if effort.backward else "the forward pass"
+        first.append(f"GPU alone: {what} replayed from a CUDA graph, without Python and without launches.")
+    first.append(
+        "Memory is the most that a call needs beyond its inputs and weights"
+        + ("." if gpu else ", from the growth of the resident set (Linux), so small sizes say little.")
+    )
+    second = [
+        "Errors are relative to float64, for gradients the largest over all weights, and were checked before anything "
+        f"was timed: at most {FACTOR:g} times those of PyTorch's own operations on the same loop and operands.",
+        "× is how many times faster a row is than that peer with operands of the same precision "
+        "(the loop and torch.compile: at the one precision listed).",
+    ]
+    if report.workload.networks > 1:
+        second.append(
+            f"PyTorch's layers, and LipschitzRNN as a module, run the {report.workload.networks} networks one after "
+            "another; the backends take them in one call."
+        )
+    return [" ".join(first), " ".join(second)]
+
+
+def footnotes(report: Report) -> list[str]:
+    lines = [f"{row.key}: {row.reason}." for row in report.rows if row.reason]
+    return lines + [f"{row.key}: {note}." for row in report.rows for note in row.notes]
+
+
+def heading(report: Report) -> str:
+    environment = report.environment
+    versions = f"PyTorch {environment['torch']}"
+    if report.device.type == "cuda":
+        versions += f", CUDA {environment['cuda']}"
+    threads = "" if report.device.type == "cuda" else f", {environment['threads']} thread(s)"
+    return f"{environment['device']}{threads}, {versions}: {report.workload.sizes()}"
+
+
+def print_report(console: Console, report: Report) -> None:
+    console.width = max(console.width, WIDTH)  # rows that break into several lines cannot be compared
+    console.print(f"[bold]{heading(report)}[/]", highlight=False)
+    for table, caption in zip((time_table(report), comparison_table(report)), captions(report), strict=True):
+        console.print(_for_terminal(table, report.rows))
+        console.print(caption, style="dim", highlight=False, markup=False)
+    for line in footnotes(report):
+        console.print(line, highlight=False, markup=False)
+
+
+def print_explanation(console: Console, work: Workload, device: torch.device, answers: list[dict[str, Any]]) -> None:
+    console.print(f"[bold]{device}: {work.sizes()}[/]", highlight=False)
+    for answer in answers:
+        console.print(f"{answer['dtype']}: {answer['backend']}, {answer['reason']}", highlight=False, markup=False)
+        for name, obstacle in answer["obstacles"].items():
+            why = "would run too, if asked for by name" if obstacle is None else f"cannot: {obstacle}"
+            console.print(f"    {name} {why}", style="dim", highlight=False, markup=False)
+
+
+def to_markdown(report: Report, command: str) -> str:
+    environment = report.environment
+    made_by = f"Made by `{command}`, lipschitz-rnn {environment['lipschitz_rnn']}"
+    name, changed, _ = (environment["commit"] or "").partition("-changed")
+    made_by += f", commit {name[:12]}" if name else ""
+    made_by += " with changes" if changed else ""
+    parts: list[Any] = [Heading(heading(report))]
+    for table, caption in zip((time_table(report), comparison_table(report)), captions(report), strict=True):
+        parts += [table, Paragraph(caption)]
+    parts += [Paragraph(line) for line in footnotes(report)]
+    parts.append(Paragraph(f"{made_by}, Python {environment['python']}."))
+    return "\n\n".join(part.markdown() for part in parts) + "\n"
+
+
+def _for_terminal(table: Table, found: Sequence[Row]) -> TerminalTable:
+    shown = TerminalTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, title in enumerate(table.header):
+        shown.add_column(title, justify="left" if index < table.left else "right", no_wrap=index < table.left)
+    for cells, row in zip(table.rows, found, strict=True):
+        shown.add_row(*cells, style="red" if row.wrong else "bold" if row.ours else "")
+    return shown
+
+
+def _peer(rows: Sequence[Row], name: str, row: Row) -> Row | None:
+    named = [each for each in rows if each.name == name and each.main]
+    same = [each for each in named if each.operands == row.operands]
+    return same[0] if same else named[0] if len(named) == 1 else None
+
+
+def _ratio(row: Row, peer: Row | None) -> str:
+    ratio = None if peer is None else row.speed_over(peer)
+    if ratio is None:
+        return MISSING
+    return f"{ratio:.0f}" if ratio >= 100 else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
+
+
+def _ms(times: Times | None) -> str:
+    return MISSING if times is None else _three_digits(1e3 * times.median)
+
+
+def _per_step(row: Row, report: Report) -> str:
+    return MISSING if row.main is None else _three_digits(1e6 * row.main.median / report.workload.length)
+
+
+def _three_digits(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+
+
+def _error(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.1e}"

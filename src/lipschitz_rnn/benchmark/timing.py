@@ -1,0 +1,134 @@
+"""Clocks and memory counters for CPUs and CUDA devices."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+WARM_UP = 2
+FEWEST = 3  # repeats, however long a call takes
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of single calls."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """Half of the distance between the quartiles, as a share of the median."""
+        if len(self.seconds) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
+        return (high - low) / 2 / self.median
+
+    def __add__(self, other: Times) -> Times:
+        return Times(self.seconds + other.seconds)
+
+    def to_dict(self) -> dict[str, float]:
+        return {"median_ms": 1e3 * self.median, "spread": self.spread, "repeats": len(self.seconds)}
+
+
+def time_calls(call: Call, device: torch.device, repeats: int, most_seconds: float) -> Times:
+    """``repeats`` calls after a warm-up, or fewer where they would take longer than ``most_seconds``.
+
+    On a GPU the calls follow each other without a pause and events on the device mark where each begins and ends.
+    """
+    for _ in range(WARM_UP - 1):
+        call()
+    started = _now(device)
+    call()
+    once = max(_now(device) - started, 1e-9)
+    repeats = max(min(repeats, FEWEST), min(repeats, int(most_seconds / once)))
+    return _with_events(call, repeats) if device.type == "cuda" else _with_clock(call, repeats)
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _with_clock(call: Call, repeats: int) -> Times:
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - started)
+    return Times(tuple(seconds))
+
+
+def _with_events(call: Call, repeats: int) -> Times:
+    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    for start, end in pairs:
+        start.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return Times(tuple(start.elapsed_time(end) / 1e3 for start, end in pairs))
+
+
+def time_replay(call: Call, device: torch.device, repeats: int, most_seconds: float) -> Times:
+    """The time on the GPU alone: the call is captured in a CUDA graph, and the graph replayed."""
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP + 1):
+            call()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = call()  # what the graph writes must outlive the capture
+    times = time_calls(graph.replay, device, repeats, most_seconds)
+    del kept, graph
+    return times
+
+
+def peak_memory(call: Call, device: torch.device) -> int | None:
+    """Bytes that a call needs at its peak beyond what was there before; None where nobody counts.
+
+    On a GPU PyTorch's allocator counts. On a CPU it is the growth of the process's resident memory, on Linux only.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    try:
+        _give_back_free_memory()
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        base = _resident("VmRSS")
+        call()
+        return max(0, _resident("VmHWM") - base)
+    except OSError:
+        return None
+
+
+def _resident(field: str) -> int:
+    found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    if found is None:
+        raise OSError(f"no {field} in /proc/self/status")
+    return 1024 * int(found[1])
+
+
+def _give_back_free_memory() -> None:
+    """What the C library holds back for later would hide allocations that are served from it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,90 @@
+"""What every contestant computes: the sizes, and the same random numbers for all of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.ops.integrators import get_integrator
+from lipschitz_rnn.units.lipschitz import SymmetricSkew
+
+BETA, GAMMA = 0.75, (0.2, 0.001)  # γ of A large enough that no length of sequence makes the state grow
+WEIGHT_SCALE = 0.1
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Sizes of a scan; the defaults are those of the paper's ordered MNIST.
+
+    ``readout`` is what a loss looks at: the last state, or all of them.
+    """
+
+    batch: int = 128
+    length: int = 784
+    features: int = 1
+    hidden: int = 128
+    networks: int = 1
+    integrator: str = "euler"
+    readout: Literal["last", "all"] = "last"
+    step_size: float = 0.03
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and field.name != "seed" and value < 1:
+                raise ValueError(f"{field.name} is {value}; it must be at least 1")
+        if self.readout not in ("last", "all"):
+            raise ValueError(f"readout is {self.readout!r}; choose last or all")
+        object.__setattr__(self, "integrator", get_integrator(self.integrator).name)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def sizes(self) -> str:
+        text = f"B = {self.batch}, T = {self.length}, p = {self.features}, N = {self.hidden}, {self.integrator}"
+        return text if self.networks == 1 else f"S = {self.networks} networks, {text}"
+
+
+class Data:
+    """Random inputs and weights of a workload on one device.
+
+    Every number is one that bfloat16 can hold, so that all precisions solve the same problem and a single float64
+    result judges them.
+    """
+
+    def __init__(self, workload: Workload, device: torch.device) -> None:
+        self.workload, self.device = workload, device
+        self._generator = torch.Generator().manual_seed(workload.seed)
+        S, T, B, p, N = (getattr(workload, n) for n in ("networks", "length", "batch", "features", "hidden"))
+        self.x = self.normal((S, T, B, p))
+        self.U = self.normal((S, N, p), 1.0 / math.sqrt(p))
+        self.b = self.normal((S, N), 0.1)
+        self.M_A, self.M_W = (self.normal((S, N, N), WEIGHT_SCALE / math.sqrt(N)) for _ in range(2))
+        self._cotangents = self.normal((S, T if workload.readout == "all" else 1, B, N))
+
+    def normal(self, shape: tuple[int, ...], scale: float = 1.0) -> Tensor:
+        """Gaussian numbers, drawn on the CPU so that they are the same on every device."""
+        values = torch.randn(shape, generator=self._generator) * scale
+        return rounded(values).to(self.device)
+
+    @cached_property
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """A and W, (S, N, N)."""
+        pair = (SymmetricSkew(BETA, gamma)(M.double()) for M, gamma in zip((self.M_A, self.M_W), GAMMA, strict=True))
+        A, W = (rounded(matrix) for matrix in pair)
+        return A, W
+
+    def cotangent(self, like: Tensor) -> Tensor:
+        """The gradient that a loss sends into the read-out states."""
+        return self._cotangents.to(like.dtype).reshape(like.shape)
+
+
+def rounded(values: Tensor) -> Tensor:
+    """float64 numbers that bfloat16 holds exactly."""
+    return values.to(torch.bfloat16).double()
