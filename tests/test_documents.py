@@ -11,8 +11,6 @@ import pytest
 import torch
 import typer.main
 
-from lipschitz_rnn.cli import app
-
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
 FENCE = re.compile(r"^```(\w+)[ \t]*([^\n]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -68,6 +66,8 @@ def test_no_path_of_a_build_machine(document: Path) -> None:
 @each(DOCUMENTS)
 def test_commands_exist(document: Path) -> None:
     """Every ``lipschitz-rnn <command>`` and ``make <target>`` that a document names."""
+    from lipschitz_rnn.cli import app
+
     text = document.read_text(encoding="utf-8")
     commands = {command.name for command in typer.main.get_group(app).commands.values()}
     assert set(re.findall(r"(?:^|`)lipschitz-rnn ([a-z]+)", text, re.MULTILINE)) <= commands
