@@ -128,7 +128,9 @@ class Ensemble:
                 return self._module.call(values, arguments)
             devices = [self.device] if self.device.type == "cuda" else []
             with torch.random.fork_rng(devices=devices):
-                torch.manual_seed(seed)
+                torch.default_generator.manual_seed(seed)
+                if devices:
+                    torch.cuda.manual_seed(seed)
                 return self._module.call(values, arguments)
 
     def _vmapped(

@@ -71,7 +71,7 @@ def _last(hidden: Tensor, state: State, lengths: Tensor | None) -> Tensor:
 def build_model(settings: Settings, task: Shapes, seed: int) -> SequenceModel:
     """A fresh network, initialised from `seed` alone; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # of the fork: modules initialise from the global generator
+        torch.default_generator.manual_seed(seed)  # of the fork: modules initialise from the global generator
         return _assemble(settings, task)
 
 
