@@ -177,7 +177,7 @@ class ContractingPair(nn.Module):
         # ω keeps away from the ends of (0, 2/ε), where the multiplier degenerates and rounding would be amplified.
         restoring = fastest * (0.001 + 0.949 * torch.sigmoid(self.restoring.double()))
         leak = fastest * torch.sigmoid(self.leak.double())
-        generator = rotation - rotation.T + feedback.T @ feedback + torch.diag(leak)
+        generator = 0.5 * (rotation - rotation.T) + feedback.T @ feedback + torch.diag(leak)
         target = self._target()
         if self.integrator == "euler":
             return target, generator, feedback, restoring
