@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **kwargs)
         except Interrupted as error:
+            if os.environ.get("RANK", "0") != "0":  # rank 0 saved, and says so for all
+                raise typer.Exit(error.exit_code) from None
             raise fail(str(error), error.exit_code) from None
         except (RunError, CheckpointError, DataError, ImportError) as error:
             raise fail(str(error), 2 if isinstance(error, RunConflict) else 1) from None
