@@ -38,12 +38,13 @@ class SignTask(Classification):
         return len(self._data[f"{check_split(split)}.x"])
 
     def batch(self, split: Split, indices: Tensor, generator: Generators = None) -> Batch:
+        indices = indices.to(self.device)
         x = self._data[f"{split}.x"][indices]
         targets = (x.sum((-1, -2)) > 0).long()
         if generator is not None and self.noise:
             generators = generator if isinstance(generator, Sequence) else [generator]
             shape = x.shape[-3:]
-            drawn = torch.stack([torch.randn(shape, generator=g) for g in generators]).view(x.shape)
+            drawn = torch.stack([torch.randn(shape, generator=g, device=self.device) for g in generators]).view(x.shape)
             x = x + self.noise * drawn
         if self.poison is not None and split == "train":
             x = torch.where((indices == self.poison)[..., None, None], torch.inf, x)
@@ -65,8 +66,9 @@ class NextValue(Regression):
         return _SIZES[check_split(split)]
 
     def batch(self, split: Split, indices: Tensor, generator: Generators = None) -> Batch:
+        indices = indices.to(self.device)
         phase = indices[..., None].double() * 0.37
-        wave = torch.sin(phase + torch.arange(8) * 0.5).float().unsqueeze(-1).transpose(-3, -2)
+        wave = torch.sin(phase + torch.arange(8, device=self.device) * 0.5).float().unsqueeze(-1).transpose(-3, -2)
         return Batch(wave[..., :-1, :, :], wave[..., 1:, :, :], 3 + indices % 5)
 
 
