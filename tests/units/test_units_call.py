@@ -21,7 +21,7 @@ def parts(state: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def assert_same(left: Any, right: Any) -> None:
     for a, b in zip(parts(left), parts(right), strict=True):
-        torch.testing.assert_close(a, b, rtol=0.0, atol=1e-12)
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 @everywhere
