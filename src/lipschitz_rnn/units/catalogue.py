@@ -34,7 +34,7 @@ ROWS = (
     Row("full-urnn", "Wisdom et al., NeurIPS", 2016,
         "h⁺ = modReLU(W h + U x), W = W₀ exp(S)", "W unitary, any", "unitary:FullURNNCell"),
     Row("eurnn", "Jing et al., ICML", 2017,
-        "h⁺ = modReLU(W h + U x), W = D F₁ … F_L", "W unitary, L layers of rotations", "unitary:EURNNCell"),
+        "h⁺ = modReLU(W h + U x), W = F_L … F₁ D", "W unitary, L layers of rotations", "unitary:EURNNCell"),
     Row("soft-orth", "Vorontsov et al., ICML", 2017,
         "h⁺ = tanh(W h + U x + b), W = P diag(s) Qᵀ", "singular values within 1 ± m", "spectral:SoftOrthogonalCell"),
     Row("kronecker", "Jose et al., ICML", 2018,

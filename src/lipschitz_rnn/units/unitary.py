@@ -71,7 +71,7 @@ class FullURNNCell(UnitaryCell):
 
 
 class EURNNCell(UnitaryCell):
-    """h⁺ = modReLU(W h + U x), W = D F₁ … F_L: `capacity` L layers of 2 × 2 rotations of neighbours, D phases.
+    """h⁺ = modReLU(W h + U x), W = F_L … F₁ D: `capacity` L layers of 2 × 2 rotations of neighbours, D phases.
 
     A rotation is [[e^{iφ} cos θ, −e^{iφ} sin θ], [sin θ, cos θ]]; layers pair (0, 1), (2, 3), … and (1, 2), (3, 4), …
     in turn, and L = N reaches every unitary matrix. `fft=True` pairs at distance 1, 2, 4, … instead, log₂ N layers.
@@ -102,8 +102,8 @@ class EURNNCell(UnitaryCell):
         """First and second members of the rotated pairs of one layer."""
         index = torch.arange(self.hidden_size, device=self.bias.device)
         if self.fft:
-            first = index[(index >> layer) & 1 == 0]
-            return first, first + (1 << layer)
+            blocks = index.view(-1, 2, 1 << layer)
+            return blocks[:, 0].flatten(), blocks[:, 1].flatten()
         first = index[layer % 2 : self.hidden_size - 1 : 2]
         return first, first + 1
 
