@@ -103,8 +103,8 @@ def test_learns_handwritten_digits() -> None:
         return head(last)
 
     epochs, batch = 50, 64
-    optimizer = torch.optim.Adam(parameters, lr=0.03)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.03, total_steps=epochs * (len(x) // batch))
+    optimizer = torch.optim.Adam(parameters, lr=0.02)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=epochs * (len(x) // batch))
     order = torch.Generator().manual_seed(0)
     for _ in range(epochs):
         for indices in torch.randperm(len(x), generator=order)[: len(x) // batch * batch].split(batch):

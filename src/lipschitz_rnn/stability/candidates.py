@@ -20,6 +20,8 @@ from lipschitz_rnn.stability.systems import System
 
 _GENERAL_SOLVER_SIZE = 30  # rows of the largest inequality for which a general solver is worth its time unasked
 
+_SEVERAL_METRICS_SIZE = 40  # units up to which a range of steps tries the best metric of more than one step
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -30,9 +32,11 @@ class Proof:
     levels: tuple[float, ...]
     method: str
 
-    def rate(self, systems: list[System[Matrix]]) -> float:
-        """The rate it would prove for all systems."""
-        return min(level_to_rate(level, system.step) for level, system in zip(self.levels, systems, strict=True))
+    def rate(self, systems: list[System[Matrix]], linear: bool) -> float:
+        """The rate it would prove for all systems (``linear``: as a range of steps inherits it)."""
+        return min(
+            level_to_rate(level, system.step, linear) for level, system in zip(self.levels, systems, strict=True)
+        )
 
 
 def candidates(
@@ -47,7 +51,7 @@ def candidates(
     """Metrics with multipliers for all ``systems``, cheap ones first; no rate beyond ``possible`` can be proved."""
     best = -math.inf
     for proof in _structured(item, systems, accuracy, deadline):
-        best = max(best, proof.rate(systems))
+        best = max(best, proof.rate(systems, len(systems) > 1))
         yield proof
     unproved = best <= target
     small = max(system.size + system.channels for system in systems) <= _GENERAL_SOLVER_SIZE
@@ -75,7 +79,7 @@ def _structured(item: Recurrence, systems: list[System[Matrix]], accuracy: float
     if np.linalg.eigvalsh(symmetric)[-1] < 0:
         yield from _with_multipliers(-symmetric, systems, "metric −W")
     metrics = []
-    for system in systems if len(systems) <= 3 else (systems[0], systems[len(systems) // 2], systems[-1]):
+    for system in _representatives(systems):
         candidate, _ = best_scaling(system, accuracy=accuracy, deadline=deadline)
         if candidate is None:
             continue
@@ -88,6 +92,13 @@ def _structured(item: Recurrence, systems: list[System[Matrix]], accuracy: float
     if len(metrics) > 1:
         # What each system likes best may be bad for another; the average often suits all.
         yield from _with_multipliers(np.mean(metrics, axis=0), systems, "full metric")
+
+
+def _representatives(systems: list[System[Matrix]]) -> list[System[Matrix]]:
+    """The systems whose own best metrics are worth trying for all: the longest step's, and of small ones two more."""
+    if systems[0].size > _SEVERAL_METRICS_SIZE:
+        return [systems[-1]]
+    return systems if len(systems) <= 3 else [systems[0], systems[len(systems) // 2], systems[-1]]
 
 
 def _with_multipliers(P: Matrix, systems: list[System[Matrix]], name: str) -> Iterator[Proof]:

@@ -91,5 +91,8 @@ def level_to_rate(level: float, step: float | None, linear: bool = False) -> flo
     return rate - 8 * UNIT * (abs(rate) + (0.0 if step is None else 1.0 / step))
 
 
-def rate_to_level(rate: float, step: float | None) -> float:
-    return -2 * rate if step is None else math.exp(-2 * rate * step)
+def rate_to_level(rate: float, step: float | None, linear: bool = False) -> float:
+    """The level that a rate asks for, the inverse of :func:`level_to_rate`."""
+    if step is None:
+        return -2 * rate
+    return max(1 - rate * step, 0.0) ** 2 if linear else math.exp(-2 * rate * step)

@@ -80,6 +80,8 @@ def largest_eigenvalue_bound(ball: Ball) -> float:
     λ_max is 1-Lipschitz in the spectral norm, and ‖E‖₂ ≤ ‖|E|‖_∞ for symmetric E. The eigenvalue routine is backward
     stable: what it returns belongs to a matrix within a modest multiple of n u ‖X‖; 8 n u ‖X‖_F is generous.
     """
+    if not (np.all(np.isfinite(ball.mid)) and np.all(np.isfinite(ball.rad))):
+        return np.inf
     middle = 0.5 * (ball.mid + np.swapaxes(ball.mid, -1, -2))
     radius = np.maximum(ball.rad, np.swapaxes(ball.rad, -1, -2)) + 2 * UNIT * np.abs(middle)
     routine = 8 * middle.shape[-1] * UNIT * np.linalg.norm(middle, axis=(-2, -1))

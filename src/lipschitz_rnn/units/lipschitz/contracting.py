@@ -115,9 +115,9 @@ class ContractingPair(nn.Module):
         with torch.no_grad():
             self.rotation.normal_(0.0, deviation)
             self.feedback.normal_(0.0, 0.3 * deviation)
-            # The leak starts at 0.02 and ω at 0.5 per unit of time, or lower if the step is very long.
+            # The leak starts at 0.02 and ω near 1 per unit of time, or lower if the step is very long.
             self.leak.fill_(_logit(min(0.01 * self.step_size, 0.5)))
-            self.restoring.fill_(_logit(min(0.25 * self.step_size, 0.5)))
+            self.restoring.fill_(_logit(min(0.5 * self.step_size, 0.5)))
             self.scale.zero_()
             if self.integrator == "midpoint":
                 share = min(0.5, self.dissipation * self.step_size / self._spare(self._target()))
