@@ -10,6 +10,10 @@ import torch
 # instruction there. Read by oneDNN at its first use.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
+# Without a GPU the kernels run in Triton's interpreter, which must be chosen before Triton is first imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 @pytest.fixture
 def generator() -> torch.Generator:

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from lipschitz_rnn.ops import portable, reference
 from lipschitz_rnn.ops.checks import FLOATING
 from lipschitz_rnn.ops.differentiation import EagerScan, Scan
-from lipschitz_rnn.ops.problem import Problem, compute_dtype
+from lipschitz_rnn.ops.problem import Problem, compute_dtype, tracked
 from lipschitz_rnn.ops.registration import plain_eager
 from lipschitz_rnn.ops.triton import support as triton_support
 
@@ -68,7 +68,7 @@ def run(problem: Problem, backend: str, keep_states: bool) -> tuple[Tensor | Non
             return (states if keep_states else None), last
 
     scheme = problem.scheme
-    differentiate = torch.is_grad_enabled() and any(t is not None and _tracked(t) for t in problem.tensors)
+    differentiate = torch.is_grad_enabled() and any(t is not None and tracked(t) for t in problem.tensors)
     options = (
         scheme.step_size,
         scheme.alpha,
@@ -86,17 +86,6 @@ def _operator(differentiate: bool) -> Callable[..., tuple[Tensor, Tensor, Tensor
     if not differentiate:
         return Scan.forward  # a tracer cannot take a function without a gradient
     return EagerScan.apply if plain_eager() else Scan.apply
-
-
-def _tracked(tensor: Tensor) -> bool:
-    """Whether a gradient may be asked for, also of a tensor that vmap has wrapped: its wrapper does not say so."""
-    if torch.compiler.is_compiling():
-        return True  # the tracer cannot look inside a wrapper; torch.no_grad says it for sure
-    while not tensor.requires_grad:
-        if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            return False
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return True
 
 
 def _forward_mode_active() -> bool:

@@ -105,3 +105,14 @@ def autocast_enabled(device: torch.device) -> bool:
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Autocast off, once the dtypes are settled; an exported program is left without a trace of it if it was off."""
     return torch.autocast(device.type, enabled=False) if autocast_enabled(device) else nullcontext()
+
+
+def tracked(tensor: Tensor) -> bool:
+    """Whether a gradient may be asked for, also of a tensor that vmap has wrapped: its wrapper does not say so."""
+    if torch.compiler.is_compiling():
+        return True  # the tracer cannot look inside a wrapper; torch.no_grad says it for sure
+    while not tensor.requires_grad:
+        if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return False
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return True

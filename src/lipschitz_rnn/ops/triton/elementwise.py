@@ -37,23 +37,25 @@ def sigmoid(z):
 @triton.jit
 def sigma(z, NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr):
     if NONLINEARITY == "tanh":
-        return tanh(z, PRECISION)
+        s = tanh(z, PRECISION)
     elif NONLINEARITY == "sigmoid":
-        return sigmoid(z)
+        s = sigmoid(z)
     elif NONLINEARITY == "relu":
-        return tl.where(z > 0.0, z, tl.where(z == z, 0.0, z))  # NaN stays NaN
+        s = tl.where(z > 0.0, z, tl.where(z == z, 0.0, z))  # NaN stays NaN
     else:
-        return z
+        s = z
+    return s
 
 
 @triton.jit
 def sigma_slope(s, NONLINEARITY: tl.constexpr):
     """σ′(z) from s = σ(z)."""
     if NONLINEARITY == "tanh":
-        return 1.0 - s * s
+        slope = 1.0 - s * s
     elif NONLINEARITY == "sigmoid":
-        return s * (1.0 - s)
+        slope = s * (1.0 - s)
     elif NONLINEARITY == "relu":
-        return tl.where(s > 0.0, 1.0, 0.0)
+        slope = tl.where(s > 0.0, 1.0, 0.0)
     else:
-        return tl.full(s.shape, 1.0, tl.float32)
+        slope = tl.full(s.shape, 1.0, tl.float32)
+    return slope

@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 
-from lipschitz_rnn.ops.problem import Problem
+from lipschitz_rnn.ops.problem import Problem, tracked
 
 MAX_UNITS = 4096
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -33,7 +33,7 @@ def obstacle(problem: Problem) -> str | None:
         return "Triton is not installed (pip install triton)"
     if device.type != "cuda" and not (device.type == "cpu" and interpreting()):
         return f"the tensors are on {device}, and it needs a CUDA device"
-    if problem.timespans is not None and problem.timespans.requires_grad:
+    if problem.timespans is not None and tracked(problem.timespans):
         return "it has no gradient with respect to the step sizes"
     if problem.A.shape[-1] > MAX_UNITS:
         return f"the hidden size is {problem.A.shape[-1]}, and its kernels go up to {MAX_UNITS}"

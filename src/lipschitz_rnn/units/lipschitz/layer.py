@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,20 @@ from lipschitz_rnn.ops.scan import lipschitz_scan
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, describe, require_parameter_dtype, require_size
 from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
+
+
+class _Shared:
+    """An attribute of the layer that is read from its units and written to all of them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, layer: LipschitzRNN, owner: type | None = None) -> Any:
+        return getattr(layer.cell(), self.name)
+
+    def __set__(self, layer: LipschitzRNN, value: Any) -> None:
+        for cell in layer.cells.values():
+            setattr(cell, self.name, value)
 
 
 class LipschitzRNN(nn.Module):
@@ -106,9 +121,12 @@ class LipschitzRNN(nn.Module):
                     device=device,
                     dtype=dtype,
                 )
-        first = self.cell()
-        self.step_size, self.alpha = first.step_size, first.alpha
-        self.integrator, self.nonlinearity = first.integrator, first.nonlinearity
+
+    # One unit's settings are all units' settings, and live there alone: a change reaches streaming and layer alike.
+    step_size = _Shared("step_size")
+    alpha = _Shared("alpha")
+    integrator = _Shared("integrator")
+    nonlinearity = _Shared("nonlinearity")
 
     @property
     def num_directions(self) -> int:
