@@ -28,6 +28,10 @@ class Errors:
             pairs.append((self.gradients, limit.gradients))
         return all(found <= allowed for found, allowed in pairs)
 
+    def __str__(self) -> str:
+        text = f"errors {self.states:.1e} (states)"
+        return text if self.gradients is None else f"{text} and {self.gradients:.1e} (gradients)"
+
     def to_dict(self) -> dict[str, float | None]:
         """JSON has no NaN and no infinity; None stands for them."""
         pair = {"states": self.states, "gradients": self.gradients}

@@ -30,7 +30,7 @@ class Job:
 
     states: Callable[[], Tensor]
     weights: tuple[Tensor, ...]
-    cotangent: Callable[[Tensor], Tensor]
+    cotangent: Tensor
 
     def forward(self) -> Tensor:
         with torch.no_grad():
@@ -39,7 +39,7 @@ class Job:
     def training(self) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Forward and backward: the states and the gradients of all weights."""
         states = self.states()
-        return states.detach(), torch.autograd.grad(states, self.weights, self.cotangent(states))
+        return states.detach(), torch.autograd.grad(states, self.weights, self.cotangent)
 
 
 Build = Callable[[Data, torch.dtype], Job]
@@ -118,7 +118,7 @@ def scan_with(backend: str) -> Build:
             )
             return last if kept is None else kept
 
-        return Job(states, weights, data.cotangent)
+        return Job(states, weights, data.cotangent(dtype))
 
     return build
 
@@ -155,7 +155,7 @@ def peer(kind: Callable[..., nn.Module]) -> Build:
 
 def compiled_loop(data: Data, dtype: torch.dtype) -> Job:
     weights = _leaves((*data.matrices, data.U, data.b), dtype)
-    return Job(compiled.loop(data.workload, data.x.to(dtype), weights), weights, data.cotangent)
+    return Job(compiled.loop(data.workload, data.x.to(dtype), weights), weights, data.cotangent(dtype))
 
 
 def cell_steps(data: Data, dtype: torch.dtype) -> Job:
@@ -172,7 +172,7 @@ def cell_steps(data: Data, dtype: torch.dtype) -> Job:
             kept.append(h)
         return _read_out(data, kept)
 
-    return Job(states, tuple(cell.parameters()), data.cotangent)
+    return Job(states, tuple(cell.parameters()), data.cotangent(dtype))
 
 
 def lstm_cell_steps(data: Data, dtype: torch.dtype) -> Job:
@@ -188,7 +188,7 @@ def lstm_cell_steps(data: Data, dtype: torch.dtype) -> Job:
             kept.append(pair[0])
         return _read_out(data, kept)
 
-    return Job(states, tuple(cell.parameters()), data.cotangent)
+    return Job(states, tuple(cell.parameters()), data.cotangent(dtype))
 
 
 def _read_out(data: Data, kept: list[Tensor]) -> Tensor:
@@ -234,4 +234,4 @@ def _module_job(data: Data, layers: Sequence[nn.Module], dtype: torch.dtype) -> 
         return torch.stack(read)
 
     weights = tuple(parameter for layer in layers for parameter in layer.parameters())
-    return Job(states, weights, data.cotangent)
+    return Job(states, weights, data.cotangent(dtype))

@@ -156,7 +156,7 @@ def _checked(
         row.wrong = contestant.ours
         return row, contestant, None
     if row.limit is not None and not row.errors.within(row.limit):
-        row.reason = "its errors against float64 are too large, so its times would mean nothing"
+        row.reason = f"{row.errors} against float64, where {row.limit} are allowed, so its times would mean nothing"
         row.wrong = True
         return row, contestant, None
     return row, contestant, job

@@ -89,17 +89,19 @@ def wrong_points(reports: Sweep) -> list[str]:
 
 def require_matplotlib() -> Any:
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure
+        import matplotlib.ticker
     except ImportError as error:
         raise ImportError(
             'the plot needs matplotlib, which is not installed; install it by: pip install "lipschitz-rnn[experiments]"'
         ) from error
-    return Figure
+    return matplotlib
 
 
 def draw(reports: Sweep, path: Path) -> None:
     """Above: time for a step of the whole batch. Below: the same for a step of one sample of one network."""
-    figure = require_matplotlib()(figsize=(3.6 * len(reports), 6.0), layout="constrained")
+    matplotlib = require_matplotlib()
+    figure = matplotlib.figure.Figure(figsize=(3.6 * len(reports), 6.0), layout="constrained")
     grid = figure.subplots(2, len(reports), squeeze=False, sharex="col", sharey="row")
     for (above, below), (axis, points) in zip(grid.T, reports.items(), strict=True):
         values = [getattr(report.workload, axis) for report in points]
@@ -113,6 +115,9 @@ def draw(reports: Sweep, path: Path) -> None:
             panel.set(xscale="log", yscale="log")
             panel.set_xticks(values, [str(value) for value in values])
             panel.set_xticks([], minor=True)
+            plain = matplotlib.ticker.LogFormatter(minor_thresholds=(2.0, 0.5))  # numbers, not powers of ten
+            panel.yaxis.set_major_formatter(plain)
+            panel.yaxis.set_minor_formatter(plain)
             panel.spines[["top", "right"]].set_visible(False)
             panel.grid(alpha=0.25, linewidth=0.6)
         below.set_xlabel(AXES[axis])
@@ -121,7 +126,7 @@ def draw(reports: Sweep, path: Path) -> None:
     grid[0, 0].legend(frameon=False, fontsize=7)
     base = reports["networks"][0]  # where every other size is the workload's own
     figure.suptitle(f"Forward + backward around {base.workload.sizes()}; {base.environment['device']}", fontsize=10)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, format="png", dpi=130)
 
 
 def _seconds(points: Sequence[Report], key: str) -> list[float]:

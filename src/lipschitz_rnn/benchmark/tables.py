@@ -18,7 +18,8 @@ from lipschitz_rnn.experiments.report.document import Heading, Paragraph, Table
 
 MISSING = "–"
 WORDS = 2  # columns that hold words
-WIDTH = 100
+WIDTH = 116
+COARSENESS = {"float32": 0, "tf32": 1, "bfloat16": 2}
 
 PEERS = {
     "reference loop": "loop",
@@ -45,9 +46,9 @@ def time_table(report: Report) -> Table:
 
 
 def comparison_table(report: Report) -> Table:
-    """Errors, and how many times faster each row is than each peer with operands of the same precision."""
+    """Errors, and how many times faster each row is than each peer that is at least as precise."""
     peers = [name for name in PEERS if any(row.name == name and row.main for row in report.rows)]
-    errors = ["error, states", *(["error, gradients"] if report.effort.backward else [])]
+    errors = ["error", *(["of gradients"] if report.effort.backward else [])]
     header = ["", "precision", *errors, *(f"× {PEERS[name]}" for name in peers)]
     rows = []
     for row in report.rows:
@@ -79,11 +80,11 @@ def captions(report: Report) -> list[str]:
         "Memory is the most that a call needs beyond its inputs and weights"
         + ("." if gpu else ", from the growth of the resident set (Linux), so small sizes say little.")
     )
+    largest = ", for gradients the largest over all weights," if effort.backward else ""
     second = [
-        "Errors are relative to float64, for gradients the largest over all weights, and were checked before anything "
-        f"was timed: at most {FACTOR:g} times those of PyTorch's own operations on the same loop and operands.",
-        "× is how many times faster a row is than that peer with operands of the same precision "
-        "(the loop and torch.compile: at the one precision listed).",
+        f"Errors are relative to float64{largest} and were checked before anything was timed: at most {FACTOR:g} times "
+        "those of PyTorch's own operations on the same loop with the same operands.",
+        "× is how many times faster a row is than that peer at its fastest precision no coarser than the row's.",
     ]
     if report.workload.networks > 1:
         second.append(
@@ -143,16 +144,16 @@ def to_markdown(report: Report, command: str) -> str:
 def _for_terminal(table: Table, found: Sequence[Row]) -> TerminalTable:
     shown = TerminalTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, title in enumerate(table.header):
-        shown.add_column(title, justify="left" if index < table.left else "right", no_wrap=index < table.left)
+        shown.add_column(title, justify="left" if index < table.left else "right", no_wrap=True)
     for cells, row in zip(table.rows, found, strict=True):
         shown.add_row(*cells, style="red" if row.wrong else "bold" if row.ours else "")
     return shown
 
 
 def _peer(rows: Sequence[Row], name: str, row: Row) -> Row | None:
-    named = [each for each in rows if each.name == name and each.main]
-    same = [each for each in named if each.operands == row.operands]
-    return same[0] if same else named[0] if len(named) == 1 else None
+    """The fastest row of that name whose products are at least as precise; a coarser one would be no fair peer."""
+    fair = [each for each in rows if each.name == name and COARSENESS[each.operands] <= COARSENESS[row.operands]]
+    return min((each for each in fair if each.main), key=lambda each: each.main.median, default=None)  # type: ignore[union-attr]
 
 
 def _ratio(row: Row, peer: Row | None) -> str:

@@ -62,15 +62,20 @@ class Data:
         self.workload, self.device = workload, device
         self._generator = torch.Generator().manual_seed(workload.seed)
         S, T, B, p, N = (getattr(workload, n) for n in ("networks", "length", "batch", "features", "hidden"))
-        self.x = self.normal((S, T, B, p))
-        self.U = self.normal((S, N, p), 1.0 / math.sqrt(p))
-        self.b = self.normal((S, N), 0.1)
-        self.M_A, self.M_W = (self.normal((S, N, N), WEIGHT_SCALE / math.sqrt(N)) for _ in range(2))
-        self._cotangents = self.normal((S, T if workload.readout == "all" else 1, B, N))
+        self.x = self._positive((S, T, B, p))
+        self.U = self._normal((S, N, p), 1.0 / math.sqrt(p))
+        self.b = self._normal((S, N), 0.1)
+        self.M_A, self.M_W = (self._normal((S, N, N), WEIGHT_SCALE / math.sqrt(N)) for _ in range(2))
+        self._cotangent = self._positive((S, T, B, N) if workload.readout == "all" else (S, B, N))
 
-    def normal(self, shape: tuple[int, ...], scale: float = 1.0) -> Tensor:
+    def _normal(self, shape: tuple[int, ...], scale: float) -> Tensor:
         """Gaussian numbers, drawn on the CPU so that they are the same on every device."""
         values = torch.randn(shape, generator=self._generator) * scale
+        return rounded(values).to(self.device)
+
+    def _positive(self, shape: tuple[int, ...]) -> Tensor:
+        """Numbers between 0.5 and 1: sums of them do not cancel, which would make the errors a matter of luck."""
+        values = 0.5 + 0.5 * torch.rand(shape, generator=self._generator)
         return rounded(values).to(self.device)
 
     @cached_property
@@ -80,9 +85,9 @@ class Data:
         A, W = (rounded(matrix) for matrix in pair)
         return A, W
 
-    def cotangent(self, like: Tensor) -> Tensor:
-        """The gradient that a loss sends into the read-out states."""
-        return self._cotangents.to(like.dtype).reshape(like.shape)
+    def cotangent(self, dtype: torch.dtype) -> Tensor:
+        """The gradient that a loss sends into the states it looks at."""
+        return self._cotangent.to(dtype)
 
 
 def rounded(values: Tensor) -> Tensor:

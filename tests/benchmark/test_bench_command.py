@@ -1,0 +1,219 @@
+"""`lipschitz-rnn bench`: what it writes, what it refuses, and that nothing unchecked is timed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from lipschitz_rnn.benchmark import compiled, contestants
+from lipschitz_rnn.cli import app
+from lipschitz_rnn.ops.scan import lipschitz_scan
+
+TINY = ["--device", "cpu", "--batch", "3", "--length", "8", "--hidden", "5"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def bench(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["bench", *TINY, *map(str, arguments)])
+
+
+def rows_of(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in document["rows"]}
+
+
+def test_json_holds_errors_times_and_ratios() -> None:
+    done = bench("--quick", "--networks", "2", "--json", "-")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert (
+        document["command"] == "lipschitz-rnn bench --batch 3 --length 8 --hidden 5 --networks 2 --device cpu --quick"
+    )
+    sizes = {"batch": 3, "length": 8, "features": 1, "hidden": 5, "networks": 2, "integrator": "euler"}
+    assert sizes.items() <= document["workload"].items()
+    rows = rows_of(document)
+    assert list(rows) == ["reference loop", "cpu backend", "LipschitzRNN layer", "nn.LSTM", "nn.GRU", "nn.RNN"]
+    for row in rows.values():
+        assert not row["wrong"]
+        assert 0 < row["errors"]["states"] < 1e-5
+        assert 0 < row["errors"]["gradients"] < 1e-5
+        for kind in ("forward", "training"):
+            assert row[kind]["repeats"] == 3
+            assert row[kind]["median_ms"] > 0
+        assert row["forward_replayed"] is None  # there is no CUDA graph on a CPU
+        assert row["us_per_step"] == pytest.approx(1e3 * row["training"]["median_ms"] / 8)
+    ours, lstm = rows["cpu backend"], rows["nn.LSTM"]
+    ratio = ours["times_faster_than"]["nn.LSTM [float32 highest]"]
+    assert ratio == pytest.approx(lstm["training"]["median_ms"] / ours["training"]["median_ms"])
+    assert ours["limit"]["states"] >= ours["errors"]["states"]
+    assert lstm["limit"] is None
+    assert document["explanation"][0]["backend"] == "cpu"
+    assert document["environment"]["torch"] == torch.__version__
+
+
+def test_tables_in_the_terminal_and_as_markdown(tmp_path: Path) -> None:
+    done = bench("--quick", "--readout", "all", "--integrator", "rk2", "--markdown", tmp_path / "cpu.md")
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "cpu.md").read_text(encoding="utf-8")
+    for text in (done.stdout, page):
+        for word in ("cpu backend", "nn.LSTM", "µs a step", "of gradients", "× LSTM", "midpoint", "every state"):
+            assert word in text, word
+    assert page.count("| nn.GRU | float32 highest |") == 2
+    assert "`lipschitz-rnn bench --batch 3 --length 8 --hidden 5 --integrator rk2 --readout all" in page
+    assert str(tmp_path) not in page
+
+
+@pytest.mark.slow
+def test_scaling_writes_a_plot_and_its_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = bench("--quick", "--repeats", "1", "--scaling", tmp_path / "plot.png", "--json", tmp_path / "out.json")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    scaling = json.loads((tmp_path / "out.json").read_text())["scaling"]
+    assert scaling["length"]["values"] == [2, 8]
+    assert scaling["batch"]["values"] == [1, 3]
+    assert scaling["networks"]["values"] == [1, 2]
+    for axis in scaling.values():
+        assert list(axis["seconds"])[:2] == ["reference loop [float32 highest]", "cpu backend [float32 highest]"]
+        assert all(seconds > 0 for line in axis["seconds"].values() for seconds in line)
+
+
+def test_batch_one_is_forward_only_and_steps_cells() -> None:
+    done = CliRunner().invoke(
+        app, ["bench", "--device", "cpu", "-t", "6", "-n", "4", "--batch-one", "--quick", "--json=-"]
+    )
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert document["workload"]["batch"] == 1
+    rows = rows_of(document)
+    assert {"LipschitzRNNCell", "nn.LSTMCell", "nn.LSTM"} <= set(rows)
+    for row in rows.values():
+        assert row["training"] is None
+        assert row["forward"]["median_ms"] > 0
+        assert row["errors"]["states"] < 1e-5
+        assert row["errors"]["gradients"] is None
+
+
+def test_explain_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*arguments: object) -> None:
+        raise AssertionError("something was measured")
+
+    monkeypatch.setattr("lipschitz_rnn.benchmark.measure", never)
+    done = bench("--explain")
+    assert done.exit_code == 0, done.output
+    assert "float32: cpu, fastest on cpu" in done.stdout
+    assert "triton cannot" in done.stdout
+    answers = json.loads(bench("--explain", "--json", "-").stdout)["explanation"]
+    assert [answer["dtype"] for answer in answers] == ["float32", "bfloat16", "float16", "float64"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--batch", "0"], "batch is 0"),
+        (["--networks", "-1"], "networks is -1"),
+        (["--integrator", "leapfrog"], "leapfrog"),
+        (["--readout", "first"], "first"),
+        (["--repeats", "0"], "repeats is 0"),
+        (["--threads", "0"], "threads is 0"),
+        (["--device", "abacus"], "abacus"),
+        (["--json", "no/such/folder/out.json"], "no folder"),
+        (["--scaling", "no/such/folder/plot.png"], "no folder"),
+        (["--batch-one"], "--batch-one"),
+        (["--fast"], "--fast"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_wrong_usage_exits_with_2(arguments: list[str], named: str) -> None:
+    done = bench("--quick", *arguments)
+    assert done.exit_code == 2
+    assert named in done.output
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there() -> None:
+    done = bench("--quick", "--device", "cuda")
+    assert done.exit_code == 2
+    assert "no CUDA device" in done.output
+
+
+@pytest.mark.parametrize("factor", [1.001, float("nan")], ids=["a little off", "nan"])
+def test_a_wrong_result_gets_no_times(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoiled(*arguments: Any, backend: str, **options: Any) -> tuple[torch.Tensor | None, torch.Tensor]:
+        kept, last = lipschitz_scan(*arguments, backend=backend, **options)
+        return kept, last * factor if backend == "cpu" else last
+
+    monkeypatch.setattr(contestants, "lipschitz_scan", spoiled)
+    done = bench("--quick", "--json", "-")
+    assert done.exit_code == 1
+    assert "wrong results" in done.stderr
+    assert "cpu backend" in done.stderr
+    rows = rows_of(json.loads(done.stdout))
+    assert rows["cpu backend"]["wrong"]
+    assert "against float64" in rows["cpu backend"]["reason"]
+    assert rows["cpu backend"]["training"] is rows["cpu backend"]["forward"] is None
+    assert rows["nn.LSTM"]["training"]["median_ms"] > 0
+    assert "cpu backend [float32 highest]" not in rows["nn.LSTM"]["times_faster_than"]
+
+
+def test_our_backend_that_does_not_run_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any, backend: str, **options: Any) -> Any:
+        if backend == "cpu":
+            raise RuntimeError("out of order")
+        return lipschitz_scan(*arguments, backend=backend, **options)
+
+    monkeypatch.setattr(contestants, "lipschitz_scan", broken)
+    done = bench("--quick")
+    assert done.exit_code == 1
+    assert "RuntimeError: out of order" in done.output
+
+
+def test_a_compiler_that_fails_costs_one_row_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object, **options: object) -> None:
+        raise RuntimeError("no compiler today")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr(compiled, "require", lambda device: None)
+    done = bench("--repeats", "1", "--json", "-")
+    assert done.exit_code == 0, done.output
+    row = rows_of(json.loads(done.stdout))["torch.compile"]
+    assert "no compiler today" in row["reason"]
+    assert row["training"] is None
+
+
+def test_a_compiler_that_hangs_is_stopped() -> None:
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"0\.05 s"), compiled.within(0.05):
+        time.sleep(30.0)
+    assert time.monotonic() - started < 10.0
+    with compiled.within(0.2):
+        pass
+    time.sleep(0.3)  # the timer is off again
+
+
+@pytest.mark.slow
+def test_the_compiled_loop_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced and differentiated ahead of time, but without generated code, which takes a minute to build."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(compiled, "require", lambda device: None)
+    done = bench("--repeats", "1", "--readout", "all", "--json", "-")
+    assert done.exit_code == 0, done.output
+    row = rows_of(json.loads(done.stdout))["torch.compile"]
+    assert row["reason"] is None
+    assert row["notes"] == ["8 steps in one compiled program"]
+    assert row["errors"]["gradients"] < 1e-5
+    assert row["training"]["median_ms"] > 0

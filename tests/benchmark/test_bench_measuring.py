@@ -1,0 +1,153 @@
+"""The parts of a measurement: data, switches, clocks, memory, order, and fair comparisons."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+import torch
+
+from lipschitz_rnn import lipschitz_scan
+from lipschitz_rnn.benchmark import Effort, Report, Workload, contestants_for, measure
+from lipschitz_rnn.benchmark.accuracy import Errors
+from lipschitz_rnn.benchmark.compiled import steps_at_once
+from lipschitz_rnn.benchmark.precision import BFLOAT16, FLOAT32, TF32
+from lipschitz_rnn.benchmark.runs import Row
+from lipschitz_rnn.benchmark.tables import captions, comparison_table, time_table
+from lipschitz_rnn.benchmark.timing import Times, peak_memory, time_calls
+from lipschitz_rnn.benchmark.workload import Data
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+SMALL = Workload(batch=2, length=5, features=2, hidden=4)
+ONCE = Effort(repeats=1, rounds=1)
+
+
+def test_data_are_the_same_for_every_precision_and_every_run() -> None:
+    before = torch.get_rng_state()
+    first, second = Data(SMALL, CPU), Data(SMALL, CPU)
+    for name in ("x", "U", "b", "M_A", "M_W"):
+        values = getattr(first, name)
+        torch.testing.assert_close(values, getattr(second, name), rtol=0, atol=0)
+        torch.testing.assert_close(values, values.bfloat16().double(), rtol=0, atol=0)
+        assert (values != 0).all()
+    for contestant in contestants_for(CPU, compile_loop=False, streaming=True):
+        contestant.job(first).training()
+    assert torch.equal(before, torch.get_rng_state())  # the global generator is nobody's business here
+
+
+def test_the_state_stays_bounded_on_long_sequences() -> None:
+    data = Data(Workload(batch=1, length=4000, hidden=16), CPU)
+    A, W = data.matrices
+    states, _ = lipschitz_scan(data.x, A, W, input_weight=data.U, bias=data.b, step_size=0.03)
+    assert states is not None
+    assert 0.01 < float(states.abs().max()) < 100.0
+
+
+def test_everything_is_checked_before_anything_is_timed() -> None:
+    notes: list[str] = []
+    measure(SMALL, CPU, contestants_for(CPU, compile_loop=False), ONCE, notes.append)
+    kinds = [note.split()[0] for note in notes]
+    assert kinds == ["checking"] * 6 + ["timing"] * 6
+
+
+def test_precisions_set_their_switches_and_put_them_back() -> None:
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    with TF32.active():
+        assert torch.get_float32_matmul_precision() == "high"
+        assert torch.backends.cudnn.allow_tf32
+    with FLOAT32.active():
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert not torch.backends.cudnn.allow_tf32
+    assert before == (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
+
+
+def test_repeats_are_bounded_in_number_and_in_time() -> None:
+    calls: list[float] = []
+
+    def call() -> None:
+        calls.append(time.perf_counter())
+        time.sleep(0.01)
+
+    times = time_calls(call, CPU, repeats=7, most_seconds=60.0)
+    assert len(times.seconds) == 7
+    assert len(calls) == 9  # two more to warm up
+    assert 0.01 <= times.median < 1.0
+    assert len(time_calls(call, CPU, repeats=1000, most_seconds=0.0).seconds) == 3
+    assert len(time_calls(call, CPU, repeats=2, most_seconds=0.0).seconds) == 2
+
+
+def test_median_and_spread() -> None:
+    times = Times((1.0, 2.0, 3.0)) + Times((4.0, 100.0))
+    assert times.median == 3.0
+    assert times.spread == pytest.approx((4.0 - 2.0) / 2 / 3.0)
+    assert times.to_dict() == {"median_ms": 3000.0, "spread": times.spread, "repeats": 5}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+def test_peak_memory_sees_what_is_freed_again() -> None:
+    def allocate() -> None:
+        torch.full((8 << 20,), 1.0)  # 32 MiB
+
+    found = peak_memory(allocate, CPU)
+    assert found is not None
+    assert 0.9 * (32 << 20) < found < 2 * (32 << 20)
+
+
+def test_nan_is_within_no_limit() -> None:
+    limit = Errors(1e-6, 1e-6)
+    assert Errors(1e-7, 1e-7).within(limit)
+    assert Errors(1e-7, None).within(limit)
+    assert not Errors(1e-7, 1e-5).within(limit)
+    assert not Errors(float("nan"), 1e-7).within(limit)
+    assert not Errors(1e-7, float("nan")).within(limit)
+
+
+def test_rows_on_a_gpu() -> None:
+    rows = [contestant.key for contestant in contestants_for(CUDA)]
+    for name, precisions in {
+        "triton backend": ["bfloat16", "float32 medium", "float32 high", "float32 highest"],
+        "nn.LSTM": ["bfloat16", "float32 high", "float32 highest"],
+        "torch.compile": ["float32 high"],
+    }.items():
+        assert [row for row in rows if row.startswith(name)] == [f"{name} [{precision}]" for precision in precisions]
+    assert len(set(rows)) == len(rows)
+
+
+def test_a_peer_is_compared_at_its_fastest_fair_precision() -> None:
+    """Faster and coarser does not count; slower and coarser, as cuDNN's bfloat16, does not flatter us either."""
+    speeds = [
+        ("triton backend", BFLOAT16, 1.0),
+        ("triton backend", FLOAT32, 6.0),
+        ("nn.LSTM", BFLOAT16, 30.0),
+        ("nn.LSTM", TF32, 4.0),
+        ("nn.LSTM", FLOAT32, 12.0),
+    ]
+    rows = []
+    for name, precision, ms in speeds:
+        times = Times((ms / 1e3,))
+        rows.append(
+            Row(
+                name,
+                precision.name,
+                precision.operands,
+                name == "triton backend",
+                Errors(1e-3, 1e-3),
+                forward=times,
+                training=times,
+                training_replayed=Times((ms / 2e3,)),
+                memory=5_000_000,
+            )
+        )
+    report = Report(SMALL, CUDA, Effort(), rows, {})
+    table = comparison_table(report)
+    ratios = [row[table.header.index("× LSTM")] for row in table.rows]
+    assert ratios == ["4.00", "2.00", "0.13", "1.00", "1.00"]
+    times_shown = time_table(report)
+    assert times_shown.rows[0][times_shown.header.index("GPU alone, ms")] == "0.50"
+    assert times_shown.rows[0][-1] == "5.0"
+    assert "CUDA graph" in captions(report)[0]
+
+
+def test_compiled_steps_divide_the_length() -> None:
+    assert [steps_at_once(length) for length in (784, 63, 101, 6)] == [8, 7, 1, 6]
