@@ -55,7 +55,7 @@ def require_number(name: str, value: object, *, low: float, high: float = math.i
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} is {value!r}, a {type(value).__name__}; pass a number")
     number = float(value)
-    # Comparisons only, which NaN fails: a compiler may hold the number as a symbol, for which math.isfinite has no rule.
+    # Comparisons only, which NaN fails: a compiler may hold the number as a symbol, and math.isfinite knows none.
     inside = -math.inf < number < math.inf and (number > low if open_low else number >= low) and number <= high
     if not inside:
         if math.isinf(high):

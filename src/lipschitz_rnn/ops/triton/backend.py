@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.adjoint import stage_states
 from lipschitz_rnn.ops.problem import Problem, matmul, state_dtype
-from lipschitz_rnn.ops.triton.gradients import add_shares, gradient_sums
+from lipschitz_rnn.ops.triton.gradients import add_shares, matrix_shares
 from lipschitz_rnn.ops.triton.launch import walk_backward, walk_forward
 
 
@@ -45,11 +45,13 @@ def _parameter_gradients(
     """∂A = α Σ κ Hᵀ, ∂W = Σ d Hᵀ, ∂U = Σ d xᵀ and ∂b = Σ d over all stages, steps and samples."""
     if not (needs[1] or needs[2] or needs[4] or needs[5]):
         return [None] * 4
-    h0, later = problem.h0.contiguous(), _later_stages(problem, tape)
-    shares = [gradient_sums(kappa_d[:, :, 0], tape[:, :, 0], h0, precision, shifted=True)]
-    shares += [gradient_sums(kappa_d[:, :, i + 1], H, h0, precision, shifted=False) for i, H in enumerate(later)]
-    everything = shares[0] if len(shares) == 1 else torch.cat(shares, dim=1)
-    found = list(add_shares(everything, input_shares, problem.scheme.alpha, problem.A.dtype))
+    # The state before step t is the one after step t − 1: shifted views need no copy, and h0 is a pair of its own.
+    pairs = [(kappa_d[:, :1, 0], problem.h0.contiguous()[:, None])]
+    if tape.shape[1] > 1:
+        pairs.append((kappa_d[:, 1:, 0], tape[:, :-1, 0]))
+    pairs += [(kappa_d[:, :, i], H) for i, H in enumerate(_later_stages(problem, tape), start=1)]
+    shares = matrix_shares(pairs, precision)
+    found = list(add_shares(shares, input_shares, problem.scheme.alpha, problem.A.dtype))
     if problem.input_weight is not None and input_shares is None:
         d = _total_d(kappa_d)
         found[2] = matmul(d.flatten(1, 2).mT, problem.drive.flatten(1, 2))

@@ -6,6 +6,8 @@ and the shares are added in a fixed order: same input, same bits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -16,68 +18,64 @@ from lipschitz_rnn.ops.triton.products import leading
 PROGRAMS = 264  # two for each multiprocessor of a large GPU
 
 
-def gradient_sums(kappa_d: Tensor, previous: Tensor, h0: Tensor, precision: str, *, shifted: bool) -> Tensor:
-    """[κ; d] Hᵀ summed over steps and samples, in several shares: (S, shares, 2N, N) in float32.
+def matrix_shares(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Tensor:
+    """[κ; d] Hᵀ summed over steps and samples, in many shares: (S, shares, 2N, N) in float32.
 
     Args:
-        kappa_d: (S, T, B, 2N), last axis contiguous.
-        previous: (S, T, B, N), the states H; with ``shifted`` the state *after* each step, so that step t reads step
-            t − 1, and step 0 reads h0, (S, B, N).
+        pairs: κ and d side by side, (S, T, B, 2N), each with the states H at which they belong, (S, T, B, N); the last
+            axis contiguous, T of its own for each pair.
     """
-    S, T, B, double = kappa_d.shape
-    N, L = double // 2, T * B
-    single = kappa_d.dtype == torch.float32
+    S, _, _, double = pairs[0][0].shape
+    N = double // 2
+    single = pairs[0][0].dtype == torch.float32
     # Smaller blocks would leave the warp-group instructions, and six passes do not compile without them.
     block = min(128, max(64 if precision == "bf16x6" else 32, triton.next_power_of_2(N)))
     block_k = 32 if single else 64
     tiles = triton.cdiv(N, block)
-    splits = max(1, min(triton.cdiv(L, 4 * block_k), PROGRAMS // (S * 2 * tiles * tiles)))
-    rows = triton.cdiv(triton.cdiv(L, splits), block_k) * block_k
-    splits = triton.cdiv(L, rows)
-    shares = torch.empty((S, splits, double, N), dtype=torch.float32, device=kappa_d.device)
-    _gradient_kernel[(splits, 2 * tiles * tiles, S)](
-        kappa_d, previous, h0, shares, L, B, N, rows, tiles,
-        *kappa_d.stride()[:3], *previous.stride()[:3], *h0.stride()[:2],
-        SHIFTED=shifted, PRECISION=precision, BLOCK=block, BLOCK_K=block_k,
-        num_warps=8 if block >= 128 else 4, num_stages=2 if single else 3,
-    )  # fmt: skip
+    plans = [_split(left.shape[1] * left.shape[2], block_k, S * 2 * tiles * tiles) for left, _ in pairs]
+    count = sum(splits for splits, _ in plans)
+    shares = torch.empty((S, count, double, N), dtype=torch.float32, device=pairs[0][0].device)
+    first = 0
+    for (left, right), (splits, rows) in zip(pairs, plans, strict=True):
+        _, T, B, _ = left.shape
+        _gradient_kernel[(splits, 2 * tiles * tiles, S)](
+            left, right, shares, T * B, B, N, rows, tiles, first, count, *left.stride()[:3], *right.stride()[:3],
+            PRECISION=precision, BLOCK=block, BLOCK_K=block_k,
+            num_warps=8 if block >= 128 else 4, num_stages=2 if single else 3,
+        )  # fmt: skip
+        first += splits
     return shares
 
 
-@triton.jit(do_not_specialize=["L", "rows"])
+def _split(length: int, block_k: int, others: int) -> tuple[int, int]:
+    """Into how many parts to cut the long axis, and rows of a part: enough to fill the chip, each worth its launch."""
+    splits = max(1, min(triton.cdiv(length, 4 * block_k), PROGRAMS // others))
+    rows = triton.cdiv(triton.cdiv(length, splits), block_k) * block_k
+    return triton.cdiv(length, rows), rows
+
+
+@triton.jit(do_not_specialize=["L", "rows", "first", "count"])
 def _gradient_kernel(
-    kappa_d, previous, h0, shares, L, B, N, rows, tiles, kd_s, kd_t, kd_b, prev_s, prev_t, prev_b, h0_s, h0_b,
-    SHIFTED: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
+    left, right, shares, L, B, N, rows, tiles, first, count, left_s, left_t, left_b, right_s, right_t, right_b,
+    PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    split, splits = tl.program_id(0), tl.num_programs(0)
-    tile = tl.program_id(1)
+    split, tile = tl.program_id(0), tl.program_id(1)
     network = tl.program_id(2).to(tl.int64)
     half = tile // (tiles * tiles)  # 0: the rows of κ, 1: those of d
     m = ((tile // tiles) % tiles) * BLOCK + tl.arange(0, BLOCK)
     n = (tile % tiles) * BLOCK + tl.arange(0, BLOCK)
     m_mask, n_mask = m < N, n < N
-    kappa_d += network * kd_s + half * N
-    previous += network * prev_s
-    h0 += network * h0_s
+    left += network * left_s + half * N
+    right += network * right_s
     total = tl.zeros((BLOCK, BLOCK), tl.float32)
     for start in range(0, rows, BLOCK_K):
         r = split * rows + start + tl.arange(0, BLOCK_K)
-        valid = r < L
+        valid = (r < L)[:, None]
         t, b = (r // B).to(tl.int64), r % B
-        place = (t * kd_t + b * kd_b)[:, None] + m[None, :]
-        left = tl.load(kappa_d + place, mask=valid[:, None] & m_mask[None, :], other=0.0)
-        if SHIFTED:
-            place = ((t - 1) * prev_t + b * prev_b)[:, None] + n[None, :]
-            right = tl.load(previous + place, mask=(valid & (t > 0))[:, None] & n_mask[None, :], other=0.0)
-            if split * rows + start < B:
-                first = (valid & (t == 0))[:, None] & n_mask[None, :]
-                initial = tl.load(h0 + (b * h0_b)[:, None] + n[None, :], mask=first, other=0.0)
-                right = tl.where(first, initial, right)
-        else:
-            place = (t * prev_t + b * prev_b)[:, None] + n[None, :]
-            right = tl.load(previous + place, mask=valid[:, None] & n_mask[None, :], other=0.0)
-        total = _accumulate(left, right, total, PRECISION)
-    out = shares + ((network * splits + split) * 2 + half) * (N * N)
+        kd = tl.load(left + (t * left_t + b * left_b)[:, None] + m[None, :], mask=valid & m_mask[None, :], other=0.0)
+        H = tl.load(right + (t * right_t + b * right_b)[:, None] + n[None, :], mask=valid & n_mask[None, :], other=0.0)
+        total = _accumulate(kd, H, total, PRECISION)
+    out = shares + ((network * count + first + split) * 2 + half) * (N * N)
     tl.store(out + m[:, None] * N + n[None, :], total, mask=m_mask[:, None] & n_mask[None, :])
 
 

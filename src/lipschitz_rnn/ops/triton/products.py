@@ -7,8 +7,6 @@ give a float32-accurate result on the tensor cores.
 
 from __future__ import annotations
 
-import os
-
 import triton
 import triton.language as tl
 
@@ -16,7 +14,7 @@ from lipschitz_rnn.ops.triton.support import interpreting
 
 # Triton's interpreter multiplies bfloat16 operands by their bits, so there the rounded values go back to float32.
 INTERPRETING = tl.constexpr(interpreting())
-CUT_OFF = tl.constexpr(0.0 if interpreting() else float(os.environ.get("CUT", "3e-8")))
+CUT_OFF = tl.constexpr(0.0 if interpreting() else 2e-8)  # measured on an H200, per 16 terms
 
 
 @triton.jit

@@ -161,6 +161,9 @@ def backward_kernel(
         if HAS_SPANS:
             step = span.to(tl.float32)
             span = tl.load(timespans + before * spans_t + columns * spans_b, mask=column_mask, other=0.0)
+        if HAS_INPUT:
+            x_now = feature.to(tl.float32)
+            feature = tl.load(x + before * x_t, mask=column_mask, other=0.0)
         total = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
         eta = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
         for i in tl.static_range(STAGES - 1, -1, -1):
@@ -176,15 +179,13 @@ def backward_kernel(
             kappa *= step[None, :]
             d = kappa * sigma_slope(s, NONLINEARITY)
             if HAS_INPUT:
-                grad_U += d * feature.to(tl.float32)[None, :]
+                grad_U += d * x_now[None, :]
                 grad_b += d
             both = stack(kappa, d, BLOCK_N, BLOCK_B)
             tl.store(kappa_d + (here * STAGES + i) * (2 * B * N) + out_cells, both, mask=out_mask)
             eta = product(M1, M2, M3, both, PRECISION, BLOCK_N, 2 * BLOCK_N, BLOCK_B)
             total += eta
         adjoint += total
-        if HAS_INPUT:
-            feature = tl.load(x + before * x_t, mask=column_mask, other=0.0)
     if HAS_INPUT:
         out = input_shares + (network * tl.num_programs(0) + tl.program_id(0)) * (2 * N) + units
         tl.store(out, tl.sum(grad_U, 1), mask=unit_mask)
