@@ -75,6 +75,10 @@ def test_tables_in_the_terminal_and_as_markdown(tmp_path: Path) -> None:
     assert page.count("| nn.GRU | float32 highest |") == 2
     assert "`lipschitz-rnn bench --batch 3 --length 8 --hidden 5 --integrator rk2 --readout all" in page
     assert str(tmp_path) not in page
+    assert bench("--quick", "--markdown", tmp_path / "cpu.md", "--append").exit_code == 0
+    both = (tmp_path / "cpu.md").read_text(encoding="utf-8")
+    assert both.startswith(page + "\n## ")
+    assert both.count("Made by `") == 2
 
 
 @pytest.mark.slow
@@ -217,3 +221,16 @@ def test_the_compiled_loop_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["notes"] == ["8 steps in one compiled program"]
     assert row["errors"]["gradients"] < 1e-5
     assert row["training"]["median_ms"] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_times_come_with_and_without_python() -> None:
+    done = bench("--quick", "--device", "cuda", "--hidden", "32", "--json", "-")
+    assert done.exit_code == 0, done.output
+    rows = [row for row in json.loads(done.stdout)["rows"] if row["name"] == "triton backend"]
+    assert [row["precision"] for row in rows] == ["bfloat16", "float32 medium", "float32 high", "float32 highest"]
+    for row in rows:
+        assert row["notes"] == []
+        assert 0 < row["training_replayed"]["median_ms"] < row["training"]["median_ms"]
+        assert row["memory_bytes"] > 0

@@ -15,6 +15,7 @@ from lipschitz_rnn.commands.errors import fail, guarded
 
 SIZES = "Sizes"
 OUTPUT = "Output"
+OUTPUT_OPTIONS = ("plot", "json_file", "markdown", "append")
 
 
 @guarded
@@ -59,6 +60,10 @@ def bench(
         ),
     ] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", rich_help_panel=OUTPUT)] = None,
+    append: Annotated[
+        bool,
+        typer.Option("--append", help="Add to the Markdown file: several runs on one page.", rich_help_panel=OUTPUT),
+    ] = False,
 ) -> None:
     """Measure the scan beside the plain loop, torch.compile and PyTorch's LSTM, GRU and RNN, in one run.
 
@@ -96,7 +101,8 @@ def bench(
     if json_file != "-":
         tables.print_report(Console(), report)
     if markdown is not None:
-        markdown.write_text(tables.to_markdown(report, _command(context)), encoding="utf-8")
+        with markdown.open("a" if append else "w", encoding="utf-8") as page:
+            page.write(("\n" if page.tell() else "") + tables.to_markdown(report, _command(context)))
     if swept is not None and plot is not None:
         scaling.draw(swept, plot)
         document["scaling"] = scaling.sweep_to_dict(swept)
@@ -116,7 +122,7 @@ def _command(context: typer.Context) -> str:
     words = ["lipschitz-rnn bench"]
     for option in context.command.params:
         value = context.params.get(str(option.name))
-        if not _given(context, str(option.name)) or option.name in ("plot", "json_file", "markdown"):
+        if not _given(context, str(option.name)) or option.name in OUTPUT_OPTIONS:
             continue
         if isinstance(value, bool):
             words.append(option.opts[0] if value else option.secondary_opts[0])
