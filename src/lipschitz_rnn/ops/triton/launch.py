@@ -100,8 +100,8 @@ def walk_backward(
     final = like if grad_last is None else grad_last.contiguous()
     x = problem.drive[..., 0] if has_fused_input(problem) else None
     shares = torch.empty((S, triton.cdiv(B, plan.batch), 2, N), device=like.device) if x is not None else None
-    tensors = (weights, spans, tape, incoming, final, like if x is None else x, kappa_d, grad_h0)
-    tensors = (*tensors, like if shares is None else shares)
+    features, sums = like if x is None else x, like if shares is None else shares
+    tensors = (weights, spans, tape, incoming, final, features, kappa_d, grad_h0, sums)
     grad_strides = (0, 0, 0, 0) if grad_states is None else grad_states.stride()
     strides = (*grad_strides, *span_strides, *((0, 0, 0) if x is None else x.stride()))
     flags = {

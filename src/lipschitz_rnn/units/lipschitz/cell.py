@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops.checks import (
+    has_values,
     require_device,
     require_floating,
     require_number,
@@ -19,9 +20,10 @@ from lipschitz_rnn.ops.checks import (
 )
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
-from lipschitz_rnn.ops.problem import compute_dtype, state_dtype, without_autocast
+from lipschitz_rnn.ops.problem import autocast_enabled, compute_dtype, state_dtype, without_autocast
 from lipschitz_rnn.ops.reference import integrate_step
-from lipschitz_rnn.units.lipschitz.autocast import autocast_enabled, to_compute_dtype
+from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
+from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
 
 
@@ -38,6 +40,9 @@ class LipschitzRNNCell(nn.Module):
         integrator: ``euler``, ``midpoint`` (``rk2``), ``heun`` or ``rk4``.
         nonlinearity: ``tanh``, ``relu``, ``sigmoid`` or ``identity``.
         init_scale: the free matrices start from N(0, (init_scale/N)²).
+        stability: None for symmetric-skew matrices; ``"contracting"`` for matrices with which two states under the same
+            input approach each other, whatever the parameters (beta and gamma then play no part).
+        rate: of that approach, per unit of time; 0.01 if None.
 
     Shapes: ``cell(x, h)`` takes x (B, p) or (p,), h (B, N) or (N,), zeros if None, and gives the next h.
 
@@ -57,6 +62,8 @@ class LipschitzRNNCell(nn.Module):
         integrator: str = "euler",
         nonlinearity: str = "tanh",
         init_scale: float = 0.1,
+        stability: str | None = None,
+        rate: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -68,7 +75,25 @@ class LipschitzRNNCell(nn.Module):
         self.alpha = require_number("alpha", alpha, low=-math.inf)
         self.integrator = get_integrator(integrator).name
         self.nonlinearity = get_nonlinearity(nonlinearity).name
-        self.hidden: nn.Module = SymmetricSkewPair(hidden_size, beta, gamma, init_scale, device, dtype)
+        self.hidden: nn.Module
+        if stability is None:
+            if rate is not None:
+                raise ValueError(f"rate is {rate}, but stability is None; pass stability='contracting' with it")
+            self.hidden = SymmetricSkewPair(hidden_size, beta, gamma, init_scale, device, dtype)
+        elif stability == "contracting":
+            self.hidden = ContractingPair(
+                hidden_size,
+                step_size=self.step_size,
+                integrator=self.integrator,
+                alpha=self.alpha,
+                nonlinearity=self.nonlinearity,
+                rate=0.01 if rate is None else require_number("rate", rate, low=0.0, open_low=True),
+                init_scale=10.0 * require_number("init_scale", init_scale, low=0.0),  # relative to √N, not to N
+                device=device,
+                dtype=dtype,
+            )
+        else:
+            raise ValueError(f"stability is {stability!r}; choose None or 'contracting'")
         self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size, device=device, dtype=dtype))
         if bias:
             self.bias_ih = nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
@@ -110,7 +135,8 @@ class LipschitzRNNCell(nn.Module):
         self._check(x, h, matrices)
         A, W, U, b, x, h = to_compute_dtype(*(matrices or self.hidden_matrices()), self.weight_ih, self.bias_ih, x, h)
         dtype, wide = A.dtype, compute_dtype(A.dtype, A.device)
-        A, W, U, b, x, h = (None if tensor is None else tensor.to(wide) for tensor in (A, W, U, b, x, h))
+        A, W, U, x = A.to(wide), W.to(wide), U.to(wide), x.to(wide)
+        b, h = None if b is None else b.to(wide), None if h is None else h.to(wide)
         step: float | Tensor = self.step_size if dt is None else self._step(dt, x, state_dtype(wide))
         with without_autocast(x.device):
             state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(wide))
@@ -132,15 +158,31 @@ class LipschitzRNNCell(nn.Module):
         for name, matrix in zip(("A", "W"), matrices or (), strict=False):
             require_shape(name, matrix, (self.hidden_size, self.hidden_size), "as hidden_matrices() gives it")
 
-    @staticmethod
-    def _step(dt: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
+    def require_covered(self, name: str, times: float | Tensor) -> None:
+        """A contracting unit is proved for steps up to its own; a longer one is refused."""
+        if not isinstance(self.hidden, ContractingPair):
+            return
+        if isinstance(times, Tensor):
+            if not has_values(times) or times.numel() == 0:
+                return
+            times = float(times.detach().max())
+        if times > self.step_size * (1 + 1e-6):
+            raise ValueError(
+                f"{name} reaches {times:g}, but this contracting unit is proved for steps up to {self.step_size:g}; "
+                "build it with step_size at least the longest time between samples"
+            )
+
+    def _step(self, dt: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
         if not isinstance(dt, Tensor):
-            return require_number("dt", dt, low=0.0)
+            number = require_number("dt", dt, low=0.0)
+            self.require_covered("dt", number)
+            return number
         require_floating("dt", dt)
         if dt.dim() > 0:
             require_shape("dt", dt, tuple(x.shape[:-1]), "one time for each sample, or a single number")
             require_device("dt", dt, "x", x)
         require_timespans(dt)
+        self.require_covered("dt", dt)
         return dt.to(dtype).unsqueeze(-1)
 
     def extra_repr(self) -> str:

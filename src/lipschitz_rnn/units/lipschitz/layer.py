@@ -14,6 +14,7 @@ from lipschitz_rnn.ops.dispatch import BACKENDS
 from lipschitz_rnn.ops.scan import lipschitz_scan
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, describe, require_parameter_dtype, require_size
+from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
 
 
@@ -27,6 +28,10 @@ class _Shared:
         return getattr(layer.cell(), self.name)
 
     def __set__(self, layer: LipschitzRNN, value: Any) -> None:
+        if isinstance(layer.cell().hidden, ContractingPair):
+            raise AttributeError(
+                f"{self.name} is part of this layer's proof of contraction; build a new layer to change it"
+            )
         for cell in layer.cells.values():
             setattr(cell, self.name, value)
 
@@ -54,6 +59,9 @@ class LipschitzRNN(nn.Module):
         integrator: ``euler``, ``midpoint`` (``rk2``), ``heun`` or ``rk4``.
         nonlinearity: ``tanh``, ``relu``, ``sigmoid`` or ``identity``.
         init_scale: both M start from N(0, (init_scale/N)²).
+        stability: None for the paper's matrices; ``"contracting"`` for matrices with which any two states under the
+            same input approach each other, whatever the parameters are or become: see ``docs/stability.md``.
+        rate: of that approach, per unit of time; 0.01 if None.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``; see :func:`lipschitz_rnn.lipschitz_scan`.
         recompute_every: trade time for memory: keep only every so-many-th state for the backward pass.
 
@@ -88,6 +96,8 @@ class LipschitzRNN(nn.Module):
         integrator: str = "euler",
         nonlinearity: str = "tanh",
         init_scale: float = 0.1,
+        stability: str | None = None,
+        rate: float | None = None,
         backend: str = "auto",
         recompute_every: int | None = None,
         device: torch.device | str | None = None,
@@ -118,6 +128,8 @@ class LipschitzRNN(nn.Module):
                     integrator=integrator,
                     nonlinearity=nonlinearity,
                     init_scale=init_scale,
+                    stability=stability,
+                    rate=rate,
                     device=device,
                     dtype=dtype,
                 )
@@ -213,6 +225,8 @@ class LipschitzRNN(nn.Module):
         if direction == 1:
             x = reverse(x, lengths)
             timespans = None if timespans is None else reverse(timespans, lengths)
+        if timespans is not None:
+            cell.require_covered("timespans", timespans)
         x, A, W, h0, U, b = to_compute_dtype(x, *cell.hidden_matrices(), h0, cell.weight_ih, cell.bias_ih)
         states, last = lipschitz_scan(
             x,

@@ -1,0 +1,63 @@
+"""``LipschitzRNN(stability="contracting")``: the guarantee as a user meets it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import lipschitz_rnn as lr
+
+
+@pytest.mark.parametrize("integrator", ["euler", "midpoint"])
+def test_two_states_approach_each_other_in_the_metric(integrator: str, generator: torch.Generator) -> None:
+    layer = lr.LipschitzRNN(2, 12, stability="contracting", rate=0.1, step_size=0.1, integrator=integrator).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():  # any values will do, these are far from the initial ones
+            parameter.copy_(3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    x = torch.randn(40, 1, 2, generator=generator, dtype=torch.float64)
+    starts = torch.randn(2, 1, 1, 12, generator=generator, dtype=torch.float64)
+    one, other = (layer(x, start)[0][:, 0] for start in starts)
+    metric, _ = layer.cell().hidden.metric()
+    distance = (((one - other) ** 2) * metric).sum(-1).sqrt()
+    first = (((starts[0] - starts[1]) ** 2) * metric).sum().sqrt()
+    bound = first * torch.exp(-0.1 * 0.1 * torch.arange(1, 41, dtype=torch.float64))
+    assert (distance <= bound * (1 + 1e-9)).all()
+
+
+def test_the_layer_runs_like_any_other(generator: torch.Generator) -> None:
+    layer = lr.LipschitzRNN(3, 8, num_layers=2, bidirectional=True, stability="contracting")
+    output, h_n = layer(torch.randn(7, 4, 3, generator=generator))
+    assert output.shape == (7, 4, 16)
+    output.sum().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+    assert h_n.isfinite().all()
+
+
+def test_steps_beyond_the_proof_are_refused() -> None:
+    layer = lr.LipschitzRNN(1, 4, stability="contracting", step_size=0.1)
+    x = torch.zeros(3, 2, 1)
+    layer(x, timespans=torch.full((3, 2), 0.1))
+    with pytest.raises(ValueError, match=r"timespans reaches 0\.2, .* proved for steps up to 0\.1"):
+        layer(x, timespans=torch.full((3, 2), 0.2))
+    with pytest.raises(ValueError, match=r"dt reaches 0\.3"):
+        layer.cell()(x[0], dt=0.3)
+    with pytest.raises(AttributeError, match="part of this layer's proof"):
+        layer.step_size = 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stability": "stable"}, "stability is 'stable'; choose None or 'contracting'"),
+        ({"rate": 0.1}, "rate is 0.1, but stability is None"),
+        ({"stability": "contracting", "rate": -1.0}, "rate is -1.0; it must be greater than 0"),
+        ({"stability": "contracting", "rate": math.nan}, "rate is nan"),
+        ({"stability": "contracting", "integrator": "rk4"}, "proved for euler, heun, midpoint"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_wrong_options(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        lr.LipschitzRNN(1, 4, **options)  # type: ignore[arg-type]
