@@ -21,7 +21,8 @@ _MEMORY = {"hidden_size": 128, "learning_rate": 0.003, "clip": 1.0, "epochs": 50
 _OURS: dict[str, dict[str, Any]] = {
     "digits": {
         "hidden_size": 64,
-        "learning_rate": 0.03,
+        "learning_rate": 0.06,
+        "clip": 0.5,
         "epochs": 100,
         "unit_options": {"beta": 0.65, "step_size": 0.1},
         **_ONE_CYCLE,
