@@ -1,6 +1,7 @@
 """What certify accepts, says and refuses; that it is useful; and that it is quick."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from stability_examples import advance, random_pair
 import lipschitz_rnn as lr
 from lipschitz_rnn.stability import certify, incremental_gain, largest_contracting_step
 from lipschitz_rnn.stability.rounding import Ball, largest_eigenvalue_bound
+
+# Systems in the test of usefulness; 100 for the full run: LIPSCHITZ_RNN_USEFUL=100 pytest tests/stability
+USEFUL = int(os.environ.get("LIPSCHITZ_RNN_USEFUL", "10"))
 
 
 @pytest.fixture(scope="module")
@@ -212,21 +216,23 @@ def test_largest_step_of_a_scalar_system() -> None:
 
 @pytest.mark.slow
 def test_useful_at_eight_units() -> None:
-    """At least 95 % of random systems whose sampled worst Jacobians share a quadratic metric are certified."""
+    """At least 95 % of random systems whose worst Jacobians share a quadratic metric are certified.
+
+    The worst ones are sampled by turns: a metric for some, then the corners that it treats worst are added.
+    """
     from lipschitz_rnn.stability.corners import cube
     from lipschitz_rnn.stability.programmes import metric_for_jacobians
 
     rng = np.random.default_rng(4)
     corners = cube(8)
     shared = certified = 0
-    while shared < 12:
+    while shared < USEFUL:
         A, W = random_pair(rng, 8, "borderline")
-        sample = corners[rng.choice(len(corners), 60, replace=False)]
-        jacobians = A + sample[:, :, None] * W
-        if metric_for_jacobians([jacobians], [-1e-3], True) is None:
+        if metric_for_jacobians([A + corners[:, :, None] * W], [-2e-3], True) is None:
             continue
         shared += 1
         certified += certify((A, W), rate=1e-6).holds
+    print(f"{certified} of {shared} certified")
     assert certified >= 0.95 * shared
 
 

@@ -12,29 +12,34 @@ from lipschitz_rnn.stability.inequality import best_level, quadratic_form
 from lipschitz_rnn.stability.rounding import Matrix
 from lipschitz_rnn.stability.systems import System
 
-_NEWTON_STEPS = 60
+_NEWTON_STEPS = 120
 
 
 def feasible_multiplier(system: System[Matrix], P: Matrix) -> Matrix | None:
-    """Some Λ for which the inequality has a level at all, or None. Later stages get smaller entries, which tames E."""
+    """Some Λ for which the inequality has a level at all, or None.
+
+    Tried are multiples of the identity and of ‖column of G‖ / ‖row of C‖ in the metric, which puts what a unit sends
+    and what it receives on one scale. Later stages may get smaller entries, which tames E.
+    """
     stages = system.channels // system.size
-    scale = (
-        float(np.linalg.norm(system.G.T @ P @ system.G, 2)) if system.step is not None else float(np.linalg.norm(P, 2))
-    )
-    scale /= max(float(np.linalg.norm(system.C, 2)), 1.0) if system.step is None else 1.0
+    root = np.linalg.cholesky(P)
+    sent = np.linalg.norm(root.T @ system.G, axis=0)
+    received = np.linalg.norm(np.linalg.solve(root, system.C.T), axis=0)
+    typical = float(np.median(sent)) * max(float(np.median(sent)), 1e-6) / max(float(np.median(received)), 1e-6)
+    balanced = np.clip(sent, 1e-9, None) / np.clip(received, 1e-9, None)
     best, found = np.inf, None
-    for ratio in (1.0, 0.3, 0.1, 0.01):
-        shape = np.repeat(ratio ** np.arange(stages), system.size) / ratio ** (stages - 1)
-        for factor in 4.0 ** np.arange(-4, 9):
-            candidate = shape * factor * max(scale, 1e-12)
-            level = best_level(system, P, candidate)
-            if level < best:
-                best, found = level, candidate
+    for shape in (np.full(system.channels, max(typical, 1e-9)), balanced):
+        for ratio in (1.0, 0.3, 0.1, 0.01) if stages > 1 else (1.0,):
+            staged = shape * np.repeat(ratio ** (np.arange(stages) - (stages - 1)), system.size)
+            for factor in 4.0 ** np.arange(-5, 8):
+                level = best_level(system, P, factor * staged)
+                if level < best:
+                    best, found = level, factor * staged
     return found
 
 
 def best_multiplier(
-    system: System[Matrix], P: Matrix, start: Matrix | None = None, accuracy: float = 1e-8
+    system: System[Matrix], P: Matrix, start: Matrix | None = None, accuracy: float = 1e-9
 ) -> Matrix | None:
     """argmin over Λ of the level for the metric P, by a barrier method from ``start``; None if no start is feasible."""
     if start is None or not np.isfinite(best_level(system, P, start)):
@@ -64,7 +69,10 @@ def best_multiplier(
     spread = max(abs(first), 1e-3)
     level, weight = first + 0.1 * spread, (n + m) / spread
     for _ in range(_NEWTON_STEPS):
-        Q = np.linalg.inv(slack(level, multiplier))
+        try:
+            Q = np.linalg.inv(slack(level, multiplier))
+        except np.linalg.LinAlgError:
+            break
         Qr = Q @ rows.T
         aQa, aQb, bQb = Q[n:, n:], Qr[n:], rows @ Qr
         gradient = np.append(2.0 * np.diag(aQb) - 1.0 / multiplier, weight - np.trace(Q[:n, :n]))
@@ -72,8 +80,14 @@ def best_multiplier(
         hessian[:m, :m] = 2.0 * (aQa * bQb + aQb * aQb.T) + np.diag(multiplier**-2.0)
         hessian[m, :m] = hessian[:m, m] = -2.0 * np.einsum("ki,ki->i", Q[:n, n:], Qr[:n])
         hessian[m, m] = np.sum(Q[:n, :n] ** 2)
-        hessian[np.diag_indices(m + 1)] *= 1.0 + 1e-12
-        direction = -np.linalg.solve(hessian, gradient)
+        # Multipliers may differ by many orders of magnitude; a unit diagonal keeps the system well conditioned.
+        if not np.all(np.diag(hessian) > 0):
+            break
+        unit = 1.0 / np.sqrt(np.diag(hessian))
+        try:
+            direction = -unit * np.linalg.solve(unit[:, None] * hessian * unit + 1e-13 * np.eye(m + 1), unit * gradient)
+        except np.linalg.LinAlgError:
+            break
         decrement = float(-gradient @ direction)
         length = 1.0
         while length > 1e-8 and not _inside(slack, level + length * direction[m], multiplier + length * direction[:m]):
