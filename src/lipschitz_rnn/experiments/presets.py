@@ -31,7 +31,8 @@ _OURS: dict[str, dict[str, Any]] = {
     "rows-mnist": {
         "hidden_size": 128,
         "optimiser": "sgd",
-        "learning_rate": 0.1,
+        "learning_rate": 0.05,
+        "clip": 1.0,
         "epochs": 100,
         "schedule": "step",
         "decay_epochs": (90,),

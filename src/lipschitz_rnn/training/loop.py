@@ -201,10 +201,11 @@ class Trainer:
 
     def _report_stop(self, seed: int, step: int, norm: float) -> None:
         good = self._last_good()
-        self.watcher.note(
-            f"seed {seed} stopped: its loss or gradient became NaN or infinite at step {step} "
-            f"(gradient norm {norm:.3g}); its last good checkpoint is {good}"
-        )
+        if len(self.settings.seeds) > 1:  # a lone network ends the run, whose error says the same
+            self.watcher.note(
+                f"seed {seed} stopped: its loss or gradient became NaN or infinite at step {step} "
+                f"(gradient norm {norm:.3g}); its last good checkpoint is {good}"
+            )
         event = {"kind": "diverged", "seed": seed, "epoch": self.epoch, "step": step}
         self._record(event | {"gradient_norm": finite_or_none(norm), "last_good_checkpoint": good})
 
