@@ -36,12 +36,14 @@ class Plan:
         return 8 if self.padded >= RESIDENT_UNITS else 4
 
 
-def make_plan(N: int, precision: str, stages: int) -> Plan:
+def make_plan(problem: Problem, precision: str) -> Plan:
+    N, stages = problem.A.shape[-1], len(problem.scheme.tableau)
     block = max(16, triton.next_power_of_2(N))
     crowded = precision == "bf16x6" and block == RESIDENT_UNITS and stages > 1  # three parts of each matrix, two stages
     if block <= RESIDENT_UNITS and not crowded:
         return Plan(precision, block, batch=16)
-    on_chip = precision in ("bf16", "fp16") and block <= 1024  # a program's rows fit beside the state it reads
+    # Whether a program's rows fit beside the state that it reads, which float32 makes twice as large.
+    on_chip = precision in ("bf16", "fp16") and block <= (512 if problem.A.dtype == torch.float32 else 1024)
     inner = block if on_chip else 64
     padded = triton.cdiv(N, inner) * inner
     rows = 64 if padded <= 512 or not on_chip else 32
@@ -54,7 +56,7 @@ def make_plan(N: int, precision: str, stages: int) -> Plan:
 def walk_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bool, save: bool) -> Tensor:
     """Runs all steps, fills the tape and returns the last state, (S, B, N)."""
     S, T, B, N = problem.shape
-    like, plan = problem.A, make_plan(N, precision, len(problem.scheme.tableau))
+    like, plan = problem.A, make_plan(problem, precision)
     last = like.new_empty((S, B, N))
     fused = has_fused_input(problem)
     drive = problem.drive if fused else problem.expanded_drive()
@@ -91,7 +93,7 @@ def walk_backward(
     The shares are (S, tiles of the batch, 2, N), in float32.
     """
     S, T, B, N = problem.shape
-    like, plan = problem.A, make_plan(N, precision, len(problem.scheme.tableau))
+    like, plan = problem.A, make_plan(problem, precision)
     kappa_d = like.new_empty((S, T, len(problem.scheme.tableau), B, 2 * N))
     grad_h0 = like.new_empty((S, B, N))
     spans, span_strides = _spans(problem)
