@@ -15,7 +15,6 @@ NAMES = [
     "SymmetricSkew",
     "__version__",
     "lipschitz_scan",
-    "robustness",
     "stability",
     "tasks",
     "training",

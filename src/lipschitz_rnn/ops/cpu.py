@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops import single
 from lipschitz_rnn.ops.adjoint import product_over_time, stage_states, step_gradient
 from lipschitz_rnn.ops.problem import Problem
 
@@ -21,6 +22,8 @@ Gradients = tuple[Tensor | None, ...]
 
 def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Tensor:
     """Writes states and, with ``save``, the values of σ to the tape, (S, T, slots, B, N); returns the last state."""
+    if single.serves(problem):
+        return single.forward(problem, tape, keep_states, save)
     S, T, B, N = problem.shape
     scheme, tableau, apply_sigma = problem.scheme, problem.scheme.tableau, _in_place(problem.scheme.nonlinearity)
     squeeze = _squeezer(S)

@@ -77,7 +77,8 @@ class Problem:
         """u = U x + b as one product for the whole sequence, (S, T, B, N)."""
         if self.input_weight is None:
             return self.drive
-        u = matmul(self.drive, self.input_weight.mT.unsqueeze(1))
+        U = self.input_weight.mT.unsqueeze(1)
+        u = self.drive * U if self.drive.shape[-1] == 1 else matmul(self.drive, U)  # one feature is no matrix product
         return u if self.bias is None else u + self.bias[:, None, None, :]
 
 
