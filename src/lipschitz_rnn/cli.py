@@ -13,6 +13,7 @@ from lipschitz_rnn.commands.evaluate import evaluate
 from lipschitz_rnn.commands.listings import tasks, units
 from lipschitz_rnn.commands.quickstart import quickstart
 from lipschitz_rnn.commands.report import report
+from lipschitz_rnn.commands.reproduce import reproduce
 from lipschitz_rnn.commands.train import train
 
 app = typer.Typer(
@@ -36,7 +37,7 @@ def lipschitz_rnn(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Lipschitz recurrent neural networks: train, certify, attack, report.
+    """Lipschitz recurrent neural networks: train, certify, measure, report.
 
     New here? [bold]lipschitz-rnn quickstart[/] trains one in a minute on a laptop.
     """
@@ -46,6 +47,7 @@ app.command(rich_help_panel="Train")(quickstart)
 app.command(rich_help_panel="Train")(train)
 app.command(rich_help_panel="Train")(evaluate)
 app.command(rich_help_panel="Train")(report)
+app.add_typer(reproduce, name="reproduce", rich_help_panel="Train")
 app.command(rich_help_panel="Understand")(certify)
 app.command(rich_help_panel="Understand")(bench)
 app.command(rich_help_panel="What there is")(tasks)
