@@ -37,8 +37,9 @@ def tasks(
 def _print_tasks(infos: dict[str, dict[str, Any]]) -> None:
     console = Console()
     described = console.width >= WIDE
-    table = Table(box=box.SIMPLE_HEAD, caption="lipschitz-rnn tasks NAME shows options and source")
-    table.caption_justify = "left"
+    # Narrow gaps, so that no number is cut on a terminal of 80 columns.
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1, 0, 0))
+    table.caption, table.caption_justify = "lipschitz-rnn tasks NAME shows options and source", "left"
     table.add_column("task", no_wrap=True)
     if described:
         table.add_column("what")
