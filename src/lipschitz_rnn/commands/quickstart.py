@@ -29,7 +29,7 @@ NEXT = (
 def quickstart(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the picture.")] = Path("quickstart"),
     seed: Annotated[int, typer.Option(help="Seed of both networks.")] = 0,
-    epochs: Annotated[int | None, typer.Option(help="Fewer or more epochs than the preset's.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Fewer or more epochs than the preset's.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Train a Lipschitz RNN on handwritten digits, beside an LSTM of its size, and draw what it learned.

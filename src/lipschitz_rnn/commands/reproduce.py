@@ -27,7 +27,7 @@ def figures(
     task: Annotated[
         str, typer.Option(help="Task on which the eigenvalues are tracked; the paper's is ordered-mnist.")
     ] = "digits",
-    epochs: Annotated[int | None, typer.Option(help="Epochs of that training; the preset's by default.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of that training; the preset's by default.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     data_dir: Annotated[str | None, typer.Option(help="Folder with data files.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,

@@ -26,7 +26,7 @@ class Quickstart:
 
 def quickstart_settings(seed: int = 0, epochs: int | None = None) -> tuple[Settings, Settings]:
     """The Lipschitz unit, and the LSTM whose number of parameters is nearest to its own, trained the same way."""
-    changes = {"seeds": (seed,), "device": "cpu", "offline": True} | ({"epochs": epochs} if epochs else {})
+    changes = {"seeds": (seed,), "device": "cpu", "offline": True} | ({} if epochs is None else {"epochs": epochs})
     ours = preset_settings("digits", changes=changes)
     target = count_parameters("lipschitz", ours.hidden_size, 1, 10)
     size = min(range(1, 2 * ours.hidden_size), key=lambda n: abs(count_parameters("lstm", n, 1, 10) - target))
