@@ -1,0 +1,184 @@
+"""Results that are committed: one run as one small JSON file, without its weights and without its machine's paths.
+
+```
+results/<study>/<name with dashes>.json      results/mnist/ordered-mnist-lipschitz-128-euler.json
+results/<study>/notes.md                     optional: what a person found out about the numbers; printed on the page
+```
+
+A study exports each of its run folders with `export_run` and writes it with `write_record`. Its page is made from the
+records alone, by ``blocks(records)`` in ``experiments/<study>_page.py``; a study without that file gets a plain table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lipschitz_rnn.experiments.report.collect import Run, read_run
+from lipschitz_rnn.training.checkpoint import atomic_write
+from lipschitz_rnn.training.folder import RunError
+from lipschitz_rnn.training.settings import PLACE_SETTINGS
+
+SCHEMA = 1
+_ENVIRONMENT = ("lipschitz_rnn", "commit", "python", "torch", "numpy", "cuda", "platform", "device")
+
+
+class ResultsError(RunError):
+    """A results file is missing or cannot be used; the message names it."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run with all its members (seeds, or variants of the unit), as it is committed.
+
+    Scores are the task's metric as it is reported, fractions for accuracy; None where there is none.
+
+    kind: which column or group of its study the run belongs to, for example paper, tuned, baseline.
+    seeds: one entry per member: seed, selected_epoch, validation, test, test_last, diverged_step.
+    curves: name -> for every member one value per epoch: train_loss, validation_loss, validation_<metric>.
+    measures: what a study measured beyond the scores: name -> one value per member, or whatever its page reads.
+    command: what repeats the run; why: the reason for its settings, where they are not the paper's.
+    """
+
+    study: str
+    name: str
+    kind: str
+    settings: Mapping[str, Any]
+    seeds: Sequence[Mapping[str, Any]]
+    curves: Mapping[str, Sequence[Sequence[float | None]]]
+    metric: str
+    percent: bool
+    higher_is_better: bool
+    parameters: int
+    steps: int
+    seconds: float
+    ensemble: str
+    environment: Mapping[str, Any]
+    command: str = ""
+    why: str = ""
+    measures: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        """Path below the results folder."""
+        return f"{self.study}/{self.name.replace('/', '-')}.json"
+
+    def scores(self, name: str = "test") -> list[float]:
+        """One number of every member that has it: test, test_last or validation."""
+        return [seed[name] for seed in self.seeds if seed[name] is not None]
+
+
+def export_run(
+    folder: Path,
+    study: str,
+    name: str,
+    *,
+    kind: str = "paper",
+    command: str = "",
+    why: str = "",
+    commit: str | None = None,
+    measures: Mapping[str, Any] | None = None,
+) -> Record:
+    """The record of a finished run folder. `commit` is noted where the run did not know its own."""
+    run = read_run(folder)
+    if run.result is None:
+        raise ResultsError(f"{folder} is not complete: it has no result.json; resume it first")
+    environment = {key: run.environment.get(key) for key in _ENVIRONMENT}
+    environment["commit"] = environment["commit"] or commit
+    result = run.result
+    rounded = {"validation": 6, "test": 6, "test_last": 6}
+    return Record(
+        study=study,
+        name=name,
+        kind=kind,
+        settings={key: value for key, value in run.settings.to_dict().items() if key not in PLACE_SETTINGS},
+        seeds=[{key: _round(value, rounded.get(key)) for key, value in seed.items()} for seed in result["seeds"]],
+        curves=_curves(run),
+        **{key: result[key] for key in ("metric", "percent", "higher_is_better", "parameters", "steps", "ensemble")},
+        seconds=round(result["seconds"], 1),
+        environment=environment,
+        command=command,
+        why=why,
+        measures=dict(measures or {}),
+    )
+
+
+def _curves(run: Run) -> dict[str, list[list[float | None]]]:
+    _, scores = run.curve("validation", run.metric)
+    _, losses = run.curve("validation", "loss")
+    curves = {"train_loss": _training_losses(run), "validation_loss": losses, f"validation_{run.metric}": scores}
+    return {name: [[_round(value, 4) for value in member] for member in values] for name, values in curves.items()}
+
+
+def _training_losses(run: Run) -> list[list[float | None]]:
+    """Mean training loss of every epoch, for each member: lines of metrics weighed by the steps that they cover."""
+    sums: dict[int, list[list[tuple[int, float | None]]]] = {}
+    before = 0
+    for record in run.of_kind("train"):
+        members = sums.setdefault(record["epoch"], [[] for _ in record["loss"]])
+        for member, loss in zip(members, record["loss"], strict=True):
+            member.append((record["step"] - before, loss))
+        before = record["step"]
+    means = [[_weighted(member) for member in sums[epoch]] for epoch in sorted(sums)]
+    return [list(member) for member in zip(*means, strict=True)]
+
+
+def _weighted(values: Sequence[tuple[int, float | None]]) -> float | None:
+    known = [(weight, value) for weight, value in values if value is not None]
+    if len(known) < len(values):
+        return None  # it diverged in this epoch
+    return sum(weight * value for weight, value in known) / sum(weight for weight, _ in known)
+
+
+def _round(value: Any, digits: int | None) -> Any:
+    """To so many significant digits: enough for four decimals of a percentage, and files that stay small."""
+    return float(f"{value:.{digits}g}") if digits is not None and isinstance(value, float) else value
+
+
+def write_record(record: Record, folder: Path) -> Path:
+    """Write a record below the results folder, whole or not at all."""
+    path = folder / record.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = {"schema": SCHEMA, **dataclasses.asdict(record)}
+    atomic_write(path, (_layout(values) + "\n").encode())
+    return path
+
+
+def read_record(path: Path) -> Record:
+    """One file; what is wrong with it is told by name."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict) or "schema" not in values:
+        raise ResultsError(f"{path} is no file of results: it has no schema")
+    if values.pop("schema") != SCHEMA:
+        raise ResultsError(f"{path} has another schema than {SCHEMA}; export it again with this version")
+    names = {item.name for item in dataclasses.fields(Record)}
+    optional = {"command", "why", "measures"}
+    for problem, found in (("lacks", names - optional - set(values)), ("has an unknown", set(values) - names)):
+        if found:
+            raise ResultsError(f"{path} {problem} {min(found)!r}; a record has {', '.join(sorted(names))}")
+    return Record(**values)
+
+
+def read_records(folder: Path, study: str | None = None) -> list[Record]:
+    """All records below a results folder, or those of one study, by file name. An empty folder has none."""
+    if not folder.is_dir():
+        raise ResultsError(f"{folder} is no folder of results")
+    return [read_record(path) for path in sorted(folder.glob(f"{study or '*'}/*.json"))]
+
+
+def _layout(value: Any, margin: str = "") -> str:
+    """JSON in which every list of numbers is one line, so that a difference can be read."""
+    inner = margin + " "
+    if isinstance(value, Mapping) and any(isinstance(item, Mapping | list | tuple) for item in value.values()):
+        items = [f"{json.dumps(key)}: {_layout(item, inner)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(inner + item for item in items) + f"\n{margin}}}"
+    if isinstance(value, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in value):
+        return "[\n" + ",\n".join(inner + _layout(item, inner) for item in value) + f"\n{margin}]"
+    return json.dumps(value, ensure_ascii=False)
