@@ -1,4 +1,4 @@
-"""S networks of one configuration as one set of stacked parameters: a single network is an ensemble of one."""
+"""S networks of one shape as one set of stacked parameters: a single network is an ensemble of one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from lipschitz_rnn.training.model import State, draws_random_numbers
 from lipschitz_rnn.training.settings import EnsembleMode
+from lipschitz_rnn.training.variation import as_tensors, differing_options, set_option
 
 Values = dict[str, Tensor]  # parameters and buffers by name, each (S, ...)
 Outcome = tuple[Tensor, State, Tensor]  # outputs, states, penalties
@@ -39,6 +40,7 @@ class Ensemble:
 
     `mode` is "vmap" (one call for all; the Lipschitz scan then runs as one fused kernel) or "sequential" (one member
     after another, for units that vmap cannot transform, such as cuDNN's). "auto" tries and `reason` says why not.
+    Options that members disagree about, where their unit allows it, are stacked among the buffers.
     """
 
     def __init__(self, models: Sequence[nn.Module], device: torch.device | str, mode: EnsembleMode = "auto") -> None:
@@ -47,9 +49,14 @@ class Ensemble:
         self.size = len(models)
         self.device = torch.device(device)
         placed = [model.to(self.device) for model in models]
+        varied = as_tensors(differing_options(placed), self.device)
         self.parameters, self.buffers = stack_module_state(placed)  # type: ignore[arg-type]
+        self.buffers |= varied
         self.values: Values = self.parameters | self.buffers
         self._module = _WithPenalty(copy.deepcopy(placed[0]))
+        self._varied = tuple(varied)
+        for place, values in varied.items():
+            set_option(self._module.model, place, values[0])
         self.random = draws_random_numbers(self._module)
         self.mode, self.reason = self._choose(mode)
 
@@ -160,6 +167,8 @@ class Ensemble:
         targets = dict(module.named_parameters()) | dict(module.named_buffers())
         for name, value in (self.values if values is None else values).items():
             targets[name].data.copy_(value[index].detach())
+        for place in self._varied:
+            set_option(module, place, float(self.buffers[place][index]))
         return module.eval()
 
 

@@ -21,9 +21,10 @@ from lipschitz_rnn.training.model import State, count_parameters
 from lipschitz_rnn.training.parallel import World
 from lipschitz_rnn.training.results import Result, SeedResult, Selection
 from lipschitz_rnn.training.schedules import learning_rate
-from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.training.settings import Member, Settings
 from lipschitz_rnn.training.streams import Stream, derived_seed
 from lipschitz_rnn.training.update import Updater, finite_or_none
+from lipschitz_rnn.training.variation import check_variants
 from lipschitz_rnn.training.watchers import Watcher
 
 Probe = Callable[[nn.Module], Mapping[str, float]]
@@ -50,11 +51,13 @@ class Trainer:
     ) -> None:
         self.settings, self.task, self.world, self.folder = settings, task, world, folder
         self.watcher, self.probe = watcher, probe
-        models = [build(settings, task, seed) for seed in settings.seeds]
+        self.members = settings.members
+        models = [build(settings.of_variant(member.variant), task, member.seed) for member in self.members]
+        check_variants(models[0], settings.unit, settings.variants)
         self.parameter_count = count_parameters(models[0])
         self.ensemble = Ensemble(models, device, settings.ensemble)
         self.updater = Updater(settings, task, self.ensemble, world)
-        self.stream = Stream(settings, task, device, world.share)
+        self.stream = Stream(settings.per_member(), task, device, world.share)
         self.selection = Selection(task.metric, self.updater.evaluated)
         self._graph = GraphedStep(settings, self.updater, self.stream, world, watcher.note)
         self.epoch = self.step = 0
@@ -97,7 +100,7 @@ class Trainer:
             self.updater.set_rate(learning_rate(self.settings, self.done, self.stream.steps), self.done)
             seeds = None
             if self.ensemble.random:
-                seeds = [derived_seed("forward", seed, self.done) for seed in self.settings.seeds]
+                seeds = [derived_seed("forward", member.seed, self.done) for member in self.members]
             state = self._graph(self.step, self.carry, seeds)
             self.carry = state if self.task.stateful else None
             self.step += 1
@@ -148,14 +151,15 @@ class Trainer:
         stopped = self.updater.progress["stopped_step"].tolist()
         seeds = tuple(
             SeedResult(
-                seed,
+                member.seed,
                 self.selection.epochs[i],
                 self.selection.values[i],
                 finite_or_none(selected.metric[i]),
                 finite_or_none(last.metric[i]),
                 None if self._known_alive[i] else stopped[i],
+                member.variant,
             )
-            for i, seed in enumerate(self.settings.seeds)
+            for i, member in enumerate(self.members)
         )
         metric = self.task.metric
         models = tuple(self.ensemble.member(i, self.selection.parameters) for i in range(self.ensemble.size))
@@ -181,9 +185,9 @@ class Trainer:
         names = ("loss_sum", "norm_sum", "alive", "stopped_step", "stopped_norm", "summed")
         read = torch.stack([progress[name].double().expand(self.ensemble.size) for name in names]).tolist()
         loss, norm, alive, stopped, norms, (count, *_) = read
-        for member, seed in enumerate(self.settings.seeds):
-            if self._known_alive[member] and not alive[member]:
-                self._report_stop(seed, int(stopped[member]), norms[member])
+        for i, member in enumerate(self.members):
+            if self._known_alive[i] and not alive[i]:
+                self._report_stop(member, int(stopped[i]), norms[i])
         self._known_alive = [bool(value) for value in alive]
         living = [value / count if self._known_alive[i] else None for i, value in enumerate(loss)]
         gradients = [value / count if self._known_alive[i] else None for i, value in enumerate(norm)]
@@ -199,14 +203,15 @@ class Trainer:
                 f"the last good checkpoint is {self._last_good()}; lower the learning rate or set a gradient clip"
             )
 
-    def _report_stop(self, seed: int, step: int, norm: float) -> None:
+    def _report_stop(self, member: Member, step: int, norm: float) -> None:
         good = self._last_good()
-        if len(self.settings.seeds) > 1:  # a lone network ends the run, whose error says the same
+        if len(self.members) > 1:  # a lone network ends the run, whose error says the same
             self.watcher.note(
-                f"seed {seed} stopped: its loss or gradient became NaN or infinite at step {step} "
+                f"{member.name} stopped: its loss or gradient became NaN or infinite at step {step} "
                 f"(gradient norm {norm:.3g}); its last good checkpoint is {good}"
             )
-        event = {"kind": "diverged", "seed": seed, "epoch": self.epoch, "step": step}
+        event = {"kind": "diverged", "seed": member.seed, "epoch": self.epoch, "step": step}
+        event |= {"variant": member.variant} if member.variant else {}
         self._record(event | {"gradient_norm": finite_or_none(norm), "last_good_checkpoint": good})
 
     def _last_good(self) -> str | None:

@@ -54,7 +54,10 @@ class Selection:
 
 @dataclass(frozen=True)
 class SeedResult:
-    """One seed. Scores are the task's metric as it is reported, fractions for accuracy; None where there is none."""
+    """One seed, of one variant where there are several.
+
+    Scores are the task's metric as it is reported, fractions for accuracy; None where there is none.
+    """
 
     seed: int
     selected_epoch: int | None
@@ -62,11 +65,15 @@ class SeedResult:
     test: float | None  # at the selected epoch
     test_last: float | None  # at the last epoch
     diverged_step: int | None = None
+    variant: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # its own unit options, of Settings.variants
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run. `models` holds one network per seed, at its selected epoch; it is not part of the JSON."""
+    """A finished run. `seeds` and `models` hold one entry per network, all seeds of the first variant before the next.
+
+    Models are at their selected epoch; they are not part of the JSON.
+    """
 
     task: str
     unit: str

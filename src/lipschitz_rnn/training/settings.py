@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -21,8 +22,24 @@ PLACE_SETTINGS = frozenset({"device", "data_dir", "offline", "checkpoint_minutes
 
 
 @dataclass(frozen=True)
+class Member:
+    """One network of a run: its seed, and the unit options in which it differs from its neighbours."""
+
+    seed: int
+    variant: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """For example "seed 3", or "beta=0.8, seed 3"."""
+        return ", ".join([*(f"{key}={value}" for key, value in self.variant.items()), f"seed {self.seed}"])
+
+
+@dataclass(frozen=True)
 class Settings:
     """One configuration, trained for every seed in `seeds` at once.
+
+    With `variants`, every one of them is trained for every seed: each is a set of unit options laid over
+    `unit_options`. Equal seeds start from the same random numbers and see the same batches in every variant.
 
     Epochs count from 0. `batch_size` is the global batch; a split smaller than that is one batch, and the last
     incomplete batch of an epoch is left out (the order is drawn anew each epoch, so every sample has its turn).
@@ -32,6 +49,7 @@ class Settings:
     task_options: Mapping[str, Any] = field(default_factory=dict)
     unit: str = "lipschitz"
     unit_options: Mapping[str, Any] = field(default_factory=dict)
+    variants: tuple[Mapping[str, Any], ...] = ()  # such as ({"beta": 0.5}, {"beta": 0.75}): side by side in one run
     hidden_size: int = 128
     num_layers: int = 1
     dropout: float = 0.0  # on what the head reads, with masks from each seed's own generator
@@ -64,10 +82,25 @@ class Settings:
         for name in ("seeds", "decay_epochs"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("task_options", "unit_options"):
-            # Lists, as JSON and TOML would give back: equal settings stay equal on their way through a file.
-            options = {k: list(v) if isinstance(v, tuple) else v for k, v in dict(getattr(self, name)).items()}
-            object.__setattr__(self, name, options)
+            object.__setattr__(self, name, _plain_options(getattr(self, name)))
+        object.__setattr__(self, "variants", _plain_variants(self.variants))
         _check(self)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Every network of the run: all seeds of the first variant, then of the next."""
+        return tuple(Member(seed, variant) for variant in self.variants or ({},) for seed in self.seeds)
+
+    def of_variant(self, variant: Mapping[str, Any]) -> Settings:
+        """The settings with which the networks of one variant would be trained alone."""
+        return dataclasses.replace(self, unit_options={**self.unit_options, **variant}, variants=())
+
+    def per_member(self) -> Settings:
+        """For what only has to know the seed of each network: `seeds` names one per member, again in each variant."""
+        settings = copy.copy(self)  # a seed that stands there twice would not pass the checks of a user's settings
+        object.__setattr__(settings, "seeds", tuple(member.seed for member in self.members))
+        object.__setattr__(settings, "variants", ())
+        return settings
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -97,6 +130,20 @@ def read_toml(path: str | Path) -> dict[str, Any]:
             return tomllib.load(file)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
+
+
+def _plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists, as JSON and TOML would give back: equal settings stay equal on their way through a file."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in dict(options).items()}
+
+
+def _plain_variants(variants: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    if isinstance(variants, Mapping) or not all(isinstance(variant, Mapping) for variant in variants):
+        raise TypeError(f'variants are {variants!r}; give a list of unit options, such as [{{"beta": 0.5}}]')
+    plain = tuple(_plain_options(variant) for variant in variants)
+    if any(variant in plain[:index] for index, variant in enumerate(plain)):
+        raise ValueError(f"variants are {plain}; give each once")
+    return plain
 
 
 _COUNTS = ("hidden_size", "num_layers", "batch_size", "eval_batch_size", "log_steps")

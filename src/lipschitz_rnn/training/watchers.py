@@ -56,15 +56,15 @@ class Watchers(Watcher):
 
 
 class TensorBoard(Watcher):
-    """Writes every number of the records as scalars, one curve per seed, where tensorboard is installed."""
+    """Writes every number of the records as scalars, one curve per network, where tensorboard is installed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writer: Any = None
-        self._seeds: tuple[int, ...] = ()
+        self._members: tuple[str, ...] = ()
 
     def start(self, settings: Settings, steps_per_epoch: int, done: int) -> None:
-        self._seeds = settings.seeds
+        self._members = tuple(member.name.replace(", ", "-").replace(" ", "-") for member in settings.members)
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:  # metrics.jsonl holds the same numbers; TensorBoard is a convenience of the extra
@@ -75,10 +75,10 @@ class TensorBoard(Watcher):
         if self._writer is None or "step" not in record:
             return
         for name, values in record.items():
-            if isinstance(values, list) and len(values) == len(self._seeds):
-                for seed, value in zip(self._seeds, values, strict=True):
+            if isinstance(values, list) and len(values) == len(self._members):
+                for member, value in zip(self._members, values, strict=True):
                     if isinstance(value, int | float):
-                        self._writer.add_scalar(f"{record['kind']}/{name}/seed-{seed}", value, record["step"])
+                        self._writer.add_scalar(f"{record['kind']}/{name}/{member}", value, record["step"])
 
     def stop(self) -> None:
         if self._writer is not None:

@@ -49,6 +49,8 @@ class LipschitzRNNCell(nn.Module):
     Parameters: ``weight_ih`` U, (N, p); ``bias_ih`` b, (N,); ``hidden.M_A`` and ``hidden.M_W``, (N, N) each.
     """
 
+    stackable_options = ("alpha", "step_size")  # tensors in an ensemble whose members differ in them
+
     def __init__(
         self,
         input_size: int,

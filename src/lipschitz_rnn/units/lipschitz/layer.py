@@ -134,6 +134,16 @@ class LipschitzRNN(nn.Module):
                     dtype=dtype,
                 )
 
+    @classmethod
+    def from_pretrained(cls, name: str, **options: Any) -> LipschitzRNN:
+        """The recurrent layer of a trained network: of one that comes with the package, or of a file ``….safetensors``.
+
+        ``options`` are the constructor's that leave the weights alone: ``batch_first``, ``backend``, ``device``, …
+        """
+        from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
+
+        return read_pretrained(name).layer(cls, options)
+
     # One unit's settings are all units' settings, and live there alone: a change reaches streaming and layer alike.
     step_size = _Shared("step_size")
     alpha = _Shared("alpha")
@@ -227,14 +237,17 @@ class LipschitzRNN(nn.Module):
             timespans = None if timespans is None else reverse(timespans, lengths)
         if timespans is not None:
             cell.require_covered("timespans", timespans)
-        x, A, W, h0, U, b = to_compute_dtype(x, *cell.hidden_matrices(), h0, cell.weight_ih, cell.bias_ih)
+        (A, W), alpha = cell.hidden_matrices(), cell.alpha
+        if isinstance(alpha, Tensor):  # in an ensemble whose members differ in it; the scan takes one number for all
+            A, alpha = alpha.to(A.dtype) * A, 1.0
+        x, A, W, h0, U, b = to_compute_dtype(x, A, W, h0, cell.weight_ih, cell.bias_ih)
         states, last = lipschitz_scan(
             x,
             A,
             W,
             h0,
             step_size=self.step_size if timespans is None else timespans,
-            alpha=self.alpha,
+            alpha=alpha,
             integrator=self.integrator,
             nonlinearity=self.nonlinearity,
             lengths=lengths,

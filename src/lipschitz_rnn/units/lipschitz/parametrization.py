@@ -27,6 +27,8 @@ class SymmetricSkew(nn.Module):
     Shapes: any (…, N, N).
     """
 
+    stackable_options = ("beta", "gamma")  # tensors in an ensemble whose members differ in them
+
     def __init__(self, beta: float, gamma: float) -> None:
         super().__init__()
         self.beta = require_number("beta", beta, low=0.0, high=1.0)
@@ -34,8 +36,10 @@ class SymmetricSkew(nn.Module):
 
     def forward(self, M: Tensor) -> Tensor:
         _require_square(M)
-        S = M + (1.0 - 2.0 * self.beta) * M.mT
-        return S if self.gamma == 0.0 else S - self.gamma * torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
+        S = M + _factor(1.0 - 2.0 * self.beta, M) * M.mT
+        if not isinstance(self.gamma, Tensor) and self.gamma == 0.0:
+            return S
+        return S - _factor(self.gamma, M) * torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
 
     def right_inverse(self, S: Tensor) -> Tensor:
         """The M with S(M) = S.
@@ -88,6 +92,8 @@ class SymmetricSkewPair(nn.Module):
     ``M_A`` and ``M_W`` start from N(0, (init_scale/N)²).
     """
 
+    stackable_options = ("init_scale",)
+
     def __init__(
         self,
         hidden_size: int,
@@ -121,6 +127,11 @@ def as_pair(name: str, value: float | tuple[float, float]) -> tuple[float, float
     if len(value) != 2:
         raise ValueError(f"{name} is {value!r}; pass one number, or a pair: the first for A, the second for W")
     return value[0], value[1]
+
+
+def _factor(number: float | Tensor, M: Tensor) -> float | Tensor:
+    """A number rounds to M's dtype where it meets M; a tensor must be rounded before."""
+    return number.to(M.dtype) if isinstance(number, Tensor) else number
 
 
 def _require_square(M: Tensor) -> None:

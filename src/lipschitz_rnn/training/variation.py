@@ -1,0 +1,76 @@
+"""Networks of one ensemble that differ in numbers of their unit, such as β, as well as in their weights.
+
+A module names these numbers in `stackable_options`. They are plain attributes of an ordinary module; in an ensemble
+whose members disagree about one, it becomes a tensor (S,) that is stacked and handed out like a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_PLAIN = (bool, int, float, str, tuple, type(None))
+
+
+def stackable_options(model: nn.Module) -> list[str]:
+    """What may differ between members: the names, without their places in the model."""
+    return sorted({name for module in model.modules() for name in getattr(module, "stackable_options", ())})
+
+
+def check_variants(model: nn.Module, unit: str, variants: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse options that change shapes or what is computed, where the fix is a run for each."""
+    allowed = stackable_options(model)
+    for option in (name for variant in variants for name in variant):
+        if option not in allowed:
+            able = f"{unit} can vary {', '.join(allowed)}" if allowed else f"{unit} has no option that can"
+            raise ValueError(
+                f"variants set {option!r}, which cannot differ between networks that train as one; {able}. "
+                "Give each value a run of its own"
+            )
+
+
+def differing_options(models: Sequence[nn.Module]) -> dict[str, list[float]]:
+    """Where members disagree: place of the option -> its value in each. They may disagree in nothing else."""
+    shapes = [{name: value.shape for name, value in model.state_dict().items()} for model in models]
+    if any(shape != shapes[0] for shape in shapes):
+        raise ValueError("the networks of an ensemble must have parameters of the same names and shapes")
+    differing: dict[str, list[float]] = {}
+    for path, module in models[0].named_modules():
+        twins = [model.get_submodule(path) for model in models]
+        stackable = getattr(module, "stackable_options", ())
+        for name, value in _plain_attributes(module):
+            values: list[Any] = [getattr(twin, name, None) for twin in twins]
+            if all(other == value for other in values):
+                continue
+            if name not in stackable:
+                raise ValueError(
+                    f"the networks of an ensemble differ in {name} ({values[0]!r} and others) of "
+                    f"{type(module).__name__}, which changes what is computed; train them as runs of their own"
+                )
+            differing[f"{path}.{name}" if path else name] = [float(value) for value in values]
+    return differing
+
+
+def _plain_attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(module).items():
+        if not name.startswith("_") and isinstance(value, _PLAIN):
+            yield name, value
+
+
+def set_option(model: nn.Module, place: str, value: float | Tensor) -> None:
+    """Put a number back, or a tensor that a functional call can replace; it is no part of the state dict."""
+    path, _, name = place.rpartition(".")
+    module = model.get_submodule(path)
+    delattr(module, name)
+    if isinstance(value, Tensor):
+        module.register_buffer(name, value, persistent=False)
+    else:
+        setattr(module, name, value)
+
+
+def as_tensors(options: Mapping[str, Sequence[float]], device: torch.device) -> dict[str, Tensor]:
+    """(S,) each, in float64: a unit rounds to the type that it computes in, as it does with a number."""
+    return {place: torch.tensor(values, dtype=torch.float64, device=device) for place, values in options.items()}
