@@ -1,0 +1,74 @@
+"""Trained weights that come with the package: one safetensors file each, with all that it takes to build the network."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
+
+FOLDER = Path(__file__).parents[2] / "pretrained"
+FORMAT = "lipschitz-rnn/1"
+_PREFIX = "unit."
+_FIXED = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional", "stability", "rate", "init_scale")
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Tensors by the names of the whole network (unit, head), and what is known of it.
+
+    about: settings of the run, shapes of its task (input_size, output_size, vocabulary, readout), seed, selected_epoch,
+    metric, and the scores validation and test.
+    """
+
+    name: str
+    tensors: Mapping[str, Tensor]
+    about: Mapping[str, Any]
+
+    def layer(self, kind: type[LipschitzRNN], options: Mapping[str, Any]) -> LipschitzRNN:
+        """The recurrent layer alone, ready for inference."""
+        settings = self.about["settings"]
+        if settings["unit"] != "lipschitz":
+            raise ValueError(f"{self.name} holds the unit {settings['unit']!r}; this layer can read lipschitz only")
+        for option in options:
+            if option in _FIXED:
+                raise ValueError(f"{option} belongs to the weights of {self.name} and cannot be changed")
+        own = {"num_layers": settings["num_layers"]} | settings["unit_options"]
+        own = {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}
+        rnn = kind(self.about["shapes"]["input_size"], settings["hidden_size"], **(own | dict(options)))
+        rnn.load_state_dict({k.removeprefix(_PREFIX): v for k, v in self.tensors.items() if k.startswith(_PREFIX)})
+        return rnn.eval()
+
+
+def available() -> list[str]:
+    """Names of the networks that come with the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.safetensors"))
+
+
+def read_pretrained(name: str | os.PathLike[str]) -> Pretrained:
+    """A network by the name of `available()`, or from a file ``….safetensors`` that `reproduce mnist` wrote."""
+    text = os.fspath(name)
+    if text.endswith(".safetensors"):
+        path = Path(text)
+    elif text in available():
+        path = FOLDER / f"{text}.safetensors"
+    else:
+        names = ", ".join(available()) or "none in this installation"
+        raise ValueError(f"no trained network is called {text!r}; there are: {names}; or give a file ….safetensors")
+    try:
+        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"{path} is no trained network of this package: its metadata has no format {FORMAT!r}")
+    return Pretrained(path.stem, tensors, json.loads(metadata["about"]))
