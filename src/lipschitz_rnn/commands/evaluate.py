@@ -1,4 +1,4 @@
-"""`lipschitz-rnn evaluate`: scores of a run's networks on a split."""
+"""`lipschitz-rnn evaluate`: scores of a run's networks, or of a trained network that comes along, on a split."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lipschitz_rnn.commands.errors import guarded
+from lipschitz_rnn.experiments.pretrained import evaluate_pretrained
 from lipschitz_rnn.experiments.runner import evaluate_run
 from lipschitz_rnn.experiments.scores import show_score, show_scores
 from lipschitz_rnn.tasks import Split
@@ -18,7 +19,11 @@ from lipschitz_rnn.tasks import Split
 
 @guarded
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Run folder, as `train` made it.")],
+    run: Annotated[Path | None, typer.Argument(help="Run folder, as `train` made it.")] = None,
+    pretrained: Annotated[
+        str | None,
+        typer.Option(help="A trained network in place of a run: its name, as ordered-mnist-128, or a .safetensors."),
+    ] = None,
     split: Annotated[Split, typer.Option(help="Which part of the data.")] = "test",
     which: Annotated[
         Literal["best", "last"], typer.Option(help="Weights selected on validation data, or the newest ones.")
@@ -30,24 +35,36 @@ def evaluate(
 ) -> None:
     """Score the networks of a run: every seed, on one split, from its checkpoints.
 
-    Works while the run goes on and after it.
+    Works while the run goes on and after it. With --pretrained, the network that comes with the package.
 
-    Example: lipschitz-rnn evaluate runs/digits-lipschitz-n64 --split validation
+    Examples: lipschitz-rnn evaluate runs/digits-lipschitz-n64 --split validation
+
+    lipschitz-rnn evaluate --pretrained ordered-mnist-128
     """
-    settings, metric, scores = evaluate_run(run, split, which, device=device, data_dir=data_dir, offline=offline)
+    if (run is None) == (pretrained is None):
+        raise ValueError("evaluate takes a run folder or --pretrained NAME, one of them")
+    place = {"device": device, "data_dir": data_dir, "offline": offline}
+    if run is not None:
+        settings, metric, scores = evaluate_run(run, split, which, **place)  # type: ignore[arg-type]
+        source: dict[str, str] = {"run": str(run)}
+    else:
+        if which == "last":
+            raise ValueError("--which last needs a run folder; a trained network holds its selected weights only")
+        settings, metric, scores = evaluate_pretrained(str(pretrained), split, **place)  # type: ignore[arg-type]
+        source = {"pretrained": str(pretrained)}
     if as_json:
         seeds = [
-            {"seed": seed, metric.name: value, "loss": loss}
-            for seed, value, loss in zip(settings.seeds, scores.metric, scores.loss, strict=True)
+            {"seed": member.seed, "variant": dict(member.variant), metric.name: value, "loss": loss}
+            for member, value, loss in zip(settings.members, scores.metric, scores.loss, strict=True)
         ]
-        typer.echo(json.dumps({"run": str(run), "split": split, "which": which, "seeds": seeds}, indent=2))
+        typer.echo(json.dumps(source | {"split": split, "which": which, "seeds": seeds}, indent=2))
         return
     table = Table(
-        "seed", f"{split} {metric.name}", "loss", title=f"{settings.task} · {settings.unit} · {which} weights"
+        "network", f"{split} {metric.name}", "loss", title=f"{settings.task} · {settings.unit} · {which} weights"
     )
-    for seed, value, loss in zip(settings.seeds, scores.metric, scores.loss, strict=True):
-        table.add_row(str(seed), show_score(value, metric.percent), f"{loss:.4g}")
+    for member, value, loss in zip(settings.members, scores.metric, scores.loss, strict=True):
+        table.add_row(member.name, show_score(value, metric.percent), f"{loss:.4g}")
     console = Console()
     console.print(table)
-    if len(scores.metric) > 1:
+    if len(scores.metric) > 1 and not settings.variants:
         console.print(f"mean {show_scores(scores.metric, metric.percent)}", highlight=False)

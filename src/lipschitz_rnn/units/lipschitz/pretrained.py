@@ -1,4 +1,4 @@
-"""Trained weights that come with the package: one safetensors file each, with all that it takes to build the network."""
+"""Trained weights that come with the package: one safetensors file each, with all that it takes to build a network."""
 
 from __future__ import annotations
 
