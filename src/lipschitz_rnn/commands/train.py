@@ -235,10 +235,12 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
         epoch = "–" if seed.selected_epoch is None else str(seed.selected_epoch + 1)
         scores = (show_score(value, result.percent) for value in (seed.validation, seed.test, seed.test_last))
         note = "" if seed.diverged_step is None else f" (diverged at step {seed.diverged_step})"
-        table.add_row(f"{seed.seed}{note}", epoch, *scores)
+        options = "".join(f"{key}={value}, " for key, value in seed.variant.items())
+        table.add_row(f"{options}{seed.seed}{note}", epoch, *scores)
     console = Console()
     console.print(table)
     beside = f"; the paper prints {printed}" if printed is not None else ""
-    score = show_scores([seed.test for seed in result.seeds], result.percent)
-    console.print(f"test {result.metric} {score}{beside}; {result.seconds:.0f} s of training", highlight=False)
+    if not settings.variants:  # a mean over different units would say nothing
+        score = show_scores([seed.test for seed in result.seeds], result.percent)
+        console.print(f"test {result.metric} {score}{beside}; {result.seconds:.0f} s of training", highlight=False)
     console.print(f"next: lipschitz-rnn report {folder} -o report", highlight=False, soft_wrap=True)

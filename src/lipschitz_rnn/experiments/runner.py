@@ -36,11 +36,27 @@ def train(
     return fit(settings, load_task(settings), folder, resume=resume, watcher=watcher, probe=spectral_probe)
 
 
-def load_models(folder: str | os.PathLike[str], which: str = "best") -> tuple[Settings, dict[int, nn.Module]]:
+def load_models(
+    folder: str | os.PathLike[str], which: str = "best", variant: int | None = None
+) -> tuple[Settings, dict[int, nn.Module]]:
     """The settings of a run and its networks by seed, on the CPU. Needs the run folder only, not the task's data.
 
-    `which`: "best", the weights that validation selected, or "last", those of the newest checkpoint.
+    `which`: "best", the weights that validation selected, or "last", those of the newest checkpoint. Of a run with
+    variants, `variant` says which one, counted from 0; the settings returned are that variant's own.
     """
+    settings, models = load_members(folder, which)
+    variants = settings.variants
+    if not variants and variant is None:
+        return settings, dict(zip(settings.seeds, models, strict=True))
+    if variant is None or not 0 <= variant < len(variants):
+        known = "; ".join(f"{index}: {options}" for index, options in enumerate(variants)) or "none"
+        raise ValueError(f"variant is {variant}; the variants of {folder} are {known}")
+    chosen = models[variant * len(settings.seeds) : (variant + 1) * len(settings.seeds)]
+    return settings.of_variant(variants[variant]), dict(zip(settings.seeds, chosen, strict=True))
+
+
+def load_members(folder: str | os.PathLike[str], which: str = "best") -> tuple[Settings, list[nn.Module]]:
+    """The settings of a run and all its networks, in the order of `settings.members`."""
     if which not in ("best", "last"):
         raise ValueError(f'which is {which!r}; it must be "best" or "last"')
     settings = read_settings(folder)
@@ -59,13 +75,13 @@ def load_models(folder: str | os.PathLike[str], which: str = "best") -> tuple[Se
             tensors |= {
                 name.replace("average/", prefix): v for name, v in tensors.items() if name.startswith("average/")
             }
-    models: dict[int, nn.Module] = {}
+    models: list[nn.Module] = []
     shapes = SimpleNamespace(**read_json(Path(folder) / "task.json"))
-    for index, seed in enumerate(settings.seeds):
-        model = build_model(settings, shapes, seed)
+    for index, member in enumerate(settings.members):
+        model = build_model(settings.of_variant(member.variant), shapes, member.seed)
         for name, target in (dict(model.named_parameters()) | dict(model.named_buffers())).items():
             target.data.copy_(tensors[prefix + name][index])
-        models[seed] = model.eval()
+        models.append(model.eval())
     return settings, models
 
 
@@ -85,8 +101,8 @@ def evaluate_run(
     )
     place = choose_device(settings.device)
     task = load_task(settings)
-    _, models = load_models(folder, which)
-    ensemble = Ensemble(list(models.values()), place, settings.ensemble)
+    _, models = load_members(folder, which)
+    ensemble = Ensemble(models, place, settings.ensemble)
     with matmul_precision(settings.precision):
         scores = evaluate_members(ensemble, ensemble.values, task.to(place), split, settings)
     return settings, task.metric, scores

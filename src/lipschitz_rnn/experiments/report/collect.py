@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class Run:
     environment: dict[str, Any]
     records: list[dict[str, Any]]
     result: dict[str, Any] | None
+    variant: dict[str, Any] = field(default_factory=dict)  # the unit options in which it differs from its neighbours
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [record for record in self.records if record["kind"] == kind]
@@ -76,6 +77,7 @@ class Group:
         parts += [settings.unit, f"N = {settings.hidden_size}"]
         if "integrator" in settings.unit_options:
             parts.append(str(settings.unit_options["integrator"]))
+        parts += [f"{key} = {value}" for key, value in self.runs[0].variant.items()]
         return ", ".join(parts)
 
     def seeds(self) -> list[dict[str, Any]]:
@@ -104,16 +106,35 @@ def _json(path: Path) -> dict[str, Any] | None:
     return read_json(path) if path.exists() else None
 
 
+def split_variants(run: Run) -> list[Run]:
+    """A run with variants as a run for each: its settings, its columns of every record, its part of the result."""
+    settings = run.settings
+    if not settings.variants:
+        return [run]
+    parts = []
+    for index, variant in enumerate(settings.variants):
+        own = slice(index * len(settings.seeds), (index + 1) * len(settings.seeds))
+        records = [
+            {k: v[own] if isinstance(v, list) and len(v) == len(settings.members) else v for k, v in record.items()}
+            for record in run.records
+            if record.get("variant", variant) == variant
+        ]
+        result = run.result and run.result | {"seeds": run.result["seeds"][own]}
+        of_variant = settings.of_variant(variant)
+        parts.append(replace(run, settings=of_variant, records=records, result=result, variant=dict(variant)))
+    return parts
+
+
 def find_runs(paths: Sequence[Path]) -> list[Run]:
-    """The run folders among `paths` and below them."""
-    found: dict[Path, Run] = {}
+    """The run folders among `paths` and below them; of a run with variants, each for itself."""
+    found: dict[Path, list[Run]] = {}
     for path in paths:
         configs = [path / "config.json"] if (path / "config.json").exists() else sorted(path.rglob("config.json"))
         if not configs:
             raise RunError(f"{path} holds no run: neither it nor a folder below it has a config.json")
         for config in configs:
-            found.setdefault(config.parent.resolve(), read_run(config.parent))
-    return list(found.values())
+            found.setdefault(config.parent.resolve(), split_variants(read_run(config.parent)))
+    return [run for runs in found.values() for run in runs]
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:

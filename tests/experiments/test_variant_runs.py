@@ -1,0 +1,87 @@
+"""Runs with variants on their way back: loaded, evaluated and reported network by network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from lipschitz_rnn.cli import app
+from lipschitz_rnn.experiments.report.collect import find_runs, group_runs
+from lipschitz_rnn.experiments.runner import load_members, load_models, train
+from lipschitz_rnn.training import Result, Settings, evaluate
+from lipschitz_rnn.training.folder import read_settings
+
+TOML = """
+task = "digits"
+hidden_size = 6
+epochs = 2
+seeds = [0, 4]
+device = "cpu"
+variants = [{beta = 0.5}, {alpha = 0.0, step_size = 0.2}]
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("variants") / "run"
+    variants = ({"beta": 0.5}, {"alpha": 0.0, "step_size": 0.2})
+    settings = Settings(task="digits", hidden_size=6, epochs=2, seeds=(0, 4), device="cpu", variants=variants)
+    return folder, train(settings, folder)
+
+
+def test_networks_come_back_from_the_folder_with_their_options(run: tuple[Path, Result]) -> None:
+    folder, result = run
+    _, members = load_members(folder)
+    settings, models = load_models(folder, variant=1)
+    assert settings.unit_options == {"alpha": 0.0, "step_size": 0.2}
+    assert list(models) == [0, 4]
+    from lipschitz_rnn import tasks
+
+    task = tasks.load("digits")
+    for member, trained in zip(members, result.seeds, strict=True):
+        assert evaluate(member, task) == pytest.approx(trained.test, abs=1e-9)
+    assert all(torch.equal(v, members[3].state_dict()[k]) for k, v in models[4].state_dict().items())
+    with pytest.raises(ValueError, match=r"variant is None; the variants of .* are 0: \{'beta': 0.5\}; 1:"):
+        load_models(folder)
+
+
+def test_evaluate_names_every_network(run: tuple[Path, Result]) -> None:
+    folder, result = run
+    answer = json.loads(CliRunner().invoke(app, ["evaluate", str(folder), "--json"]).stdout)
+    found = [(seed["variant"], seed["seed"], seed["accuracy"]) for seed in answer["seeds"]]
+    expected = [(dict(seed.variant), seed.seed, pytest.approx(seed.test, abs=1e-9)) for seed in result.seeds]
+    assert found == expected
+    assert "alpha=0.0, step_size=0.2, seed 4" in CliRunner().invoke(app, ["evaluate", str(folder)]).output
+
+
+def test_a_report_has_a_group_for_every_variant(run: tuple[Path, Result]) -> None:
+    folder, result = run
+    groups = group_runs(find_runs([folder]))
+    assert [group.title for group in groups] == [
+        "digits, lipschitz, N = 6, beta = 0.5",
+        "digits, lipschitz, N = 6, alpha = 0.0, step_size = 0.2",
+    ]
+    assert groups[1].scores("test") == [seed.test for seed in result.seeds[2:]]
+    _, curves = groups[1].runs[0].curve("validation", "accuracy")
+    _, whole = find_whole(folder)
+    assert curves == whole[2:]
+
+
+def find_whole(folder: Path) -> tuple[list[int], list[list[float]]]:
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [record["accuracy"] for record in records if record["kind"] == "validation"]
+    return [], [list(column) for column in zip(*rows, strict=True)]
+
+
+def test_variants_come_from_a_file_to_the_command(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(TOML)
+    arguments = ["train", "--config", str(tmp_path / "run.toml"), "-o", str(tmp_path / "run"), "-e", "1"]
+    answer = CliRunner().invoke(app, arguments)
+    assert answer.exit_code == 0, answer.output
+    assert read_settings(tmp_path / "run").variants == ({"beta": 0.5}, {"alpha": 0.0, "step_size": 0.2})
+    assert "beta=0.5, 4" in answer.output
