@@ -36,7 +36,7 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
     rows = [[squeeze(slot) for slot in row.unbind(1)] for row in tape.unbind(1)]
     scratch = [squeeze(problem.A.new_empty(S, B, N)) for _ in range(3)]
 
-    h = squeeze(problem.h0)
+    h = squeeze(problem.initial_state())
     for t in range(T):
         step: Tensor | float = scheme.step_size if steps is None else steps[t]
         slopes: list[Tensor] = []
@@ -67,12 +67,13 @@ def backward(
     steps = problem.scheme.step_size if problem.timespans is None else problem.timespans.transpose(0, 1).unsqueeze(-1)
     # [αA; W], so that one product serves both
     weights = torch.cat((problem.A * problem.scheme.alpha, problem.W), dim=1)
-    adjoint = torch.zeros_like(problem.h0) if grad_last is None else grad_last.clone()
+    initial = problem.initial_state()
+    adjoint = torch.zeros_like(initial) if grad_last is None else grad_last.clone()
 
     outputs = _GradientSums(problem, needs)
     for start in range((T - 1) // chunk * chunk, -1, -chunk):
         stop = min(T, start + chunk)
-        first = problem.h0 if start == 0 else states[start - 1]
+        first = initial if start == 0 else states[start - 1]
         previous = torch.cat((first[None], states[start : stop - 1]))
         values = activations[start:stop]
         chunk_steps = steps if isinstance(steps, float) else steps[start:stop]
@@ -122,7 +123,7 @@ class _GradientSums:
         self.input_weight = _zeros(problem.input_weight) if needs[4] else None
         self.bias = _zeros(problem.bias) if needs[5] else None
         self.needs_steps = bool(needs[6])
-        self.timespans = problem.h0.new_empty((T, S, B)) if self.needs_steps else None
+        self.timespans = problem.A.new_empty((T, S, B)) if self.needs_steps else None
 
     def collect(self, start: int, stop: int, both: Tensor, stage: list[Tensor]) -> None:
         N = self.problem.A.shape[-1]

@@ -25,8 +25,10 @@ def scan(problem: Problem) -> tuple[Tensor, Tensor]:
         return h, h.clone()
 
     if problem.timespans is None:
-        last, states = structured_scan(lambda h, u: advance(h, u, scheme.step_size), problem.h0, drive, dim=0)
+        last, states = structured_scan(
+            lambda h, u: advance(h, u, scheme.step_size), problem.initial_state(), drive, dim=0
+        )
     else:
         steps = problem.timespans.transpose(0, 1).unsqueeze(-1)
-        last, states = structured_scan(lambda h, xs: advance(h, *xs), problem.h0, (drive, steps), dim=0)
+        last, states = structured_scan(lambda h, xs: advance(h, *xs), problem.initial_state(), (drive, steps), dim=0)
     return states.transpose(0, 1), last

@@ -39,7 +39,7 @@ class Problem:
     Attributes:
         drive: (S, T, B, N), the u of ``σ(W h + u)``; with ``input_weight`` the inputs x, (S, T, B, p).
         A, W: (S, N, N).
-        h0: (S, B, N).
+        h0: (S, B, N), or None for zeros.
         input_weight, bias: (S, N, p) and (S, N): then u = U x + b.
         timespans: (S, T, B), replaces ``scheme.step_size``; zero leaves the state as it is.
     """
@@ -47,7 +47,7 @@ class Problem:
     drive: Tensor
     A: Tensor
     W: Tensor
-    h0: Tensor
+    h0: Tensor | None
     input_weight: Tensor | None
     bias: Tensor | None
     timespans: Tensor | None
@@ -72,6 +72,11 @@ class Problem:
 
     def to(self, dtype: torch.dtype) -> Problem:
         return Problem.of([None if tensor is None else tensor.to(dtype) for tensor in self.tensors], self.scheme)
+
+    def initial_state(self) -> Tensor:
+        """h0, (S, B, N), written out where it is zero."""
+        networks, _, batch, units = self.shape
+        return self.A.new_zeros((networks, batch, units)) if self.h0 is None else self.h0
 
     def expanded_drive(self) -> Tensor:
         """u = U x + b as one product for the whole sequence, (S, T, B, N)."""

@@ -50,7 +50,7 @@ def scan(problem: Problem) -> tuple[Tensor, Tensor]:
     """All states (S, T, B, N), each after its step, and the last one (S, B, N)."""
     scheme = problem.scheme
     dtype = problem.A.dtype
-    h = problem.h0.to(state_dtype(dtype))
+    h = problem.initial_state().to(state_dtype(dtype))
     drive = problem.expanded_drive()
     steps = None if problem.timespans is None else problem.timespans.to(h.dtype).unsqueeze(-1)
     states = []

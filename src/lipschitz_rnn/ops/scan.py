@@ -121,9 +121,8 @@ def _canonical(
         require_shape("input_weight", input_weight, (*lead, N, features), "(N, p) with p the features of u")
         if bias is not None:
             require_shape("bias", bias, (*lead, N), "one number for each hidden unit")
-    if h0 is None:
-        h0 = A.new_zeros((*lead, B, N))
-    require_shape("h0", h0, (*lead, B, N), "batch size by hidden size")
+    if h0 is not None:
+        require_shape("h0", h0, (*lead, B, N), "batch size by hidden size")
     alpha = require_number("alpha", alpha, low=-float("inf"))
     timespans = None
     if isinstance(step_size, Tensor):
@@ -182,7 +181,7 @@ def _run_in_chunks(problem: Problem, backend: str, all_states: bool, every: int)
         raise ValueError(f"recompute_every is {every!r}; it must be a whole number of steps, at least 1, or None")
 
     def piece(
-        h: Tensor, drive: Tensor, timespans: Tensor | None, *shared: Tensor | None
+        h: Tensor | None, drive: Tensor, timespans: Tensor | None, *shared: Tensor | None
     ) -> tuple[Tensor | None, Tensor]:
         A, W, input_weight, bias = shared
         return run(Problem.of((drive, A, W, h, input_weight, bias, timespans), problem.scheme), backend, all_states)
@@ -194,4 +193,5 @@ def _run_in_chunks(problem: Problem, backend: str, all_states: bool, every: int)
         timespans = None if problem.timespans is None else problem.timespans[:, span]
         states, h = checkpoint(piece, h, problem.drive[:, span], timespans, *shared, use_reentrant=False)
         collected.append(states)
+    assert h is not None  # there is at least one step
     return (torch.cat(collected, dim=1) if all_states else None), h

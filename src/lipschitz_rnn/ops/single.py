@@ -47,7 +47,7 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
     values = rows[:, 1:] if save else itertools.repeat([np.empty(N, matrices.dtype) for _ in tableau.weights])
     # Beside every input stands the state before its step, so that one addition serves both. The last has a row too.
     path = np.empty((T + 1, 2 * N), matrices.dtype)
-    path[0, :N] = problem.h0[0, 0].detach().numpy() / unit
+    path[0, :N] = 0.0 if problem.h0 is None else problem.h0[0, 0].detach().numpy() / unit
     path[:T, N:] = drive
     with np.errstate(all="ignore"):  # a state that overflows shows in the result, as everywhere in PyTorch
         if len(tableau) == 1 and steps is None:

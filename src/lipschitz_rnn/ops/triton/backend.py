@@ -45,8 +45,11 @@ def _parameter_gradients(
     """∂A = α Σ κ Hᵀ, ∂W = Σ d Hᵀ, ∂U = Σ d xᵀ and ∂b = Σ d over all stages, steps and samples."""
     if not (needs[1] or needs[2] or needs[4] or needs[5]):
         return [None] * 4
-    # The state before step t is the one after step t − 1: shifted views need no copy, and h0 is a pair of its own.
-    pairs = [(kappa_d[:, :1, 0], problem.h0.contiguous()[:, None])]
+    # The state before step t is the one after step t − 1: shifted views need no copy, and h0 is a pair of its own,
+    # left out where it is zero.
+    pairs: list[tuple[Tensor, Tensor]] = []
+    if problem.h0 is not None or tape.shape[1] == 1:
+        pairs.append((kappa_d[:, :1, 0], problem.initial_state().contiguous()[:, None]))
     if tape.shape[1] > 1:
         pairs.append((kappa_d[:, 1:, 0], tape[:, :-1, 0]))
     pairs += [(kappa_d[:, :, i], H) for i, H in enumerate(_later_stages(problem, tape), start=1)]
@@ -64,7 +67,7 @@ def _later_stages(problem: Problem, tape: Tensor) -> list[Tensor]:
     """The states (S, T, B, N) at which every stage but the first was taken."""
     if len(problem.scheme.tableau) == 1:
         return []
-    previous = torch.cat((problem.h0[:, None], tape[:, :-1, 0]), dim=1).transpose(0, 1)
+    previous = torch.cat((problem.initial_state()[:, None], tape[:, :-1, 0]), dim=1).transpose(0, 1)
     steps: Any = problem.scheme.step_size
     if problem.timespans is not None:
         steps = problem.timespans.transpose(0, 1).unsqueeze(-1)

@@ -54,7 +54,7 @@ def forward_kernel(
     drive_s, drive_t, drive_b, drive_n, spans_s, spans_t, spans_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr,
-    FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
+    HAS_START: tl.constexpr, FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
     KEEP: tl.constexpr, SAVE: tl.constexpr, RESIDENT: tl.constexpr,
     PADDED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
@@ -88,7 +88,9 @@ def forward_kernel(
         input_row = tl.load(U + network * N + units, mask=unit_mask, other=0.0).to(tl.float32)
     if HAS_BIAS:
         offset_row = tl.load(b + network * N + units, mask=unit_mask, other=0.0).to(tl.float32)
-    h = tl.load(h0 + network * B * N + cells, mask=mask, other=0.0).to(tl.float32)
+    h = tl.zeros((BLOCK_R, BLOCK_B), tl.float32)
+    if HAS_START:
+        h = tl.load(h0 + network * B * N + cells, mask=mask, other=0.0).to(tl.float32)
     step = tl.full((BLOCK_B,), 0.0, tl.float32) + step_size
 
     SLOTS: tl.constexpr = STAGES + 1 if SAVE else 1

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lipschitz_rnn.ops.triton.calls import divide_up, launch, power_of_two
 from lipschitz_rnn.ops.triton.products import leading
 
 PROGRAMS = 264  # two for each multiprocessor of a large GPU
@@ -29,19 +30,19 @@ def matrix_shares(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Ten
     N = double // 2
     single = pairs[0][0].dtype == torch.float32
     # Smaller blocks would leave the warp-group instructions, and six passes do not compile without them.
-    block = min(128, max(64 if precision == "bf16x6" else 32, triton.next_power_of_2(N)))
+    block = min(128, max(64 if precision == "bf16x6" else 32, power_of_two(N)))
     block_k = 32 if single else 64
-    tiles = triton.cdiv(N, block)
+    tiles = divide_up(N, block)
     plans = [_split(left.shape[1] * left.shape[2], block_k, S * 2 * tiles * tiles) for left, _ in pairs]
     count = sum(splits for splits, _ in plans)
     shares = torch.empty((S, count, double, N), dtype=torch.float32, device=pairs[0][0].device)
     first = 0
     for (left, right), (splits, rows) in zip(pairs, plans, strict=True):
         _, T, B, _ = left.shape
-        _gradient_kernel[(splits, 2 * tiles * tiles, S)](
-            left, right, shares, T * B, B, N, rows, tiles, first, count, *left.stride()[:3], *right.stride()[:3],
-            PRECISION=precision, BLOCK=block, BLOCK_K=block_k,
-            num_warps=8 if block >= 128 else 4, num_stages=2 if single else 3,
+        numbers = (T * B, B, N, rows, tiles, first, count, *left.stride()[:3], *right.stride()[:3])
+        launch(
+            _gradient_kernel, (splits, 2 * tiles * tiles, S), (left, right, shares, *numbers),
+            (precision, block, block_k), num_warps=8 if block >= 128 else 4, num_stages=2 if single else 3,
         )  # fmt: skip
         first += splits
     return shares
@@ -49,9 +50,9 @@ def matrix_shares(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Ten
 
 def _split(length: int, block_k: int, others: int) -> tuple[int, int]:
     """Into how many parts to cut the long axis, and rows of a part: enough to fill the chip, each worth its launch."""
-    splits = max(1, min(triton.cdiv(length, 4 * block_k), PROGRAMS // others))
-    rows = triton.cdiv(triton.cdiv(length, splits), block_k) * block_k
-    return triton.cdiv(length, rows), rows
+    splits = max(1, min(divide_up(length, 4 * block_k), PROGRAMS // others))
+    rows = divide_up(divide_up(length, splits), block_k) * block_k
+    return divide_up(length, rows), rows
 
 
 @triton.jit(do_not_specialize=["L", "rows", "first", "count"])
@@ -112,10 +113,10 @@ def add_shares(
         torch.empty((S, N), dtype=dtype, device=shares.device),
     )
     tiles = 0 if input_shares is None else input_shares.shape[1]
-    _add_kernel[(double + (1 if tiles else 0), S)](
-        shares, shares if input_shares is None else input_shares, grad_A, grad_W, grad_U, grad_b,
-        count, tiles, N, alpha, BLOCK=triton.next_power_of_2(N), num_warps=1 if N <= 256 else 4,
-    )  # fmt: skip
+    tensors = (shares, shares if input_shares is None else input_shares, grad_A, grad_W, grad_U, grad_b)
+    grid = (double + (1 if tiles else 0), S)
+    warps = 1 if N <= 256 else 4
+    launch(_add_kernel, grid, (*tensors, count, tiles, N, alpha), (power_of_two(N),), num_warps=warps)
     return grad_A, grad_W, grad_U if tiles else None, grad_b if tiles else None
 
 

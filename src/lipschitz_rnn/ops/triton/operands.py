@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lipschitz_rnn.ops.triton.calls import divide_up, launch, power_of_two
 from lipschitz_rnn.ops.triton.products import leading
 
 PARTS = {"bf16": 1, "fp16": 1, "tf32": 1, "bf16x6": 3}
@@ -23,12 +24,10 @@ def left_operand(A: Tensor, W: Tensor, alpha: float, precision: str, padded: int
     S, N, _ = A.shape
     shape = (padded, 2 * padded) if transpose else (2 * padded, padded)
     operand = torch.empty((S, PARTS[precision], *shape), dtype=dtype, device=A.device)
-    tile = min(64, triton.next_power_of_2(padded))
-    tiles = triton.cdiv(padded, tile)
-    _operand_kernel[(tiles * tiles, 2, S)](
-        A, W, operand, N, alpha, padded, *A.stride(), *W.stride(),
-        PRECISION=precision, PARTS=PARTS[precision], TRANSPOSE=transpose, TILE=tile,
-    )  # fmt: skip
+    tile = min(64, power_of_two(padded))
+    tiles = divide_up(padded, tile)
+    arguments = (A, W, operand, N, alpha, padded, *A.stride(), *W.stride())
+    launch(_operand_kernel, (tiles * tiles, 2, S), arguments, (precision, PARTS[precision], transpose, tile))
     return operand
 
 

@@ -20,7 +20,7 @@ def forward_kernel(
     T, B, N, step_size, drive_s, drive_t, drive_b, drive_n, spans_s, spans_t, spans_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr,
-    FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
+    HAS_START: tl.constexpr, FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
     KEEP: tl.constexpr, SAVE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
     """All T steps for one network and BLOCK_B samples.
@@ -52,7 +52,9 @@ def forward_kernel(
     if HAS_BIAS:
         offset_row = tl.load(b + network * N + units, mask=unit_mask, other=0.0).to(tl.float32)
 
-    h = tl.load(h0 + network * B * N + cells, mask=mask, other=0.0).to(tl.float32)
+    h = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
+    if HAS_START:
+        h = tl.load(h0 + network * B * N + cells, mask=mask, other=0.0).to(tl.float32)
     SLOTS: tl.constexpr = STAGES + 1 if SAVE else 1
     drive += network * drive_s
     tape += network * T * SLOTS * B * N
