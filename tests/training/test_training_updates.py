@@ -56,6 +56,23 @@ def test_training_equals_a_plain_loop(optimiser: str, clip: float | None) -> Non
     assert trained.seeds[0].validation == pytest.approx(best)
 
 
+def test_a_parameter_may_be_a_single_number() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self, inner: torch.nn.Module) -> None:
+            super().__init__()
+            self.inner, self.scale = inner, torch.nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, *arguments: Any) -> tuple[torch.Tensor, Any]:
+            outputs, state = self.inner(*arguments)
+            return self.scale * outputs, state
+
+    settings = tiny_settings(seeds=(0, 1), clip=0.5)
+    result = fit(settings, SignTask(), build=lambda *given: Scaled(build_plain(*given)))
+    scales = [float(weights(result, member)["scale"]) for member in range(2)]
+    assert all(scale != 1.0 for scale in scales)
+    assert scales[0] != scales[1]
+
+
 def test_every_member_has_its_own_order_and_sees_every_sample_once() -> None:
     task = SignTask()
     stream = Stream(tiny_settings(seeds=(0, 1)), task, torch.device("cpu"), Share())

@@ -108,7 +108,7 @@ class Updater:
         # Shares may hold different numbers of samples or valid steps: weigh each mean by what it is a mean of.
         weights = self._task.measure(outputs.detach(), batch)[1].to(losses.dtype)
         gradients = self._differentiate((losses * weights).sum())
-        columns = [(losses * weights).detach()[:, None], weights[:, None], *(g.flatten(1) for g in gradients)]
+        columns = [(losses * weights).detach()[:, None], weights[:, None], *(_rows(g) for g in gradients)]
         total = self._world.add(torch.cat(columns, 1))
         total = total / total[:, 1:2]
         parts = total[:, 2:].split([g[0].numel() for g in gradients], 1)
@@ -162,13 +162,18 @@ def build_optimiser(settings: Settings, parameters: list[Tensor]) -> Optimizer:
 
 def member_norms(gradients: list[Tensor]) -> Tensor:
     """Gradient norm of each member over all its parameters, (S,)."""
-    squares = [gradient.flatten(1).abs().square().sum(1) for gradient in gradients]
+    squares = [_rows(gradient).abs().square().sum(1) for gradient in gradients]
     return torch.stack(squares).sum(0).sqrt()
 
 
 def forward_precision(settings: Settings, device: torch.device) -> AbstractContextManager[Any]:
     """Autocast for bfloat16; the precision of float32 products is set for the whole run by `matmul_precision`."""
     return torch.autocast(device.type, torch.bfloat16) if settings.precision == "bfloat16" else nullcontext()
+
+
+def _rows(value: Tensor) -> Tensor:
+    """(S, …) as (S, numbers of a member); a parameter may be a single number."""
+    return value.reshape(len(value), -1)
 
 
 def _like(members: Tensor, value: Tensor) -> Tensor:

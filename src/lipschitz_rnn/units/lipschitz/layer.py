@@ -225,7 +225,9 @@ class LipschitzRNN(nn.Module):
             if not top:
                 x = nn.functional.dropout(x, self.dropout, self.training)
         output = sequences.write_output(x) if need_output else None
-        return output, sequences.write_state(torch.stack(last_states))
+        # One state needs no copy to become a stack of one.
+        h_n = last_states[0].unsqueeze(0) if len(last_states) == 1 else torch.stack(last_states)
+        return output, sequences.write_state(h_n)
 
     def _run(
         self, layer: int, direction: int, x: Tensor, h0: Tensor | None, sequences: Sequences, need_states: bool

@@ -36,10 +36,10 @@ class SymmetricSkew(nn.Module):
 
     def forward(self, M: Tensor) -> Tensor:
         _require_square(M)
-        S = M + _factor(1.0 - 2.0 * self.beta, M) * M.mT
+        S = _plus(M, 1.0 - 2.0 * self.beta, M.mT)
         if not isinstance(self.gamma, Tensor) and self.gamma == 0.0:
             return S
-        return S - _factor(self.gamma, M) * torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
+        return _plus(S, -self.gamma, torch.eye(M.shape[-1], dtype=M.dtype, device=M.device))
 
     def right_inverse(self, S: Tensor) -> Tensor:
         """The M with S(M) = S.
@@ -129,9 +129,11 @@ def as_pair(name: str, value: float | tuple[float, float]) -> tuple[float, float
     return value[0], value[1]
 
 
-def _factor(number: float | Tensor, M: Tensor) -> float | Tensor:
-    """A number rounds to M's dtype where it meets M; a tensor must be rounded before."""
-    return number.to(M.dtype) if isinstance(number, Tensor) else number
+def _plus(left: Tensor, factor: float | Tensor, right: Tensor) -> Tensor:
+    """left + factor · right, in one operation for a number; a tensor is rounded to the matrices' dtype first."""
+    if isinstance(factor, Tensor):
+        return left + factor.to(right.dtype) * right
+    return torch.add(left, right, alpha=factor)
 
 
 def _require_square(M: Tensor) -> None:
