@@ -15,6 +15,7 @@ NAMES = [
     "SymmetricSkew",
     "__version__",
     "lipschitz_scan",
+    "robustness",
     "stability",
     "tasks",
     "training",

@@ -13,7 +13,7 @@ from lipschitz_rnn._version import __version__
 from lipschitz_rnn.ops import lipschitz_scan
 from lipschitz_rnn.units.lipschitz import LipschitzRNN, LipschitzRNNCell, SymmetricSkew
 
-_PACKAGES = ("stability", "tasks", "training", "units")
+_PACKAGES = ("robustness", "stability", "tasks", "training", "units")
 
 __all__ = ["LipschitzRNN", "LipschitzRNNCell", "SymmetricSkew", "__version__", "lipschitz_scan", *_PACKAGES]
 

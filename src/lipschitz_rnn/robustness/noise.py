@@ -1,0 +1,196 @@
+"""White noise and salt-and-pepper noise on the inputs, and the accuracy that is left."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from lipschitz_rnn.robustness.calls import Progress, check_classes, evaluation_mode, ignore_progress, outputs_of
+from lipschitz_rnn.robustness.samples import Range, draw_samples, unit_range, valid_range
+from lipschitz_rnn.tasks import Split, Task
+
+Kind = Literal["white", "salt-and-pepper"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+AMOUNTS: dict[Kind, tuple[float, ...]] = {
+    "white": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6),
+    "salt-and-pepper": (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3),
+}
+
+
+def white_noise(
+    inputs: Tensor,
+    amount: float,
+    generator: torch.Generator,
+    *,
+    bounds: Range | None = None,
+    clip: bool = False,
+) -> Tensor:
+    """inputs + amount · (highest − lowest value) · ξ with ξ standard normal, independent for every value.
+
+    Args:
+        inputs: (…, T, B, p), or any shape where `bounds` are numbers or None.
+        amount: standard deviation as a share of the range; of the unit 1 without `bounds`.
+        bounds: lowest and highest valid value.
+        clip: bring the noisy values back into the range.
+    """
+    _check_amount(amount, math.inf)
+    if clip and bounds is None:
+        raise ValueError("clip=True needs the valid range; give bounds, for example bounds=(0.0, 1.0)")
+    if amount == 0.0:
+        return inputs.clone()
+    low, span = _laid_out(bounds, inputs)
+    draws = torch.randn(inputs.shape, generator=generator, device=generator.device, dtype=inputs.dtype)
+    noisy = inputs + amount * span * draws.to(inputs.device)
+    return torch.minimum(torch.maximum(noisy, low), low + span) if clip else noisy
+
+
+def salt_and_pepper(
+    inputs: Tensor,
+    amount: float,
+    generator: torch.Generator,
+    *,
+    bounds: Range = (0.0, 1.0),
+    batch_first: bool = False,
+) -> Tensor:
+    """A share `amount` of the values of every sample replaced: half by the lowest, half by the highest valid value.
+
+    Of the n values of a sample round(amount · n) are replaced, at places drawn without replacement; where that number
+    is odd, the highest value gets one more.
+
+    Args:
+        inputs: (T, B, p), or (B, T, p) with `batch_first`.
+        bounds: lowest and highest valid value.
+    """
+    _check_amount(amount, 1.0)
+    if inputs.dim() != 3:
+        raise ValueError(
+            f"inputs have shape {tuple(inputs.shape)}; they must be (T, B, p), or (B, T, p) with batch_first=True"
+        )
+    if not batch_first:
+        swapped = salt_and_pepper(inputs.transpose(0, 1), amount, generator, bounds=bounds, batch_first=True)
+        return swapped.transpose(0, 1).contiguous()
+    low, span = unit_range(bounds, inputs)
+    flat = inputs.flatten(1)
+    replaced = round(amount * flat.shape[1])
+    order = torch.rand(flat.shape, generator=generator, device=generator.device).argsort(1).to(inputs.device)
+    pepper, salt = order[:, : replaced // 2], order[:, replaced // 2 : replaced]
+    lowest = low.expand(inputs.shape[1:]).reshape(1, -1).expand_as(flat)
+    highest = (low + span).expand(inputs.shape[1:]).reshape(1, -1).expand_as(flat)
+    noisy = flat.scatter(1, pepper, lowest.gather(1, pepper)).scatter(1, salt, highest.gather(1, salt))
+    return noisy.view(inputs.shape)
+
+
+@dataclass(frozen=True)
+class NoiseCurve:
+    """Accuracy of one model against the amount of noise: one row for each amount, one column for each seed."""
+
+    kind: Kind
+    amounts: tuple[float, ...]
+    seeds: tuple[int, ...]
+    accuracy: tuple[tuple[float, ...], ...]
+    samples: int
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        return tuple(statistics.fmean(row) for row in self.accuracy)
+
+    @property
+    def spread(self) -> tuple[float, ...]:
+        """Standard deviation over the seeds of the noise; zero for a single one."""
+        return tuple(statistics.stdev(row) if len(row) > 1 else 0.0 for row in self.accuracy)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "amounts": list(self.amounts),
+            "seeds": list(self.seeds),
+            "accuracy": [list(row) for row in self.accuracy],
+            "mean": list(self.mean),
+            "spread": list(self.spread),
+            "samples": self.samples,
+        }
+
+
+def noise_curve(
+    model: nn.Module,
+    task: Task,
+    amounts: Sequence[float] | None = None,
+    seeds: Iterable[int] = range(3),
+    *,
+    kind: Kind = "white",
+    split: Split = "test",
+    samples: int | None = None,
+    clip: bool = False,
+    batch_size: int = 1000,
+    progress: Progress = ignore_progress,
+) -> NoiseCurve:
+    """Accuracy on a split of `task` under noise of every amount, for every seed of the noise.
+
+    A seed draws the same noise for every amount, only scaled, and for every model, so that curves differ by what the
+    models do and not by luck. The amount 0 is the accuracy on clean inputs. Model and data lie on the same device.
+
+    Args:
+        amounts: see `white_noise` and `salt_and_pepper`; by default those of `AMOUNTS`.
+        seeds: of the noise.
+        samples: how many samples of the split; all by default.
+        clip: bring white noise back into the valid range.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(map(repr, KINDS))}")
+    bounds = valid_range(task)
+    if bounds is None and kind == "salt-and-pepper":
+        raise ValueError(
+            f"task {task.name!r} has no range of values, so there is no salt and no pepper; use kind='white'"
+        )
+    levels = tuple(float(amount) for amount in (AMOUNTS[kind] if amounts is None else amounts))
+    chosen = tuple(seeds)
+    if not levels or not chosen:
+        raise ValueError("amounts or seeds are empty; give at least one of each")
+    batch = draw_samples(task, split, samples)
+    count = batch.inputs.shape[1]
+    check_classes(batch.targets, count)
+    precision = next((p.dtype for p in model.parameters()), torch.float32)
+
+    def accuracy(amount: float, seed: int) -> float:
+        generator = torch.Generator().manual_seed(seed)
+        correct = 0
+        for start in range(0, count, batch_size):
+            part = slice(start, start + batch_size)
+            inputs = batch.inputs[:, part]
+            if kind == "white":
+                inputs = white_noise(inputs, amount, generator, bounds=bounds, clip=clip)
+            elif bounds is not None:
+                inputs = salt_and_pepper(inputs, amount, generator, bounds=bounds)
+            lengths = None if batch.lengths is None else batch.lengths[part]
+            outputs = outputs_of(model, inputs.to(precision), lengths)
+            correct += int((outputs.argmax(-1) == batch.targets[part]).sum())
+        return correct / count
+
+    rows: list[tuple[float, ...]] = []
+    with evaluation_mode(model), torch.no_grad():
+        for done, amount in enumerate(levels):
+            progress(f"{kind} noise", done, len(levels))
+            if amount == 0.0:  # nothing random about it
+                rows.append((accuracy(0.0, chosen[0]),) * len(chosen))
+            else:
+                rows.append(tuple(accuracy(amount, seed) for seed in chosen))
+        progress(f"{kind} noise", len(levels), len(levels))
+    return NoiseCurve(kind, levels, chosen, tuple(rows), count)
+
+
+def _check_amount(amount: float, most: float) -> None:
+    if not 0.0 <= amount <= most or math.isinf(amount):
+        limits = "at least 0" if math.isinf(most) else f"between 0 and {most:g}"
+        raise ValueError(f"amount is {amount!r}; it must be {limits}")
+
+
+def _laid_out(bounds: Range | None, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Lowest value and width of the range in the layout (T, B, p) of the inputs."""
+    low, span = unit_range(bounds, inputs)
+    return tuple(end.unsqueeze(-2) if end.dim() == 2 else end for end in (low, span))  # type: ignore[return-value]
