@@ -179,3 +179,28 @@ def find_cell(settings: Settings) -> Cell | None:
 
 def _option(settings: Settings, key: str) -> Any:
     return settings.task_options.get(key, {"length": 150}.get(key))
+
+
+@dataclass(frozen=True)
+class RobustnessRow:
+    """A row of the paper's third table: accuracy under attack in percent, and the Hessian of the unit's parameters."""
+
+    pgd: float
+    deepfool_l2: float
+    deepfool_linf: float
+    largest: float  # λ_max
+    trace: float
+    condition: float  # λ_max / λ_min as printed; it fits |λ_min| of the most negative eigenvalue
+
+
+ROBUSTNESS: dict[str, RobustnessRow] = {
+    "neural-ode": RobustnessRow(88.5, 69.6, 44.5, 0.30, 4.7, 37.6),
+    "antisymmetric": RobustnessRow(84.7, 83.4, 44.3, 0.24, 4.8, 35.5),
+    "lipschitz": RobustnessRow(93.0, 89.2, 54.1, 0.14, 3.1, 23.2),
+}
+
+# The ablation study: the β at which α is varied, the β that the paper finds best (it prints no other number of it), and
+# the α beyond which the unit degenerates.
+ABLATION_BETA: dict[str, float] = {"ordered-mnist": 0.65, "permuted-mnist": 0.8}
+ABLATION_BEST_BETA: dict[str, tuple[float, float]] = {"ordered-mnist": (0.65, 0.7), "permuted-mnist": (0.8, 0.85)}
+ABLATION_LARGEST_ALPHA = 1.6
