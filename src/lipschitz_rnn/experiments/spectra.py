@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.stability import track
+from lipschitz_rnn.stability.threads import one_blas_thread
 
 
 def real_part_names(records: list[dict[str, Any]], matrix: str) -> list[str]:
@@ -16,8 +19,15 @@ def real_part_names(records: list[dict[str, Any]], matrix: str) -> list[str]:
     return [name for name in names if name.endswith(f"{matrix}.real_max")]
 
 
-def spectral_probe(model: nn.Module) -> dict[str, float]:
-    """The probe of every training run: the spectra of A and W; nothing for units without them, or once not finite."""
+def spectral_probe(models: Sequence[nn.Module]) -> list[dict[str, float]]:
+    """The probe of every training run: the spectra of A and W of each network."""
+    # Eigenvalues are found without holding Python's lock, each best by one thread.
+    with one_blas_thread(), ThreadPoolExecutor() as pool:
+        return list(pool.map(_spectra, models))
+
+
+def _spectra(model: nn.Module) -> dict[str, float]:
+    """Nothing for units without such matrices, or once not finite."""
     if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
         return {}
     return track(getattr(model, "unit", model))

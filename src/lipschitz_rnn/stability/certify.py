@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from lipschitz_rnn.stability.inputs import Recurrence, recurrences
 from lipschitz_rnn.stability.programmes import choose_solver
 from lipschitz_rnn.stability.rounding import UNIT, Ball, Matrix
 from lipschitz_rnn.stability.systems import M, System, bezier_corner, continuous_system, runge_kutta_system, sector_form
+from lipschitz_rnn.stability.threads import one_blas_thread
 
 
 def certify(
@@ -66,17 +66,8 @@ def certify(
         nonlinearity=nonlinearity,
         continuous=continuous,
     )
-    with _one_thread():
+    with one_blas_thread():
         return combine([_certify_one(item, rate, solver, accuracy, time.monotonic() + time_limit) for item in found])
-
-
-def _one_thread() -> AbstractContextManager[object]:
-    """Many small factorizations are several times faster on one thread, above all on a busy machine."""
-    try:
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-    except ImportError:
-        return nullcontext()
-    return threadpool_limits(limits=1, user_api="blas")
 
 
 def _certify_one(item: Recurrence, wanted: float | None, solver: str, accuracy: float, deadline: float) -> Certificate:

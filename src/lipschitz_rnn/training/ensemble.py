@@ -161,15 +161,21 @@ class Ensemble:
         """Switch dropout inside the unit."""
         self._module.train(on)
 
-    def member(self, index: int, values: Values | None = None) -> nn.Module:
-        """A copy of one network as an ordinary module."""
-        module = copy.deepcopy(self._module.model)
-        targets = dict(module.named_parameters()) | dict(module.named_buffers())
-        for name, value in (self.values if values is None else values).items():
-            targets[name].data.copy_(value[index].detach())
-        for place in self._varied:
-            set_option(module, place, float(self.buffers[place][index]))
-        return module.eval()
+    def members(self, values: Values | None = None, device: torch.device | str | None = None) -> list[nn.Module]:
+        """Copies of all networks as ordinary modules, on the ensemble's device or another."""
+        place = self.device if device is None else torch.device(device)
+        # Brought over once for all: one by one, hundreds of small copies would each wait for a GPU.
+        given = self.values if values is None else values
+        moved = {name: value.detach().to(place) for name, value in (self.buffers | given).items()}
+        template = copy.deepcopy(self._module.model).to(place).eval()
+        modules = [copy.deepcopy(template) for _ in range(self.size)]
+        for index, module in enumerate(modules):
+            targets = dict(module.named_parameters()) | dict(module.named_buffers())
+            for name in given:
+                targets[name].data.copy_(moved[name][index])
+            for option in self._varied:
+                set_option(module, option, float(moved[option][index]))
+        return modules
 
 
 def _pick(item: Any, member: int) -> Any:

@@ -36,7 +36,8 @@ def fit(
         resume: go on from the newest whole checkpoint in `folder`; without one, start from the beginning.
         build: makes the network of one seed; by default encoder ▶ unit ▶ head as the settings say.
         watcher: is told of progress.
-        probe: numbers to note of every network after every epoch, for example its largest eigenvalues.
+        probe: takes all networks, on the CPU, and gives numbers to note of each, for example its largest eigenvalues;
+            called after every epoch.
 
     Raises:
         Diverged: every seed's loss became NaN or infinite.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from lipschitz_rnn.training.update import Updater, finite_or_none
 from lipschitz_rnn.training.variation import check_variants
 from lipschitz_rnn.training.watchers import Watcher
 
-Probe = Callable[[nn.Module], Mapping[str, float]]
+Probe = Callable[[Sequence[nn.Module]], Sequence[Mapping[str, float]]]
 Builder = Callable[[Settings, Task, int], nn.Module]
 
 
@@ -162,7 +161,7 @@ class Trainer:
             for i, member in enumerate(self.members)
         )
         metric = self.task.metric
-        models = tuple(self.ensemble.member(i, self.selection.parameters) for i in range(self.ensemble.size))
+        models = tuple(self.ensemble.members(self.selection.parameters))
         return Result(
             task=self.task.name,
             unit=self.settings.unit,
@@ -228,9 +227,7 @@ class Trainer:
 
     def _probed(self, probe: Probe) -> dict[str, list[float | None]]:
         """The probe's numbers, name -> one per member."""
-        members = [self.ensemble.member(i, self.updater.evaluated) for i in range(self.ensemble.size)]
-        with ThreadPoolExecutor() as pool:  # eigenvalues are found without holding Python's lock
-            found = list(pool.map(probe, members))
+        found = probe(self.ensemble.members(self.updater.evaluated, "cpu"))
         names = dict.fromkeys(name for values in found for name in values)
         return {name: [finite_or_none(values.get(name, math.nan)) for values in found] for name in names}
 
