@@ -24,6 +24,7 @@ from lipschitz_rnn.training.folder import RunError
 from lipschitz_rnn.training.settings import PLACE_SETTINGS
 
 SCHEMA = 1
+_LINE = 150  # characters: a seed with its scores
 _ENVIRONMENT = ("lipschitz_rnn", "commit", "python", "torch", "numpy", "cuda", "platform", "device")
 
 
@@ -174,11 +175,13 @@ def read_records(folder: Path, study: str | None = None) -> list[Record]:
 
 
 def _layout(value: Any, margin: str = "") -> str:
-    """JSON in which every list of numbers is one line, so that a difference can be read."""
+    """JSON with one line for what fits on it and for every list of numbers, so that a difference can be read."""
+    flat = json.dumps(value, ensure_ascii=False)
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    if len(flat) <= _LINE or not any(isinstance(item, Mapping | list | tuple) for item in items):
+        return flat
     inner = margin + " "
-    if isinstance(value, Mapping) and any(isinstance(item, Mapping | list | tuple) for item in value.values()):
-        items = [f"{json.dumps(key)}: {_layout(item, inner)}" for key, item in value.items()]
-        return "{\n" + ",\n".join(inner + item for item in items) + f"\n{margin}}}"
-    if isinstance(value, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in value):
-        return "[\n" + ",\n".join(inner + _layout(item, inner) for item in value) + f"\n{margin}]"
-    return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        lines = [f"{json.dumps(key)}: {_layout(item, inner)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(inner + line for line in lines) + f"\n{margin}}}"
+    return "[\n" + ",\n".join(inner + _layout(item, inner) for item in items) + f"\n{margin}]"

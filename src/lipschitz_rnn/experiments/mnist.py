@@ -1,0 +1,151 @@
+"""The runs behind the paper's first table and its table on random initialisation: `lipschitz-rnn reproduce mnist`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from lipschitz_rnn.experiments.baselines import BASELINES, UNITS
+from lipschitz_rnn.experiments.campaign import Plan
+from lipschitz_rnn.experiments.paper import CELLS, MNIST
+from lipschitz_rnn.experiments.presets import preset_settings
+from lipschitz_rnn.experiments.tuned import CANDIDATES, CHOSEN, SWEEP_SEEDS
+from lipschitz_rnn.training import Settings
+
+STUDY = "mnist"
+SEEDS = tuple(range(12))
+QUICK_SEEDS = (0, 1)
+TASKS = ("ordered-mnist", "permuted-mnist")
+_COMMAND = "lipschitz-rnn reproduce mnist"
+_PAPER_EPOCHS = 100
+
+
+def plan_mnist(
+    only: Sequence[str] = (),
+    *,
+    baselines: bool = False,
+    tuned: bool = False,
+    sweep: bool = False,
+    quick: bool = False,
+    seeds: Sequence[int] | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> list[Plan]:
+    """The runs that are asked for, in the order of the table.
+
+    Args:
+        only: names, parts of names, or patterns: ordered-mnist/lipschitz/128/euler, permuted-mnist, lstm, "*/euler".
+            A part that names a baseline, or a first part tuned or sweep, asks for those runs as well.
+        baselines, tuned, sweep: these besides the paper's eight cells, or with `only` those of them that match.
+        quick: the same way on small digits in minutes, as a study of its own that no table of the paper shows.
+        seeds: of every run; 0 to 11 by default, and others in the sweep, so that what is chosen meets fresh ones.
+        changes: settings for all runs: epochs (the decay moves with them), precision, device, data_dir, offline.
+    """
+    if quick:
+        if baselines or tuned or sweep:
+            raise ValueError("--quick has no baselines, tuned settings or sweep: it shows the way on small digits")
+        return _choose(_quick(seeds, changes or {}), only)
+    parts = {part for pattern in only for part in pattern.split("/")}
+    pool = _paper(seeds, changes or {})
+    pool += _baselines(seeds, changes or {}) if baselines or parts & set(UNITS) else []
+    pool += _tuned(seeds, changes or {}) if tuned or "tuned" in parts else []
+    pool += _sweep(seeds, changes or {}) if sweep or "sweep" in parts else []
+    return _choose(pool, only)
+
+
+def _choose(pool: list[Plan], only: Sequence[str]) -> list[Plan]:
+    chosen = {plan.name: plan for pattern in only or ("*",) for plan in pool if _matches(plan.name, pattern)}
+    for pattern in only:
+        if not any(_matches(plan.name, pattern) for plan in pool):
+            names = ", ".join(plan.name for plan in pool)
+            more = "--baselines, --tuned and --sweep add others"
+            raise ValueError(f"no run matches --only {pattern!r}; there are {names}; {more}")
+    return [plan for plan in pool if plan.name in chosen]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return f"/{pattern.strip('/')}/" in f"/{name}/" or fnmatchcase(name, pattern)
+
+
+def _paper(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan]:
+    plans = []
+    for cell in CELLS:
+        if cell.table == MNIST and cell.unit == "lipschitz":
+            network = {"hidden_size": cell.hidden_size, "unit_options": {"integrator": cell.integrator}}
+            settings = _settings(cell.task, network, seeds or SEEDS, changes)
+            command = _command(settings, SEEDS)
+            suffix = "" if cell.integrator == "euler" else f"-{cell.integrator}"
+            weights = f"{cell.task}-{cell.hidden_size}{suffix}"
+            plans.append(Plan(STUDY, cell.name, "paper", settings, command, pretrained=weights))
+    return plans
+
+
+def _baselines(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan]:
+    plans = []
+    for (task, unit), row in BASELINES.items():
+        network = {"unit": unit, "hidden_size": row.hidden_size, "unit_options": row.unit_options, **row.changes}
+        settings = _settings(task, network, seeds or SEEDS, changes)
+        command = _command(settings, SEEDS, f"--only {unit}")
+        plans.append(Plan(STUDY, f"{task}/{unit}/{row.hidden_size}", "baseline", settings, command, row.why))
+    return plans
+
+
+def _tuned(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan]:
+    plans = []
+    for (task, size), name in CHOSEN.items():
+        chosen = CANDIDATES[name]
+        settings = _settings(task, {"hidden_size": size, **chosen.changes}, seeds or SEEDS, changes)
+        command, weights = _command(settings, SEEDS, "--only tuned"), f"{task}-{size}-tuned"
+        plans.append(
+            Plan(STUDY, f"tuned/{task}/lipschitz/{size}/euler", "tuned", settings, command, chosen.why, weights)
+        )
+    return plans
+
+
+def _sweep(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan]:
+    plans = []
+    for task in TASKS:
+        for candidate in CANDIDATES.values():
+            settings = _settings(task, {"hidden_size": 128, **candidate.changes}, seeds or SWEEP_SEEDS, changes)
+            command = _command(settings, SWEEP_SEEDS, "--only sweep")
+            name = f"sweep/{task}/lipschitz/128/{candidate.name}"
+            plans.append(Plan(STUDY, name, "sweep", settings, command, candidate.why))
+    return plans
+
+
+def _quick(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan]:
+    why = "not the paper's task: 8 × 8 digits, small networks and few epochs, to see that everything runs"
+    plans = []
+    for size in (16, 32):
+        for integrator in ("euler", "midpoint"):
+            network = {"hidden_size": size, "unit_options": {"integrator": integrator}, "epochs": 10}
+            settings = preset_settings("digits", changes={**network, "seeds": tuple(seeds or QUICK_SEEDS), **changes})
+            command = _command(settings, QUICK_SEEDS, "--quick", epochs=10)
+            name = f"quick/digits/lipschitz/{size}/{integrator}"
+            plans.append(Plan("quick", name, "quick", settings, command, why))
+    return plans
+
+
+def _settings(task: str, network: Mapping[str, Any], seeds: Sequence[int], changes: Mapping[str, Any]) -> Settings:
+    values: dict[str, Any] = {**network, "seeds": tuple(seeds), **changes}
+    settings = preset_settings(task, changes=values)
+    if "epochs" in changes and settings.decay_epochs:
+        decays = tuple(epoch * settings.epochs // _PAPER_EPOCHS for epoch in settings.decay_epochs)
+        settings = preset_settings(task, changes={**values, "decay_epochs": decays})
+    return settings
+
+
+def _command(settings: Settings, seeds: Sequence[int], option: str = "", epochs: int = _PAPER_EPOCHS) -> str:
+    """What repeats the run and those beside it in its table; data folder and device are left to the reader."""
+    parts = [_COMMAND, option]
+    parts += [f"--seeds {show_seeds(settings.seeds)}"] if settings.seeds != tuple(seeds) else []
+    parts += [f"--epochs {settings.epochs}"] if settings.epochs != epochs else []
+    parts += [f"--precision {settings.precision}"] if settings.precision != "highest" else []
+    return " ".join(part for part in parts if part)
+
+
+def show_seeds(seeds: Sequence[int]) -> str:
+    """As `--seeds` reads them: 0-11, or 3,5,8."""
+    if len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]}-{seeds[-1]}"
+    return ",".join(map(str, seeds))

@@ -1,0 +1,162 @@
+"""`reproduce mnist`: which runs there are, what they are called, and that a campaign survives being cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from lipschitz_rnn.cli import app
+from lipschitz_rnn.commands.parsing import parse_seeds
+from lipschitz_rnn.experiments.campaign import Campaign, Plan
+from lipschitz_rnn.experiments.mnist import SEEDS, plan_mnist, show_seeds
+from lipschitz_rnn.experiments.paper import CELLS, MNIST, find_cell
+from lipschitz_rnn.experiments.presets import preset_settings
+from lipschitz_rnn.experiments.results import read_records
+from lipschitz_rnn.experiments.tuned import CANDIDATES, CHOSEN, SWEEP_SEEDS
+from lipschitz_rnn.training import RunError, Watcher
+from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
+from lipschitz_rnn.units.registry import count_parameters
+
+QUICK = ["reproduce", "mnist", "--quick", "--device", "cpu", "--epochs", "1"]
+
+
+def names(*only: str, **options: bool) -> list[str]:
+    return [plan.name for plan in plan_mnist(only, **options)]
+
+
+def test_by_default_the_papers_eight_cells_with_its_settings() -> None:
+    plans = plan_mnist()
+    assert [plan.name for plan in plans] == [
+        cell.name for cell in CELLS if cell.table == MNIST and cell.unit == "lipschitz"
+    ]
+    for plan in plans:
+        assert find_cell(plan.settings).name == plan.name  # type: ignore[union-attr]
+        assert plan.settings.seeds == SEEDS
+        assert (plan.settings.epochs, plan.settings.decay_epochs) == (100, (90,))
+        assert plan.command == "lipschitz-rnn reproduce mnist"
+
+
+def test_only_takes_names_parts_and_patterns() -> None:
+    assert names("ordered-mnist/lipschitz/128/euler") == ["ordered-mnist/lipschitz/128/euler"]
+    assert names("64", "permuted-mnist/lipschitz/128") == [
+        name for name in names() if "/64/" in name or name.startswith("permuted")
+    ]
+    assert names("*/euler") == [name for name in names() if name.endswith("euler")]
+    assert names("lstm") == ["ordered-mnist/lstm/128", "permuted-mnist/lstm/128"]
+    assert names("tuned/ordered-mnist") == [f"tuned/ordered-mnist/lipschitz/{n}/euler" for n in (64, 128)]
+    assert len(names("sweep")) == 2 * len(CANDIDATES)
+    assert set(names(baselines=True)) - set(names()) == {
+        f"{task}-mnist/{unit}" for task in ("ordered", "permuted") for unit in
+        ("lstm/128", "antisymmetric/128", "exprnn/360", "cornn/128")
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"'imagenet'.*permuted-mnist/lipschitz/64/euler"):
+        plan_mnist(["imagenet"])
+
+
+def test_the_decay_moves_with_the_epochs_and_the_command_says_what_differs() -> None:
+    (plan,) = plan_mnist(
+        ["ordered-mnist/lipschitz/64/euler"], seeds=(3, 4, 5), changes={"epochs": 20, "precision": "medium"}
+    )
+    assert plan.settings.decay_epochs == (18,)
+    assert plan.command == "lipschitz-rnn reproduce mnist --seeds 3-5 --epochs 20 --precision medium"
+    for seeds in ((0, 1, 2), (7,), (0, 2, 5), (4, 3)):
+        assert parse_seeds(show_seeds(seeds)) == seeds
+
+
+def test_tuned_settings_keep_the_size_and_meet_fresh_seeds() -> None:
+    for plan in plan_mnist(tuned=True):
+        assert not set(plan.settings.seeds) & set(SWEEP_SEEDS)
+    assert set(CHOSEN.values()) <= set(CANDIDATES)
+    for candidate in CANDIDATES.values():
+        assert candidate.why
+        assert not {"hidden_size", "num_layers", "unit", "task_options"} & set(candidate.changes)
+
+
+def test_baselines_are_buildable_and_give_a_reason() -> None:
+    for plan in plan_mnist(baselines=True):
+        if plan.kind == "baseline":
+            assert plan.why
+            settings = plan.settings
+            assert count_parameters(settings.unit, settings.hidden_size, 1, 10) < 75_000
+
+
+def test_quick_runs_exports_and_is_not_run_again(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    arguments = [*QUICK, "--only", "16/euler", "-o", str(tmp_path), "--json", "--commit", "abc"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    (cell,) = json.loads(done.stdout)
+    (record,) = read_records(tmp_path / "results")
+    assert (record.study, record.kind) == ("quick", "quick")  # never laid beside the paper's numbers
+    assert cell["seeds"] == record.seeds
+    assert record.command == "lipschitz-rnn reproduce mnist --quick --epochs 1"
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 2
+    assert "--resume" in again.output
+    before = (tmp_path / record.name / "checkpoints").stat().st_mtime_ns
+    assert CliRunner().invoke(app, [*arguments, "--resume"]).exit_code == 0
+    assert (tmp_path / record.name / "checkpoints").stat().st_mtime_ns == before
+    other = CliRunner().invoke(app, [*arguments, "--resume", "--seeds", "5"])
+    assert other.exit_code == 2
+    assert "seeds" in other.output
+
+
+def test_one_failure_does_not_stop_the_others(tmp_path: Path) -> None:
+    small = {"epochs": 1, "hidden_size": 3, "device": "cpu"}
+    wild = {"optimiser": "sgd", "learning_rate": 1e30, "clip": None}
+    plans = [
+        Plan("test", "wild", "paper", preset_settings("digits", changes=small | wild), "", pretrained="wild"),
+        Plan("test", "calm", "paper", preset_settings("digits", changes=small), "", pretrained="calm"),
+    ]
+    records, failed = Campaign(tmp_path, tmp_path / "results").run(plans, lambda name: Watcher())
+    assert ([record.name for record in records], failed) == (["calm"], ["wild"])
+    assert read_pretrained(tmp_path / "pretrained" / "calm.safetensors").about["test"] == pytest.approx(
+        records[0].scores()[0], rel=1e-5
+    )
+    assert not (tmp_path / "pretrained" / "wild.safetensors").exists()
+
+
+def test_failed_cells_end_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Campaign, "run", lambda self, plans, watch: ([], [plan.name for plan in plans]))
+    done = CliRunner().invoke(app, [*QUICK, "-o", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "4 of 4 cells failed" in done.output
+
+
+@pytest.mark.slow
+def test_a_process_saves_on_a_signal_and_goes_on_after_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lipschitz_rnn", *QUICK, "--only", "16/euler", "--jobs", "2", "-o", str(tmp_path)]
+    command += ["--epochs", "5"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    best = tmp_path / "quick" / "digits" / "lipschitz" / "16" / "euler" / "checkpoints" / "best.safetensors"
+    while not best.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 143, errors
+    assert "--resume" in errors
+    done = subprocess.run([*command, "--resume"], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "going on after step" in done.stderr or "already complete" in done.stderr
+    (record,) = read_records(tmp_path / "results")
+    assert len(record.curves["train_loss"][0]) == 5
+    assert record.measures == {"cells_at_once": 2}
+
+
+def test_a_campaign_that_runs_alone_says_nothing_of_jobs(tmp_path: Path) -> None:
+    plan = Plan("test", "one", "paper", preset_settings("digits", changes={"epochs": 1, "hidden_size": 2}), "")
+    (record,), _ = Campaign(tmp_path, tmp_path / "results").run([plan], lambda name: Watcher())
+    assert record.measures == {}
+    with pytest.raises(RunError, match="already holds a run"):
+        Campaign(tmp_path, tmp_path / "results").run([plan], lambda name: Watcher())
