@@ -86,11 +86,13 @@ class Ensemble:
             size = getattr(getattr(module, "unit", None), "input_size", 1)
             dtype = next(iter(self.parameters.values())).dtype
             inputs = torch.zeros(2, 2, size, device=self.device, dtype=dtype)
+        # Tensors of its own: what autograd remembers of this trial must not meet the training steps on another stream.
+        own = {name: value.detach().requires_grad_() for name, value in self.parameters.items()}
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
-                outputs, _, _ = self._vmapped(self.values, inputs, None, None, None, shared=True)
-                torch.autograd.grad(outputs.abs().sum(), list(self.parameters.values()), allow_unused=True)
+                outputs, _, _ = self._vmapped(self.buffers | own, inputs, None, None, None, shared=True)
+                torch.autograd.grad(outputs.abs().sum(), list(own.values()), allow_unused=True)
             except (RuntimeError, NotImplementedError, ValueError, TypeError, UserWarning) as error:
                 return str(error).strip().splitlines()[0]
         return ""

@@ -30,53 +30,55 @@ def matrix_shares(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Ten
     N = double // 2
     single = pairs[0][0].dtype == torch.float32
     # Smaller blocks would leave the warp-group instructions, and six passes do not compile without them.
-    block = min(128, max(64 if precision == "bf16x6" else 32, power_of_two(N)))
-    block_k = 32 if single else 64
-    tiles = divide_up(N, block)
-    plans = [_split(left.shape[1] * left.shape[2], block_k, S * 2 * tiles * tiles) for left, _ in pairs]
+    least = 64 if precision == "bf16x6" else 32
+    rows, columns = (min(128, max(least, power_of_two(size))) for size in (double, N))
+    inner = 32 if single else 64
+    tiles = divide_up(double, rows) * divide_up(N, columns)
+    plans = [_split(left.shape[1] * left.shape[2], inner, S * tiles) for left, _ in pairs]
     count = sum(splits for splits, _ in plans)
     shares = torch.empty((S, count, double, N), dtype=torch.float32, device=pairs[0][0].device)
     first = 0
-    for (left, right), (splits, rows) in zip(pairs, plans, strict=True):
+    for (left, right), (splits, length) in zip(pairs, plans, strict=True):
         _, T, B, _ = left.shape
-        numbers = (T * B, B, N, rows, tiles, first, count, *left.stride()[:3], *right.stride()[:3])
+        numbers = (T * B, B, N, length, first, count, *left.stride()[:3], *right.stride()[:3])
         launch(
-            _gradient_kernel, (splits, 2 * tiles * tiles, S), (left, right, shares, *numbers),
-            (precision, block, block_k), num_warps=8 if block >= 128 else 4, num_stages=2 if single else 3,
+            _gradient_kernel, (splits, tiles, S), (left, right, shares, *numbers), (precision, rows, columns, inner),
+            num_warps=8 if rows >= 128 else 4, num_stages=2 if single else 3,
         )  # fmt: skip
         first += splits
     return shares
 
 
-def _split(length: int, block_k: int, others: int) -> tuple[int, int]:
-    """Into how many parts to cut the long axis, and rows of a part: enough to fill the chip, each worth its launch."""
-    splits = max(1, min(divide_up(length, 4 * block_k), PROGRAMS // others))
-    rows = divide_up(divide_up(length, splits), block_k) * block_k
-    return divide_up(length, rows), rows
+def _split(length: int, inner: int, others: int) -> tuple[int, int]:
+    """Parts of the long axis, and the length of each: enough of them to fill the chip, each worth its launch."""
+    splits = max(1, min(divide_up(length, 4 * inner), PROGRAMS // others))
+    share = divide_up(divide_up(length, splits), inner) * inner
+    return divide_up(length, share), share
 
 
-@triton.jit(do_not_specialize=["L", "rows", "first", "count"])
+@triton.jit(do_not_specialize=["L", "length", "first", "count"])
 def _gradient_kernel(
-    left, right, shares, L, B, N, rows, tiles, first, count, left_s, left_t, left_b, right_s, right_t, right_b,
-    PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
+    left, right, shares, L, B, N, length, first, count, left_s, left_t, left_b, right_s, right_t, right_b,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
+    """ROWS of the 2N that κ and d have together, and COLUMNS of the N of H, over ``length`` of the L samples."""
     split, tile = tl.program_id(0), tl.program_id(1)
     network = tl.program_id(2).to(tl.int64)
-    half = tile // (tiles * tiles)  # 0: the rows of κ, 1: those of d
-    m = ((tile // tiles) % tiles) * BLOCK + tl.arange(0, BLOCK)
-    n = (tile % tiles) * BLOCK + tl.arange(0, BLOCK)
-    m_mask, n_mask = m < N, n < N
-    left += network * left_s + half * N
+    wide = tl.cdiv(N, COLUMNS)
+    m = (tile // wide) * ROWS + tl.arange(0, ROWS)
+    n = (tile % wide) * COLUMNS + tl.arange(0, COLUMNS)
+    m_mask, n_mask = m < 2 * N, n < N
+    left += network * left_s
     right += network * right_s
-    total = tl.zeros((BLOCK, BLOCK), tl.float32)
-    for start in range(0, rows, BLOCK_K):
-        r = split * rows + start + tl.arange(0, BLOCK_K)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in range(0, length, INNER):
+        r = split * length + start + tl.arange(0, INNER)
         valid = (r < L)[:, None]
         t, b = (r // B).to(tl.int64), r % B
         kd = tl.load(left + (t * left_t + b * left_b)[:, None] + m[None, :], mask=valid & m_mask[None, :], other=0.0)
         H = tl.load(right + (t * right_t + b * right_b)[:, None] + n[None, :], mask=valid & n_mask[None, :], other=0.0)
         total = _accumulate(kd, H, total, PRECISION)
-    out = shares + ((network * count + first + split) * 2 + half) * (N * N)
+    out = shares + (network * count + first + split) * (2 * N * N)
     tl.store(out + m[:, None] * N + n[None, :], total, mask=m_mask[:, None] & n_mask[None, :])
 
 
