@@ -13,6 +13,7 @@ from rich.table import Table
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.parsing import parse_seeds
 from lipschitz_rnn.commands.progress import LineWatcher, choose_watcher
+from lipschitz_rnn.commands.reproduce_studies import ablation
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.scores import show_score
 from lipschitz_rnn.training import RunError, Watcher
@@ -176,3 +177,6 @@ def figures(
     else:
         for path in written.values():
             console.print(f"wrote {path}", highlight=False)
+
+
+reproduce.command()(ablation)

@@ -1,0 +1,102 @@
+"""`lipschitz-rnn reproduce ablation` and `reproduce robustness`: the paper's last section again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from lipschitz_rnn.commands.errors import guarded
+from lipschitz_rnn.commands.parsing import parse_seeds
+from lipschitz_rnn.commands.progress import choose_watcher
+from lipschitz_rnn.training import RunError
+from lipschitz_rnn.training.settings import Precision
+
+SEEDS = typer.Option("--seeds", "-s", help="Seeds of every value or unit, trained together: 0-4, or 0,2,5.")
+ONLY = typer.Option("--only", "--task", help="Runs by name, part or pattern; may be given again.")
+RESUME = typer.Option("--resume", help="Go on where an earlier call was cut off; what is finished stays.")
+RESULTS = typer.Option(help="Folder for one JSON per finished run. (default: OUT/results)")
+COMMIT = typer.Option(help="Commit to note where the package does not run from a checkout.")
+PRECISION = typer.Option(help="float32 at highest (default), high (TF32) or medium; bfloat16; float64.")
+DEVICE = typer.Option(help="auto, cpu, cuda or cuda:1.")
+DATA = typer.Option(help="Folder with data files.")
+OFFLINE = typer.Option("--offline", help="Never download.")
+DRY_RUN = typer.Option("--dry-run", help="List the runs, and stop.")
+AS_JSON = typer.Option("--json", help="Print the written paths as JSON.")
+
+
+@guarded
+def ablation(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for runs, results, table and figure.")] = Path(
+        "runs/ablation"
+    ),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small digits in place of MNIST: minutes on two CPU cores.")
+    ] = False,
+    seeds: Annotated[str | None, SEEDS] = None,
+    only: Annotated[list[str] | None, ONLY] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", "-e", min=1, help="Epochs; the decay moves along.")] = None,
+    hidden_size: Annotated[
+        int | None, typer.Option("--hidden-size", "-n", min=1, help="N; the paper's is 128.")
+    ] = None,
+    at_once: Annotated[
+        int | None,
+        typer.Option(min=1, help="Networks that train at once; by default all values and seeds of an option."),
+    ] = None,
+    resume: Annotated[bool, RESUME] = False,
+    precision: Annotated[Precision | None, PRECISION] = None,
+    results: Annotated[Path | None, RESULTS] = None,
+    commit: Annotated[str | None, COMMIT] = None,
+    device: Annotated[str, DEVICE] = "auto",
+    data_dir: Annotated[str | None, DATA] = None,
+    offline: Annotated[bool, OFFLINE] = False,
+    dry_run: Annotated[bool, DRY_RUN] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """Draw accuracy against α (0 to 2) and against β (0.5 to 1) for ordered and permuted MNIST, as in the paper.
+
+    All values of an option train side by side as one ensemble, three seeds each. Writes ablation.md, ablation.png and
+    one JSON for each run.
+
+    Example: lipschitz-rnn reproduce ablation --quick -o ablation
+    """
+    from lipschitz_rnn.experiments import ablation_page
+    from lipschitz_rnn.experiments.ablation import plan_ablation
+    from lipschitz_rnn.experiments.campaign import Campaign
+    from lipschitz_rnn.experiments.plans import write_page
+
+    given = {"epochs": epochs, "hidden_size": hidden_size, "precision": precision, "data_dir": data_dir}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changes |= {"device": device, "offline": offline}
+    plans = plan_ablation(
+        only or (), quick=quick, seeds=None if seeds is None else parse_seeds(seeds), at_once=at_once, changes=changes
+    )
+    if dry_run:
+        _list([(plan.name, plan.settings.to_dict()) for plan in plans], as_json)
+        return
+    console = Console(stderr=as_json)
+    campaign = Campaign(out, results or out / "results", resume, commit)
+    records, failed = campaign.run(plans, lambda name: choose_watcher(console, name))
+    if records:
+        written = write_page(ablation_page.blocks(records), out / "ablation.md")
+        written.append(out / "ablation.png")
+        ablation_page.draw(ablation_page.read_curves(records)).savefig(written[-1], dpi=150)
+        _tell(console, [*written, *(campaign.results / record.file for record in records)], as_json)
+    if failed:
+        raise RunError(f"{len(failed)} of {len(plans)} runs failed: {', '.join(failed)}; go on with --resume")
+
+
+def _list(runs: list[tuple[str, dict[str, Any]]], as_json: bool) -> None:
+    plain = [{"name": name, "settings": settings} for name, settings in runs]
+    typer.echo(json.dumps(plain, indent=2) if as_json else "\n".join(name for name, _ in runs))
+
+
+def _tell(console: Console, written: list[Path], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([str(path) for path in written], indent=2))
+    else:
+        for path in written:
+            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
