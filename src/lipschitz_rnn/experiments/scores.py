@@ -1,4 +1,4 @@
-"""Scores as a reader wants them: percent where the metric is a fraction, and a range over seeds."""
+"""Scores and times as a reader wants them: percent where the metric is a fraction, and a range over seeds."""
 
 from __future__ import annotations
 
@@ -18,3 +18,16 @@ def show_scores(values: Sequence[float | None], percent: bool) -> str:
         return show_score(finite[0] if finite else None, percent)
     mean = show_score(sum(finite) / len(finite), percent)
     return f"{mean} ({show_score(min(finite), percent)} to {show_score(max(finite), percent)})"
+
+
+def spread(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """Minimum, mean and maximum; None for each where there is no value."""
+    if not values:
+        return None, None, None
+    return min(values), sum(values) / len(values), max(values)
+
+
+def show_duration(seconds: float) -> str:
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

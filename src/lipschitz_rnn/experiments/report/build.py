@@ -10,7 +10,7 @@ from lipschitz_rnn.experiments.paper import Cell
 from lipschitz_rnn.experiments.report.collect import Group, Run, find_runs, group_runs
 from lipschitz_rnn.experiments.report.document import Block, Heading, Paragraph, Picture, Table, to_html, to_markdown
 from lipschitz_rnn.experiments.report.pictures import eigenvalue_tracks, learning_curves
-from lipschitz_rnn.experiments.scores import show_score
+from lipschitz_rnn.experiments.scores import show_duration, show_score, spread
 
 TITLE = "Lipschitz RNN: results"
 
@@ -49,12 +49,12 @@ def _summary(groups: Sequence[Group]) -> list[Block]:
 def _summary_row(group: Group) -> list[str]:
     run = group.runs[0]
     scores, last = group.scores("test"), group.scores("test_last")
-    shown = [show_score(value, run.percent) for value in _spread(scores)]
+    shown = [show_score(value, run.percent) for value in spread(scores)]
     parameters = f"{run.result['parameters']:,}" if run.result else "–"
     seeds = str(sum(len(run.settings.seeds) for run in group.runs))
     hardware = "; ".join(dict.fromkeys(str(run.environment.get("device", "?")) for run in group.runs))
-    time = _duration(sum(run.seconds for run in group.runs))
-    mean_last = show_score(_spread(last)[1], run.percent)
+    time = show_duration(sum(run.seconds for run in group.runs))
+    mean_last = show_score(spread(last)[1], run.percent)
     return [
         group.title,
         run.metric,
@@ -66,12 +66,6 @@ def _summary_row(group: Group) -> list[str]:
         time,
         hardware,
     ]
-
-
-def _spread(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    if not values:
-        return None, None, None
-    return min(values), sum(values) / len(values), max(values)
 
 
 def _paper(cell: Cell | None, percent: bool) -> str:
@@ -92,7 +86,7 @@ def _section(group: Group, name: str) -> list[Block]:
     if group.seeds():
         blocks.append(_seed_table(group))
     blocks.append(Table(["setting", "value"], _settings_rows(group), left=2))
-    rows = [[str(run.path), _duration(run.seconds), *_environment(run)] for run in group.runs]
+    rows = [[str(run.path), show_duration(run.seconds), *_environment(run)] for run in group.runs]
     blocks.append(Table(["run", "time", "hardware", "software", "commit"], rows, left=5))
     return blocks
 
@@ -145,9 +139,3 @@ def _environment(run: Run) -> list[str]:
     facts = run.environment
     software = f"PyTorch {facts.get('torch', '?')}, Python {facts.get('python', '?')}"
     return [str(facts.get("device", "?")), software, str(facts.get("commit") or "–")[:12]]
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

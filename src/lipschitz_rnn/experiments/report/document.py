@@ -54,6 +54,20 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Commands:
+    """Lines for a shell."""
+
+    lines: Sequence[str]
+
+    def markdown(self) -> str:
+        return "\n".join(["```sh", *self.lines, "```"])
+
+    def html(self) -> str:
+        text = "\n".join(self.lines)
+        return f"<pre>{escape(text)}</pre>"
+
+
+@dataclass(frozen=True)
 class Picture:
     """An SVG. Markdown links to a file beside it; HTML carries it inside."""
 
@@ -71,7 +85,7 @@ class Picture:
         return f"<figure>{image}<figcaption>{text}</figcaption></figure>"
 
 
-Block = Heading | Paragraph | Table | Picture
+Block = Heading | Paragraph | Table | Commands | Picture
 
 _STYLE = """
 :root { color-scheme: light dark; }

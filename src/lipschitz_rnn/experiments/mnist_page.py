@@ -1,0 +1,196 @@
+"""The page of `reproduce mnist`: the paper's first table and its table on random initialisation, filled by our runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lipschitz_rnn.experiments.mnist_pictures import distributions, learning_curves
+from lipschitz_rnn.experiments.paper import CELLS, MNIST, Cell, find_cell
+from lipschitz_rnn.experiments.report.document import Block, Commands, Heading, Paragraph, Table
+from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.scores import show_duration, spread
+from lipschitz_rnn.training import Settings
+from lipschitz_rnn.units import info
+
+TASKS = {"ordered-mnist": "Ordered", "permuted-mnist": "Permuted"}
+INTEGRATORS = {"euler": "Euler", "midpoint": "midpoint"}
+
+_INTRODUCTION = (
+    "MNIST pixel by pixel: 784 steps of one number, in scanline order or under one fixed permutation. Numbers are test "
+    "accuracies in percent, at the epoch that 2,000 validation images chose, over the seeds of a cell. The paper "
+    "prints the best of its seeds, and for its own unit minimum, average and maximum over ten; beside other units is "
+    "what it quotes for them, in part at other sizes. A dash: not trained here, or not in the paper."
+)
+_TUNED = (
+    "Tuned: the same N and number of parameters, other training. Candidates were compared on validation data alone, "
+    "with seeds of their own; the chosen one was then trained from the seeds counted here."
+)
+
+
+def blocks(records: Sequence[Record]) -> list[Block]:
+    """The whole page."""
+    paper = [record for record in records if record.kind == "paper"]
+    page: list[Block] = [Heading("Pixel-by-pixel MNIST", 1), Paragraph(_INTRODUCTION), _commands(records)]
+    for task, title in TASKS.items():
+        page += [Heading(f"{title}: the paper's first table"), _first_table(records, task)]
+    if any(record.kind == "tuned" for record in records):
+        page.append(Paragraph(_TUNED))
+    if paper:
+        page += [Heading("Random initialisation"), _initialisation_table(paper), distributions(paper)]
+        page += [Heading("Learning"), learning_curves(paper)]
+    page += _other_settings(records)
+    page += _sweep(records)
+    return [*page, Heading("Runs"), _runs_table(records)]
+
+
+def summary(records: Sequence[Record]) -> list[Block]:
+    """For the README: our unit with the paper's settings, tuned, and as printed."""
+    header = ["", "N", "step", "best", "mean", "tuned, mean", "paper, best", "paper, mean", "time"]
+    shown = [record for record in records if record.kind == "paper"]
+    rows = []
+    for record in shown:
+        _, mean, best = spread(record.scores())
+        cell, tuned = _cell(record), spread(_tuned_scores(records, record))[1]
+        prints = [_printed(cell), "–" if cell is None or cell.spread is None else f"{cell.spread[1]}"]
+        row = [TASKS[record.settings["task"]], str(record.settings["hidden_size"]), _integrator(record)]
+        rows.append([*row, _percent(best), _percent(mean), _percent(tuned), *prints, _time(record)])
+    seeds = _range([len(record.seeds) for record in shown])
+    text = f"Pixel-by-pixel MNIST, test accuracy in percent over {seeds} seeds a row, on {_hardware(shown)}:"
+    return [
+        Paragraph(text),
+        Table(header, rows, left=3),
+        _commands([r for r in records if r.kind in ("paper", "tuned")]),
+    ]
+
+
+def _commands(records: Sequence[Record]) -> Commands:
+    return Commands(list(dict.fromkeys(record.command for record in records)))
+
+
+def _first_table(records: Sequence[Record], task: str) -> Table:
+    header = ["unit", "N", "parameters", "epochs", "seeds", "best", "mean", "tuned, best", "tuned, mean", "the paper"]
+    rows: list[list[str]] = []
+    cells: list[Cell | None] = []
+    for record in records:
+        if record.settings["task"] == task and record.kind in ("paper", "baseline"):
+            cell = _cell(record)
+            cells.append(cell)
+            _, mean, best = spread(record.scores())
+            _, tuned_mean, tuned_best = spread(_tuned_scores(records, record))
+            size = [f"{record.parameters:,}", str(record.settings["epochs"]), str(len(record.seeds))]
+            scores = [_percent(value) for value in (best, mean, tuned_best, tuned_mean)]
+            rows.append([_unit(record), str(record.settings["hidden_size"]), *size, *scores, _printed(cell)])
+    for cell in CELLS:
+        if cell.table == MNIST and cell.task == task and cell not in cells:
+            name = f"{cell.unit}, {INTEGRATORS[cell.integrator]}" if cell.integrator else cell.unit
+            rows.append([name, str(cell.hidden_size or "–"), *["–"] * 7, str(cell.printed)])
+    return Table(header, rows, left=1)
+
+
+def _initialisation_table(records: Sequence[Record]) -> Table:
+    header = ["cell", "seeds", "min", "mean", "max", "last epoch: min", "mean", "max", "paper: min", "mean", "max"]
+    rows = []
+    for record in records:
+        cell = _cell(record)
+        ours = [_percent(value) for name in ("test", "test_last") for value in spread(record.scores(name))]
+        theirs = [str(value) for value in cell.spread] if cell is not None and cell.spread else ["–"] * 3
+        rows.append([record.name, str(len(record.seeds)), *ours, *theirs])
+    return Table(header, rows, left=1)
+
+
+def _other_settings(records: Sequence[Record]) -> list[Block]:
+    """Settings that are not the paper's of our unit, each with its reason."""
+    others = [record for record in records if record.kind in ("baseline", "tuned")]
+    if not others:
+        return []
+    rows = [[record.name, _describe(record.settings), record.why] for record in others]
+    return [Heading("Settings of the other units and of tuned cells"), Table(["cell", "settings", "why"], rows, left=3)]
+
+
+def _sweep(records: Sequence[Record]) -> list[Block]:
+    """Candidates by validation; the test split has no part in the choice and is not shown."""
+    tried = [record for record in records if record.kind == "sweep"]
+    if not tried:
+        return []
+    rows = []
+    for task in TASKS:
+        own = [record for record in tried if record.settings["task"] == task]
+        for record in sorted(own, key=lambda record: -(spread(record.scores("validation"))[1] or 0.0)):
+            low, mean, high = (_percent(value) for value in spread(record.scores("validation")))
+            rows.append(
+                [record.name, record.why, str(record.settings["epochs"]), str(len(record.seeds)), low, mean, high]
+            )
+    header = ["candidate", "what it is", "epochs", "seeds", "validation min", "mean", "max"]
+    return [Heading("The sweep behind the tuned cells"), Table(header, rows, left=2)]
+
+
+def _runs_table(records: Sequence[Record]) -> Table:
+    rows = []
+    for record in records:
+        facts = record.environment
+        software = f"PyTorch {facts['torch']}, Python {facts['python']}"
+        row = [
+            record.name,
+            str(facts["device"]),
+            software,
+            str(facts["commit"] or "–")[:12],
+            record.settings["precision"],
+        ]
+        rows.append([*row, str(len(record.seeds)), str(record.settings["epochs"]), _time(record)])
+    header = ["cell", "hardware", "software", "commit", "precision", "seeds", "epochs", "time of all seeds"]
+    return Table(header, rows, left=5)
+
+
+def _cell(record: Record) -> Cell | None:
+    cell = find_cell(Settings.from_dict(record.settings))
+    return cell if cell is not None and cell.table == MNIST else None
+
+
+def _printed(cell: Cell | None) -> str:
+    if cell is None:
+        return "–"
+    return f"{cell.printed}" + (f" (N = {cell.hidden_size})" if cell.unit != "lipschitz" else "")
+
+
+def _tuned_scores(records: Sequence[Record], like: Record) -> list[float]:
+    """Test scores of the tuned cell of the same task, N and integrator."""
+    wanted = f"tuned/{like.name}"
+    return next((record.scores() for record in records if record.kind == "tuned" and record.name == wanted), [])
+
+
+def _unit(record: Record) -> str:
+    unit = str(record.settings["unit"])
+    if unit == "lipschitz":
+        return f"**Lipschitz RNN, {_integrator(record)}**"
+    return f"{unit} ({info(unit).year})"
+
+
+def _integrator(record: Record) -> str:
+    return INTEGRATORS[record.settings["unit_options"]["integrator"]]
+
+
+def _describe(settings: Any) -> str:
+    parts = [f"{settings['optimiser']} {settings['learning_rate']:g}", f"schedule {settings['schedule']}"]
+    names = ("clip", "dropout", "weight_decay", "averaging")
+    parts += [f"{name.replace('_', ' ')} {settings[name]:g}" for name in names if settings[name]]
+    parts += [f"{name} {value}" for name, value in settings["unit_options"].items() if name != "integrator"]
+    return ", ".join(parts)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f}"
+
+
+def _time(record: Record) -> str:
+    at_once = record.measures.get("cells_at_once")
+    return show_duration(record.seconds) + (f" ({at_once} cells at once)" if at_once else "")
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts, default=0), max(counts, default=0)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _hardware(records: Sequence[Record]) -> str:
+    return ", ".join(dict.fromkeys(str(record.environment["device"]) for record in records)) or "–"

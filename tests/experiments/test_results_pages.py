@@ -1,0 +1,174 @@
+"""Pages of committed results: made from the records, and every difference is found."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lipschitz_rnn.cli import app
+from lipschitz_rnn.experiments.campaign import Plan
+from lipschitz_rnn.experiments.mnist import plan_mnist
+from lipschitz_rnn.experiments.report.pages import check_pages, has_marks, make_pages, write_pages
+from lipschitz_rnn.experiments.results import Record, write_record
+from lipschitz_rnn.training.settings import PLACE_SETTINGS
+
+ROOT = Path(__file__).parents[2]
+MARKS = "Before.\n\n<!-- results:mnist -->\nold\n<!-- /results:mnist -->\n\nAfter.\n"
+
+
+def invented(plan: Plan, tests: list[float]) -> Record:
+    """A record with the settings of a plan and scores that nobody measured, for tests alone."""
+    settings = {key: value for key, value in plan.settings.to_dict().items() if key not in PLACE_SETTINGS}
+    seeds = [
+        {"seed": seed, "selected_epoch": 1, "validation": test - 0.01, "test": test, "test_last": test - 0.002}
+        | {"diverged_step": None, "variant": {}}
+        for seed, test in enumerate(tests)
+    ]
+    curves = {
+        name: [[0.5, test, test] for test in tests] for name in ("train_loss", "validation_loss", "validation_accuracy")
+    }
+    environment = {"torch": "2.11", "python": "3.11", "device": "Some GPU", "commit": "0123456789abcdef"}
+    return Record(
+        plan.study, plan.name, plan.kind, settings, seeds, curves, "accuracy", True, True, 34314, 3, 128.4, "vmap",
+        environment, plan.command, plan.why,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of invented numbers, their pages, and a README beside them."""
+    folder = tmp_path_factory.mktemp("pages")
+    plans = plan_mnist(
+        ["ordered-mnist/lipschitz/128", "permuted-mnist/lipschitz/64/euler", "lstm", "sweep"], tuned=True
+    )
+    for index, plan in enumerate(plans):
+        tests = [0.97 + 0.001 * index, 0.98 + 0.001 * index, 0.99]
+        write_record(invented(plan, [0.9911, 0.9917, 0.992] if plan.kind == "paper" else tests), folder / "results")
+    (folder / "README.md").write_text(MARKS)
+    code, output = call(folder / "results")
+    assert code == 0, output
+    return folder
+
+
+@pytest.fixture
+def root(original: Path, tmp_path: Path) -> Path:
+    """A copy to change."""
+    return Path(shutil.copytree(original, tmp_path / "copy"))
+
+
+@pytest.fixture
+def page(original: Path) -> str:
+    return (original / "docs" / "results" / "mnist.md").read_text()
+
+
+def call(*arguments: str | Path) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["report", *map(str, arguments)])
+    return done.exit_code, done.output
+
+
+def test_what_is_committed_here_is_what_the_results_give() -> None:
+    """The check of this repository: tables, figures and the README belong to the JSON beside them."""
+    assert has_marks(ROOT / "README.md")
+    assert check_pages(ROOT / "results", ROOT / "docs" / "results", ROOT / "README.md") == []
+
+
+def test_the_first_table_holds_best_mean_and_the_papers_number(page: str) -> None:
+    row = next(line for line in page.splitlines() if line.startswith("| **Lipschitz RNN, Euler** | 128"))
+    assert "| 100 | 3 | 99.20 | 99.16 |" in row
+    assert row.endswith("| 99.4 |")
+    lstm = next(line for line in page.splitlines() if line.startswith("| lstm (1997)"))
+    assert lstm.endswith("| 97.3 (N = 128) |")
+    assert re.search(r"\| momentum-lstm \| 256 \|( – \|){7} 99.1 \|", page)  # the paper's alone
+
+
+def test_the_table_on_initialisation_has_both_epochs_and_the_paper(page: str) -> None:
+    name = "| ordered-mnist/lipschitz/128/euler | 3 |"
+    assert f"{name} 99.11 | 99.16 | 99.20 | 98.91 | 98.96 | 99.00 | 99.0 | 99.2 | 99.4 |" in page
+
+
+def test_the_sweep_shows_validation_alone(page: str) -> None:
+    part = page.split("## The sweep behind the tuned cells")[1].split("## Runs")[0]
+    rows = [line.split(" | ") for line in part.splitlines() if line.startswith("| sweep/")]
+    assert len(rows) == 12
+    means = [float(row[-2]) for row in rows[:6]]
+    assert means == sorted(means, reverse=True)
+    assert "99.00" not in part  # the best test score of every invented candidate
+
+
+def test_what_was_written_passes_the_check(root: Path) -> None:
+    readme = (root / "README.md").read_text()
+    assert readme.startswith("Before.")
+    assert readme.endswith("After.\n")
+    assert "| Ordered | 128 | Euler | 99.20 | 99.16 |" in readme
+    assert "lipschitz-rnn reproduce mnist" in readme
+    for picture in re.findall(r"\]\((figures/[^)]+)\)", (root / "docs" / "results" / "mnist.md").read_text()):
+        assert (root / "docs" / "results" / picture).read_bytes().startswith(b"<?xml")
+    assert call("--check", root / "results") == (0, f"{root}/docs/results is what {root}/results gives\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("docs/results/mnist.md", lambda text: text.replace("99.16", "99.61"), "99.61"),
+        ("docs/results/README.md", lambda text: "", "Some GPU"),
+        ("README.md", lambda text: text.replace("99.16", "99.61"), "99.61"),
+        ("docs/results/figures/mnist-seeds.svg", lambda text: text.replace("drawn from ", "drawn from 0"), "other rec"),
+    ],
+)
+def test_every_change_by_hand_is_found(root: Path, name: str, change: object, message: str) -> None:
+    path = root / name
+    path.write_text(change(path.read_text()))  # type: ignore[operator]
+    code, output = call("--check", root / "results")
+    assert code == 1
+    assert message in output
+    assert name in output
+
+
+def test_new_numbers_missing_and_left_over_files_are_found(root: Path) -> None:
+    (root / "docs" / "results" / "figures" / "mnist-learning.svg").unlink()
+    (root / "docs" / "results" / "old.md").write_text("x")
+    (plan,) = plan_mnist(["ordered-mnist/lipschitz/128/midpoint"])
+    write_record(invented(plan, [0.5]), root / "results")
+    text = "\n".join(check_pages(root / "results", root / "docs" / "results", root / "README.md"))
+    assert "mnist-learning.svg is missing" in text
+    assert "old.md is not made from" in text
+    assert "mnist-seeds.svg was drawn from other records" in text
+    assert "+| ordered-mnist/lipschitz/128/midpoint | 1 | 50.00" in text
+
+
+def test_pages_elsewhere_leave_the_readme_alone(root: Path) -> None:
+    (root / "README.md").write_text(MARKS)
+    assert call(root / "results", "-o", root / "page")[0] == 0
+    assert (root / "README.md").read_text() == MARKS
+    assert (root / "page" / "mnist.md").read_text() == (root / "docs" / "results" / "mnist.md").read_text()
+
+
+def test_without_results_there_is_nothing_to_differ(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    assert call("--check", tmp_path / "results")[0] == 0
+    (tmp_path / "README.md").write_text(MARKS)
+    assert call("--check", tmp_path / "results")[0] == 1
+    write_pages(tmp_path / "results", tmp_path / "docs" / "results", tmp_path / "README.md")
+    assert "committed yet" in (tmp_path / "README.md").read_text()
+    assert call("--check", tmp_path / "results")[0] == 0
+    assert call("--check", tmp_path / "nowhere")[0] == 1
+
+
+def test_notes_and_unknown_studies_have_their_place(root: Path) -> None:
+    (root / "results" / "mnist" / "notes.md").write_text("## What we found\n\nIt rains.\n")
+    (plan,) = plan_mnist(["ordered-mnist/lipschitz/128/euler"])
+    write_record(dataclasses.replace(invented(plan, [0.5, 0.7]), study="weather"), root / "results")
+    pages = make_pages(root / "results")
+    assert "It rains." in pages["mnist.md"].decode()
+    assert "50.00 % | 60.00 % | 70.00 %" in pages["weather.md"].decode()
+    assert "[weather](weather.md)" in pages["README.md"].decode()
+
+
+def test_the_same_records_give_the_same_picture(root: Path) -> None:
+    for name, content in make_pages(root / "results").items():
+        assert (root / "docs" / "results" / name).read_bytes() == content
