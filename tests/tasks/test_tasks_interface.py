@@ -81,6 +81,16 @@ def test_digits_pixels_come_in_scanline_order() -> None:
     assert int(bundle.target[matches.nonzero().item()]) == task.batch("train", torch.tensor([5])).targets.item()
 
 
+def test_digits_can_be_read_row_by_row() -> None:
+    pixels, rows = tasks.load("digits"), tasks.load("digits", steps=8)
+    indices = torch.tensor([3, 0])
+    assert (rows.input_size, rows.sequence_length) == (8, 8)
+    expected = pixels.batch("test", indices).inputs.view(8, 8, 2).transpose(1, 2)
+    assert torch.equal(rows.batch("test", indices).inputs, expected)
+    with pytest.raises(ValueError, match="steps is 7; it must be one of 8, 64"):
+        tasks.load("digits", steps=7)
+
+
 def test_members_are_gathered_in_one_call() -> None:
     task = tasks.load("digits")
     indices = torch.tensor([[0, 5, 9], [7, 7, 1]])

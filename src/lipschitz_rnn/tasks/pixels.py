@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.tasks.base import ACCURACY, Batch, Generators, Split, TaskInfo, check_split
+from lipschitz_rnn.tasks.base import ACCURACY, Batch, Generators, Split, TaskInfo, check_choice, check_split
 from lipschitz_rnn.tasks.objectives import Classification
 
 
@@ -65,7 +65,10 @@ class PixelTask(Classification):
 
 
 class Digits(PixelTask):
-    """scikit-learn's bundled 8 × 8 handwritten digits, pixel by pixel: 64 steps of one value in [0, 1]."""
+    """scikit-learn's bundled 8 × 8 handwritten digits, pixel by pixel: 64 steps of one value in [0, 1].
+
+    `steps=8` reads a row of eight pixels at each step.
+    """
 
     info = TaskInfo(
         name="digits",
@@ -80,7 +83,8 @@ class Digits(PixelTask):
         licence="CC BY 4.0 (UCI), bundled with scikit-learn (BSD-3)",
     )
 
-    def __init__(self, root: str | None = None, *, offline: bool = False) -> None:
+    def __init__(self, root: str | None = None, *, offline: bool = False, steps: int = 64) -> None:
+        check_choice("steps", steps, (8, 64))
         try:
             from sklearn.datasets import load_digits
         except ImportError as error:
@@ -90,7 +94,7 @@ class Digits(PixelTask):
             ) from error
         images, labels = load_digits(return_X_y=True)
         order = shuffled(len(labels))
-        pixels = torch.from_numpy(images.astype(np.uint8)[order]).unsqueeze(-1)
+        pixels = torch.from_numpy(images.astype(np.uint8)[order]).view(-1, steps, 64 // steps)
         classes = torch.from_numpy(labels.astype(np.int64)[order])
         sequences: dict[Split, tuple[Tensor, Tensor]] = {}
         start = 0
@@ -98,4 +102,4 @@ class Digits(PixelTask):
             stop = start + (self.info.sizes[split] or 0)
             sequences[split] = pixels[start:stop], classes[start:stop]
             start = stop
-        super().__init__({}, sequences, scale=1.0 / 16.0)
+        super().__init__({"steps": steps}, sequences, scale=1.0 / 16.0)
