@@ -111,11 +111,11 @@ def export_run(
 def _curves(run: Run) -> dict[str, list[list[float | None]]]:
     _, scores = run.curve("validation", run.metric)
     _, losses = run.curve("validation", "loss")
-    curves = {"train_loss": _training_losses(run), "validation_loss": losses, f"validation_{run.metric}": scores}
+    curves = {"train_loss": training_losses(run), "validation_loss": losses, f"validation_{run.metric}": scores}
     return {name: [[_round(value, 4) for value in member] for member in values] for name, values in curves.items()}
 
 
-def _training_losses(run: Run) -> list[list[float | None]]:
+def training_losses(run: Run) -> list[list[float | None]]:
     """Mean training loss of every epoch, for each member: lines of metrics weighed by the steps that they cover."""
     sums: dict[int, list[list[tuple[int, float | None]]]] = {}
     before = 0
