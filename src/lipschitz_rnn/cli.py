@@ -14,6 +14,7 @@ from lipschitz_rnn.commands.listings import tasks, units
 from lipschitz_rnn.commands.quickstart import quickstart
 from lipschitz_rnn.commands.report import report
 from lipschitz_rnn.commands.reproduce import reproduce
+from lipschitz_rnn.commands.robustness import robustness
 from lipschitz_rnn.commands.train import train
 
 app = typer.Typer(
@@ -49,6 +50,7 @@ app.command(rich_help_panel="Train")(evaluate)
 app.command(rich_help_panel="Train")(report)
 app.add_typer(reproduce, name="reproduce", rich_help_panel="Train")
 app.command(rich_help_panel="Understand")(certify)
+app.add_typer(robustness, name="robustness", rich_help_panel="Understand")
 app.command(rich_help_panel="Understand")(bench)
 app.command(rich_help_panel="What there is")(tasks)
 app.command(rich_help_panel="What there is")(units)

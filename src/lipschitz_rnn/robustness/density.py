@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,38 +37,82 @@ class Density:
         bells = np.exp(-0.5 * ((grid[:, None] - nodes) / sigma) ** 2) / (sigma * np.sqrt(2.0 * np.pi))
         return cls(nodes, weights, sigma, grid, bells @ weights)
 
+    @classmethod
+    def of_runs(cls, found: Eigenpairs, runs: Sequence[Lanczos], size: int) -> Density:
+        """The eigenvalues found before, each with its share 1/n, and Gauss quadrature for the rest: nodes are the
+        eigenvalues of each run's T, weights the squares of the first entries of its eigenvectors."""
+        from scipy.linalg import eigh_tridiagonal
+
+        pairs = [eigh_tridiagonal(run.diagonal, run.beside) for run in runs]
+        rest = (size - len(found.values)) / (size * max(1, len(runs)))
+        nodes = np.concatenate([found.values, *(values for values, _ in pairs)])
+        known = np.full(len(found.values), 1.0 / size)
+        return cls.of(nodes, np.concatenate([known, *(rest * vectors[0] ** 2 for _, vectors in pairs)]))
+
     def to_dict(self) -> dict[str, Any]:
         arrays = {name: getattr(self, name).tolist() for name in ("nodes", "weights", "grid", "values")}
         return {"width": self.width, **arrays}
 
 
-def tridiagonal(hessian: LossHessian, start: Tensor, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lanczos from `start`, (n,): diagonal (m,) and off-diagonal (m − 1,) of T = Qᵀ H Q, with m ≤ steps.
+@dataclass(frozen=True)
+class Eigenpairs:
+    values: np.ndarray  # (k,)
+    vectors: Tensor  # rows, (k, n)
 
-    Every new vector is made orthogonal to all before it, twice: in floating point the short recurrence alone would
-    find the outer eigenvalues again and again.
+
+@dataclass(frozen=True)
+class Lanczos:
+    """QᵀHQ = T, tridiagonal, and what is left of H outside: H Q = Q T + residual · (a vector) at the last column."""
+
+    diagonal: np.ndarray  # (m,)
+    beside: np.ndarray  # (m − 1,)
+    basis: Tensor  # Qᵀ, (m, n)
+    residual: float
+
+    def converged(self, tolerance: float = 1e-3) -> Eigenpairs:
+        """Eigenvectors y of T give Q y with ‖H Q y − θ Q y‖ = residual · |last entry of y|: those where it is small."""
+        from scipy.linalg import eigh_tridiagonal
+
+        values, vectors = eigh_tridiagonal(self.diagonal, self.beside)
+        near = self.residual * np.abs(vectors[-1]) <= tolerance * np.abs(values)
+        chosen = torch.from_numpy(vectors[:, near].T.copy()).to(self.basis)
+        return Eigenpairs(values[near], chosen @ self.basis)
+
+
+def outside(vector: Tensor, rows: Tensor) -> Tensor:
+    """The part of a vector that is orthogonal to orthonormal rows; done twice, since once leaves rounding errors."""
+    for _ in range(2):
+        vector = vector - (rows @ vector) @ rows
+    return vector
+
+
+def tridiagonal(
+    hessian: LossHessian,
+    start: Tensor,
+    steps: int,
+    excluded: Tensor | None = None,
+    note: Callable[[], None] = lambda: None,
+) -> Lanczos:
+    """Lanczos from `start`, (n,), for m ≤ steps products, in the space orthogonal to the rows of `excluded`.
+
+    Every new vector is made orthogonal to all before it: in floating point the short recurrence alone would find the
+    outer eigenvalues again and again.
     """
-    basis = (start / start.norm()).unsqueeze(0)
+    known = start.new_zeros(0, len(start)) if excluded is None else excluded
+    first = outside(start, known)
+    basis = torch.cat((known, (first / first.norm()).unsqueeze(0)))
+    most = min(steps, hessian.size - len(known))
     diagonal: list[float] = []
     beside: list[float] = []
-    for _ in range(min(steps, hessian.size)):
+    while True:
         image = (hessian @ basis[-1:])[0]
+        note()
         scale = image.norm().item()
         diagonal.append((image @ basis[-1]).item())
-        for _ in range(2):
-            image = image - (basis @ image) @ basis
+        image = outside(image, basis)
         size = image.norm().item()
-        if size <= 10 * torch.finfo(image.dtype).eps * scale:
-            break  # an invariant subspace: what has been found is exact
+        # No size left means an invariant subspace: what has been found is exact.
+        if len(diagonal) == most or size <= 10 * torch.finfo(image.dtype).eps * scale:
+            return Lanczos(np.array(diagonal), np.array(beside), basis[len(known) :], size)
         beside.append(size)
         basis = torch.cat((basis, image.unsqueeze(0) / size))
-    return np.array(diagonal), np.array(beside[: len(diagonal) - 1])
-
-
-def quadrature(diagonal: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss quadrature for the density: nodes are the eigenvalues of T, weights the squares of the first entries of
-    its eigenvectors."""
-    from scipy.linalg import eigh_tridiagonal
-
-    values, vectors = eigh_tridiagonal(diagonal, beside)
-    return values, vectors[0] ** 2

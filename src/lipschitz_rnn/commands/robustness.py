@@ -1,0 +1,291 @@
+"""`lipschitz-rnn robustness`: curvature of the loss, attacks and noise, for the networks of any run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import typer
+from rich.console import Console
+
+from lipschitz_rnn.commands.errors import fail, guarded
+from lipschitz_rnn.commands.parsing import parse_seeds
+from lipschitz_rnn.commands.robustness_runs import (
+    distinct_names,
+    document,
+    named,
+    open_run,
+    parse_amounts,
+    progress_bar,
+)
+from lipschitz_rnn.tasks import Split
+
+MACHINE, OUTPUT = "Machine", "Output"
+ATTACKS = ("pgd", "fgsm", "deepfool-l2", "deepfool-linf")
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, as `train` made it.")]
+Seeds = Annotated[
+    str | None, typer.Option("--seeds", "-s", help="Networks of these seeds, as 0-3 or 0,2; all of a run by default.")
+]
+Which = Annotated[
+    Literal["best", "last"], typer.Option(help="Weights selected on validation data, or the newest ones.")
+]
+Device = Annotated[
+    str | None, typer.Option(help="auto, cpu, cuda or cuda:1; as trained by default.", rich_help_panel=MACHINE)
+]
+DataDir = Annotated[str | None, typer.Option(help="Folder with data files.", rich_help_panel=MACHINE)]
+Offline = Annotated[bool, typer.Option("--offline", help="Never download.", rich_help_panel=MACHINE)]
+BatchSize = Annotated[
+    int, typer.Option(min=1, help="Samples at once; smaller takes less memory.", rich_help_panel=MACHINE)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.", rich_help_panel=OUTPUT)]
+Plot = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw into this PNG, PDF or SVG.", rich_help_panel=OUTPUT)
+]
+
+robustness = typer.Typer(
+    no_args_is_help=True, help="Measure how flat, hard to fool and tolerant of noise networks are."
+)
+
+
+@robustness.callback()
+def measures() -> None:
+    """Measure how flat, hard to fool and tolerant of noise networks are."""
+
+
+@robustness.command()
+@guarded
+def hessian(
+    run: RunArgument,
+    seeds: Seeds = None,
+    which: Which = "best",
+    parameters: Annotated[
+        Literal["all", "unit"], typer.Option(help="All parameters, or those of the recurrent unit, as in the paper.")
+    ] = "unit",
+    split: Annotated[Split, typer.Option(help="Which part of the data.")] = "train",
+    samples: Annotated[int, typer.Option(min=1, help="How many samples of it, drawn with seed 0.")] = 1000,
+    probes: Annotated[int, typer.Option(min=2, help="Random vectors for the trace.")] = 32,
+    tolerance: Annotated[float, typer.Option(help="Relative accuracy of the eigenvalues.")] = 1e-3,
+    exact: Annotated[bool, typer.Option("--exact", help="Form the full Hessian; for small networks.")] = False,
+    double: Annotated[bool, typer.Option("--float64", help="Compute in double precision.")] = False,
+    batch_size: BatchSize = 1000,
+    device: Device = None,
+    data_dir: DataDir = None,
+    offline: Offline = False,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Eigenvalues, trace, condition number and spectral density of the loss Hessian.
+
+    The condition number is λ_max / |λ_min| with the most negative λ_min. --plot draws the density.
+
+    Example: lipschitz-rnn robustness hessian runs/digits-lipschitz-n64 --samples 200
+    """
+    from lipschitz_rnn.robustness import draw_samples
+    from lipschitz_rnn.robustness import hessian as measure
+    from lipschitz_rnn.robustness.hessian import NotConverged
+
+    opened = open_run(run, which, seeds, device, data_dir, offline)
+    batch = draw_samples(opened.task, split, min(samples, opened.task.size(split)))
+    found = {}
+    try:
+        with progress_bar(Console(stderr=True)) as progress:
+            for seed, model in opened.models.items():
+                found[seed] = measure(
+                    model,
+                    batch.inputs,
+                    batch.targets,
+                    loss=opened.task.loss,
+                    parameters=parameters,
+                    exact=exact,
+                    tolerance=tolerance,
+                    probes=probes,
+                    dtype=torch.float64 if double else None,
+                    lengths=batch.lengths,
+                    batch_size=batch_size,
+                    progress=named(progress, f"seed {seed}"),
+                )
+    except NotConverged as error:
+        raise fail(str(error), 1) from None
+    if plot is not None:
+        from lipschitz_rnn.robustness.figures import draw_density
+
+        draw_density({f"seed {seed}": result.density for seed, result in found.items()}).savefig(plot, dpi=150)
+    if as_json:
+        facts = document(opened, which, split, {seed: result.to_dict() for seed, result in found.items()})
+        typer.echo(json.dumps(facts | {"of": parameters}, indent=2))
+        return
+    from lipschitz_rnn.commands.robustness_tables import print_hessians
+
+    print_hessians(Console(), f"{opened.title} · Hessian of the {split} loss, {parameters} parameters", found)
+    if plot is not None:
+        Console().print(f"wrote {plot}", highlight=False)
+
+
+@robustness.command()
+@guarded
+def attack(
+    run: RunArgument,
+    attacks: Annotated[
+        str, typer.Option("--attacks", "-a", help=f"Which, separated by commas, of {', '.join(ATTACKS)}.")
+    ] = "pgd,deepfool-l2,deepfool-linf",
+    seeds: Seeds = None,
+    which: Which = "best",
+    steps: Annotated[int, typer.Option(min=1, help="Iterations of pgd and deepfool.")] = 7,
+    step_size: Annotated[float, typer.Option(help="Step of pgd, as a share of the pixels' range.")] = 0.01,
+    radius: Annotated[
+        float | None,
+        typer.Option(help="Largest perturbation. (default: steps × step size for pgd and fgsm, none for deepfool)"),
+    ] = None,
+    random_start: Annotated[bool, typer.Option("--random-start", help="pgd begins anywhere in its ball.")] = False,
+    split: Annotated[Split, typer.Option(help="Which part of the data.")] = "test",
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="How many samples of it, drawn with seed 0; all by default.")
+    ] = None,
+    batch_size: BatchSize = 500,
+    device: Device = None,
+    data_dir: DataDir = None,
+    offline: Offline = False,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy under attack and mean perturbation size, with full access to the networks.
+
+    pgd in l∞, DeepFool in l2 and l∞ as in the paper, and the single step of fgsm. Sizes are shares of the valid range,
+    averaged over the successful attacks; --json has them over all.
+
+    Example: lipschitz-rnn robustness attack runs/digits-lipschitz-n64 --attacks pgd --radius 0.05
+    """
+    from lipschitz_rnn.robustness import draw_samples, valid_range
+
+    chosen = tuple(dict.fromkeys(name.strip() for name in attacks.split(",")))
+    unknown = [name for name in chosen if name not in ATTACKS]
+    if unknown:
+        raise ValueError(f"there is no attack {unknown[0]!r}; the attacks are {', '.join(ATTACKS)}")
+    opened = open_run(run, which, seeds, device, data_dir, offline)
+    total = opened.task.size(split)
+    batch = draw_samples(opened.task, split, None if samples is None else min(samples, total))
+    shared: dict[str, Any] = {"bounds": valid_range(opened.task), "lengths": batch.lengths, "batch_size": batch_size}
+    found: dict[str, dict[int, Any]] = {}
+    with progress_bar(Console(stderr=True)) as progress, opened.precision():
+        for name in chosen:
+            method = _attack(name, steps, step_size, radius, random_start)
+            found[name] = {
+                seed: method(model, batch.inputs, batch.targets, progress=named(progress, f"seed {seed}"), **shared)
+                for seed, model in opened.models.items()
+            }
+    if as_json:
+        per_seed = {seed: {"attacks": [found[name][seed].to_dict() for name in found]} for seed in opened.models}
+        typer.echo(json.dumps(document(opened, which, split, per_seed), indent=2))
+        return
+    from lipschitz_rnn.commands.robustness_tables import print_attacks
+
+    console = Console()
+    console.print(f"{opened.title} · {split} split, {batch.inputs.shape[1]:,} samples\n", highlight=False)
+    for results in found.values():
+        print_attacks(console, results)
+
+
+def _attack(name: str, steps: int, step_size: float, radius: float | None, random_start: bool) -> Callable[..., Any]:
+    """The named attack with its own settings: a function of model, inputs, targets and what all attacks share."""
+    from functools import partial
+
+    from lipschitz_rnn.robustness import deepfool, fgsm, pgd
+
+    if name == "fgsm":
+        return partial(fgsm, radius=steps * step_size if radius is None else radius)
+    if name != "pgd":
+        return partial(deepfool, norm="l2" if name == "deepfool-l2" else "linf", steps=steps, radius=radius)
+
+    def same_start_for_every_network(*arguments: Any, **options: Any) -> Any:
+        options |= {"random_start": random_start, "generator": torch.Generator().manual_seed(0)}
+        return pgd(*arguments, steps=steps, step_size=step_size, radius=radius, **options)
+
+    return same_start_for_every_network
+
+
+@robustness.command()
+@guarded
+def noise(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, to be compared with each other.")],
+    kind: Annotated[
+        Literal["white", "salt-and-pepper", "both"], typer.Option("--kind", "-k", help="Of noise.")
+    ] = "both",
+    amounts: Annotated[
+        str | None,
+        typer.Option(help="Standard deviation of white noise, or share of replaced pixels, as 0,0.1,0.2."),
+    ] = None,
+    noise_seeds: Annotated[str, typer.Option(help="Seeds of the noise, as 0-2.")] = "0-2",
+    clip: Annotated[bool, typer.Option("--clip", help="Bring white noise back into the range of pixels.")] = False,
+    seeds: Seeds = None,
+    which: Which = "best",
+    split: Annotated[Split, typer.Option(help="Which part of the data.")] = "test",
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="How many samples of it, drawn with seed 0; all by default.")
+    ] = None,
+    batch_size: BatchSize = 1000,
+    device: Device = None,
+    data_dir: DataDir = None,
+    offline: Offline = False,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy against the amount of white noise and of salt-and-pepper noise, for one run or several.
+
+    All networks see the same noise. --plot draws all runs together.
+
+    Example: lipschitz-rnn robustness noise runs/digits-lipschitz-n64 runs/digits-lstm-n64 --plot noise.png
+    """
+    from lipschitz_rnn.robustness import noise_curve
+    from lipschitz_rnn.robustness.noise import KINDS
+
+    opened = {
+        label: open_run(run, which, seeds, device, data_dir, offline)
+        for label, run in zip(distinct_names(runs), runs, strict=True)
+    }
+    chosen = KINDS if kind == "both" else (kind,)
+    curves: dict[str, dict[int, list[Any]]] = {label: {} for label in opened}
+    with progress_bar(Console(stderr=True)) as progress:
+        for label, each in opened.items():
+            for seed, model in each.models.items():
+                with each.precision():
+                    curves[label][seed] = [
+                        noise_curve(
+                            model,
+                            each.task,
+                            parse_amounts(amounts),
+                            parse_seeds(noise_seeds),
+                            kind=each_kind,
+                            split=split,
+                            samples=None if samples is None else min(samples, each.task.size(split)),
+                            clip=clip,
+                            batch_size=batch_size,
+                            progress=named(progress, f"{label}, seed {seed}"),
+                        )
+                        for each_kind in chosen
+                    ]
+    if plot is not None:
+        from lipschitz_rnn.robustness.figures import draw_noise
+
+        flat = {label: [curve for own in of_seed.values() for curve in own] for label, of_seed in curves.items()}
+        draw_noise(flat).savefig(plot, dpi=150)
+    if as_json:
+        documents = [
+            document(
+                each, which, split, {s: {"curves": [c.to_dict() for c in own]} for s, own in curves[label].items()}
+            )
+            for label, each in opened.items()
+        ]
+        typer.echo(json.dumps({"runs": documents}, indent=2))
+        return
+    from lipschitz_rnn.commands.robustness_tables import print_noise
+
+    console = Console()
+    for number, each_kind in enumerate(chosen):
+        print_noise(
+            console, each_kind, {label: [own[number] for own in each.values()] for label, each in curves.items()}
+        )
+    if plot is not None:
+        console.print(f"wrote {plot}", highlight=False)

@@ -1,0 +1,114 @@
+"""Opening runs for `lipschitz-rnn robustness`, and showing how far the measuring is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import nn
+
+from lipschitz_rnn.commands.parsing import parse_seeds
+from lipschitz_rnn.experiments.runner import load_models, load_task
+from lipschitz_rnn.robustness.calls import Progress as Callback
+from lipschitz_rnn.tasks import Task
+from lipschitz_rnn.training import Settings
+from lipschitz_rnn.training.fitting import matmul_precision
+from lipschitz_rnn.training.folder import read_settings
+from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.update import forward_precision
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained run with its task, both on the device that measures."""
+
+    folder: Path
+    settings: Settings
+    task: Task
+    models: dict[int, nn.Module]  # by seed
+    device: torch.device
+
+    @property
+    def title(self) -> str:
+        return f"{self.settings.task} · {self.settings.unit}"
+
+    @contextmanager
+    def precision(self) -> Iterator[None]:
+        """As it was trained, so that clean accuracies are those of `evaluate`."""
+        with ExitStack() as stack:
+            stack.enter_context(matmul_precision(self.settings.precision))
+            stack.enter_context(forward_precision(self.settings, self.device))
+            yield
+
+
+def open_run(
+    folder: Path, which: str, seeds: str | None, device: str | None, data_dir: str | None, offline: bool
+) -> Run:
+    """The networks of a run folder, all or those of some seeds, and the task that they were trained on."""
+    settings = read_settings(folder)
+    place = choose_device(device or settings.device)
+    settings = replace(settings, data_dir=data_dir or settings.data_dir, offline=offline)
+    _, models = load_models(folder, which)
+    if seeds is not None:
+        wanted = parse_seeds(seeds)
+        missing = [seed for seed in wanted if seed not in models]
+        if missing:
+            raise ValueError(f"seeds are {seeds!r}; {folder} has the seeds {', '.join(map(str, models))}")
+        models = {seed: models[seed] for seed in wanted}
+    task = load_task(settings).to(place)
+    return Run(folder, settings, task, {seed: m.to(place) for seed, m in models.items()}, place)
+
+
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """The names of run folders, or their whole paths where two have the same name."""
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in folders]
+    if len(set(names)) < len(names):
+        raise ValueError(f"a run is given twice: {', '.join(names)}")
+    return names
+
+
+def document(run: Run, which: str, split: str, seeds: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """What --json prints of one run."""
+    facts = {"run": str(run.folder), "task": run.settings.task, "unit": run.settings.unit}
+    each = [{"seed": seed, **values} for seed, values in seeds.items()]
+    return facts | {"which": which, "split": split, "seeds": each}
+
+
+def parse_amounts(text: str | None) -> tuple[float, ...] | None:
+    """ "0,0.1,0.2" as numbers; None stays None."""
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"amounts are {text!r}; write them as 0,0.1,0.2") from None
+
+
+@contextmanager
+def progress_bar(console: Console) -> Iterator[Callback]:
+    """A bar for what is being measured, on a terminal; nothing elsewhere. Prefix its stages with `named`."""
+    if not console.is_terminal:
+        yield lambda stage, done, total: None
+        return
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(compact=True), console=console, transient=True) as bar:
+        item = bar.add_task("preparing", total=None)
+
+        def update(stage: str, done: int, total: int | None) -> None:
+            if bar.tasks[0].description != stage:  # a rate belongs to one stage
+                bar.reset(item, total=total, description=stage)
+            bar.update(item, completed=done, total=total)
+
+        yield update
+
+
+def named(progress: Callback, prefix: str) -> Callback:
+    return lambda stage, done, total: progress(f"{prefix}: {stage}", done, total)
