@@ -11,9 +11,10 @@ import torch
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training.environment import describe_environment
 from lipschitz_rnn.training.folder import RunFolder, Saved
-from lipschitz_rnn.training.loop import Builder, Probe, Trainer
+from lipschitz_rnn.training.loop import Builder, Trainer
 from lipschitz_rnn.training.model import build_model
 from lipschitz_rnn.training.parallel import World, choose_device, joined_world
+from lipschitz_rnn.training.probing import Probe
 from lipschitz_rnn.training.results import Result
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.watchers import TensorBoard, Watcher, Watchers

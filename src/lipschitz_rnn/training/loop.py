@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from lipschitz_rnn.training.graph import GraphedStep
 from lipschitz_rnn.training.interrupts import Interrupted, Interrupts
 from lipschitz_rnn.training.model import State, count_parameters
 from lipschitz_rnn.training.parallel import World
+from lipschitz_rnn.training.probing import Probe, Probing
 from lipschitz_rnn.training.results import Result, SeedResult, Selection
 from lipschitz_rnn.training.schedules import learning_rate
 from lipschitz_rnn.training.settings import Member, Settings
@@ -26,7 +26,6 @@ from lipschitz_rnn.training.update import Updater, finite_or_none
 from lipschitz_rnn.training.variation import check_variants
 from lipschitz_rnn.training.watchers import Watcher
 
-Probe = Callable[[Sequence[nn.Module]], Sequence[Mapping[str, float]]]
 Builder = Callable[[Settings, Task, int], nn.Module]
 
 
@@ -49,7 +48,7 @@ class Trainer:
         probe: Probe | None,
     ) -> None:
         self.settings, self.task, self.world, self.folder = settings, task, world, folder
-        self.watcher, self.probe = watcher, probe
+        self.watcher = watcher
         self.members = settings.members
         models = [build(settings.of_variant(member.variant), task, member.seed) for member in self.members]
         check_variants(models[0], settings.unit, settings.variants)
@@ -58,6 +57,7 @@ class Trainer:
         self.updater = Updater(settings, task, self.ensemble, world)
         self.stream = Stream(settings.per_member(), task, device, world.share)
         self.selection = Selection(task.metric, self.updater.evaluated)
+        self._probing = Probing(probe if world.writes else None, self.ensemble)
         self._graph = GraphedStep(settings, self.updater, self.stream, world, watcher.note)
         self.epoch = self.step = 0
         self.carry: State = None
@@ -83,6 +83,7 @@ class Trainer:
                     self._finish_epoch()
                 return self._finish_run()
         except Interrupted as interrupted:
+            self._collect_probe()
             self._save()
             name = self.folder.last_name() if self.folder else None
             raise Interrupted(interrupted.number, name) from None
@@ -109,6 +110,7 @@ class Trainer:
                 self._log()
             self._pause(agree=at_log)
             if at_log and self._save_is_due():
+                self._collect_probe()
                 self._save()
 
     def _pause(self, agree: bool = True) -> None:
@@ -126,9 +128,8 @@ class Trainer:
         improved = self.selection.consider(scores.metric, self.epoch, self.updater.evaluated, self._known_alive)
         record = {"kind": "validation", "epoch": self.epoch, "step": self.done, **self._score_record(scores)}
         self._record(record | {"seconds": self._tick()})
-        if self.probe is not None and self.world.writes:
-            probed = self._probed(self.probe)
-            self._record({"kind": "probe", "epoch": self.epoch, "step": self.done} | probed)
+        self._collect_probe()
+        self._start_probe(self.epoch)
         self.epoch, self.step, self.carry = self.epoch + 1, 0, None
         self.stream.begin_epoch()
         if improved and self.folder is not None and self.world.writes:
@@ -137,6 +138,7 @@ class Trainer:
 
     def _finish_run(self) -> Result:
         """Test at the epoch that validation chose and at the last one; only now is the test split touched."""
+        self._collect_probe()
         last = self._evaluate("test", self.updater.evaluated)
         selected = self._evaluate("test", self.selection.parameters)
         result = self._result(selected, last)
@@ -225,11 +227,15 @@ class Trainer:
     def _score_record(self, scores: Scores) -> dict[str, Any]:
         return {self.task.metric.name: _plain(scores.metric), "loss": _plain(scores.loss)}
 
-    def _probed(self, probe: Probe) -> dict[str, list[float | None]]:
-        """The probe's numbers, name -> one per member."""
-        found = probe(self.ensemble.members(self.updater.evaluated, "cpu"))
-        names = dict.fromkeys(name for values in found for name in values)
-        return {name: [finite_or_none(values.get(name, math.nan)) for values in found] for name in names}
+    def _start_probe(self, epoch: int) -> None:
+        self._probing.start({"epoch": epoch, "step": (epoch + 1) * self.stream.steps}, self.updater.evaluated)
+        if not self._probing.beside:
+            self._collect_probe()
+
+    def _collect_probe(self) -> None:
+        record = self._probing.collect()
+        if record is not None:
+            self._record(record)
 
     def _evaluate(self, split: Split, parameters: dict[str, Tensor]) -> Scores:
         arguments = (self.ensemble, parameters, self.task, split, self.settings, self.world)
@@ -259,6 +265,7 @@ class Trainer:
         tensors |= {f"carry/{index}": leaf for index, leaf in enumerate(carry)}
         state: dict[str, Any] = {"epoch": self.epoch, "step": self.step, "steps": self.done, "seconds": self._tick()}
         state |= {"carry": "tensor" if isinstance(self.carry, Tensor) else "tuple", "selection": self.selection.state()}
+        state["probe_pending"] = self._probing.pending
         self.folder.save(self.done, tensors, state)
 
     def _restore(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -271,6 +278,8 @@ class Trainer:
         self.epoch, self.step, self.seconds = state["epoch"], state["step"], state["seconds"]
         self._known_alive = self.updater.progress["alive"].tolist()
         self._last_tick = time.monotonic()
+        if state.get("probe_pending"):
+            self._start_probe(self.epoch - 1)
 
 
 def _plain(values: list[float]) -> list[float | None]:
