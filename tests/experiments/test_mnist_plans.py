@@ -21,7 +21,7 @@ from lipschitz_rnn.experiments.mnist import SEEDS, plan_mnist, show_seeds
 from lipschitz_rnn.experiments.paper import CELLS, MNIST, find_cell
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.results import read_records
-from lipschitz_rnn.experiments.tuned import CANDIDATES, CHOSEN, SWEEP_SEEDS
+from lipschitz_rnn.experiments.tuned import CANDIDATES, CHOSEN, SWEEP_SEEDS, Choice
 from lipschitz_rnn.training import RunError, Watcher
 from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 from lipschitz_rnn.units.registry import count_parameters
@@ -75,10 +75,18 @@ def test_the_decay_moves_with_the_epochs_and_the_command_says_what_differs() -> 
 def test_tuned_settings_keep_the_size_and_meet_fresh_seeds() -> None:
     for plan in plan_mnist(tuned=True):
         assert not set(plan.settings.seeds) & set(SWEEP_SEEDS)
-    assert set(CHOSEN.values()) <= set(CANDIDATES)
+    assert {choice.candidate for choice in CHOSEN.values()} <= set(CANDIDATES)
     for candidate in CANDIDATES.values():
         assert candidate.why
-        assert not {"hidden_size", "num_layers", "unit", "task_options"} & set(candidate.changes)
+        assert not {"hidden_size", "num_layers", "unit", "unit_options", "task_options"} & set(candidate.changes)
+
+
+def test_a_choice_carries_its_unit_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CHOSEN, ("ordered-mnist", 64), Choice("average-dropout", {"step_size": 0.06}))
+    (plan,) = plan_mnist(["tuned/ordered-mnist/lipschitz/64"])
+    assert plan.settings.unit_options["step_size"] == 0.06
+    assert plan.settings.unit_options["beta"] == 0.75
+    assert (plan.settings.dropout, plan.settings.averaging) == (0.2, 0.002)
 
 
 def test_baselines_are_buildable_and_give_a_reason() -> None:

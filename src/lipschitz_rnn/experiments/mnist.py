@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 from lipschitz_rnn.experiments.baselines import BASELINES, UNITS
 from lipschitz_rnn.experiments.campaign import Plan
 from lipschitz_rnn.experiments.paper import CELLS, MNIST
+from lipschitz_rnn.experiments.plans import choose_plans
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.tuned import CANDIDATES, CHOSEN, SWEEP_SEEDS
 from lipschitz_rnn.training import Settings
@@ -44,27 +44,13 @@ def plan_mnist(
     if quick:
         if baselines or tuned or sweep:
             raise ValueError("--quick has no baselines, tuned settings or sweep: it shows the way on small digits")
-        return _choose(_quick(seeds, changes or {}), only)
+        return choose_plans(_quick(seeds, changes or {}), only)
     parts = {part for pattern in only for part in pattern.split("/")}
     pool = _paper(seeds, changes or {})
     pool += _baselines(seeds, changes or {}) if baselines or parts & set(UNITS) else []
     pool += _tuned(seeds, changes or {}) if tuned or "tuned" in parts else []
     pool += _sweep(seeds, changes or {}) if sweep or "sweep" in parts else []
-    return _choose(pool, only)
-
-
-def _choose(pool: list[Plan], only: Sequence[str]) -> list[Plan]:
-    chosen = {plan.name: plan for pattern in only or ("*",) for plan in pool if _matches(plan.name, pattern)}
-    for pattern in only:
-        if not any(_matches(plan.name, pattern) for plan in pool):
-            names = ", ".join(plan.name for plan in pool)
-            more = "--baselines, --tuned and --sweep add others"
-            raise ValueError(f"no run matches --only {pattern!r}; there are {names}; {more}")
-    return [plan for plan in pool if plan.name in chosen]
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return f"/{pattern.strip('/')}/" in f"/{name}/" or fnmatchcase(name, pattern)
+    return choose_plans(pool, only)
 
 
 def _paper(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan]:
@@ -92,13 +78,13 @@ def _baselines(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[
 
 def _tuned(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan]:
     plans = []
-    for (task, size), name in CHOSEN.items():
-        chosen = CANDIDATES[name]
-        settings = _settings(task, {"hidden_size": size, **chosen.changes}, seeds or SEEDS, changes)
+    for (task, size), choice in CHOSEN.items():
+        candidate = CANDIDATES[choice.candidate]
+        network = {"hidden_size": size, "unit_options": choice.unit_options, **candidate.changes}
+        settings = _settings(task, network, seeds or SEEDS, changes)
         command, weights = _command(settings, SEEDS, "--only tuned"), f"{task}-{size}-tuned"
-        plans.append(
-            Plan(STUDY, f"tuned/{task}/lipschitz/{size}/euler", "tuned", settings, command, chosen.why, weights)
-        )
+        name, why = f"tuned/{task}/lipschitz/{size}/euler", f"{candidate.name}: {candidate.why}"
+        plans.append(Plan(STUDY, name, "tuned", settings, command, why, weights))
     return plans
 
 
@@ -106,7 +92,8 @@ def _sweep(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan
     plans = []
     for task in TASKS:
         for candidate in CANDIDATES.values():
-            settings = _settings(task, {"hidden_size": 128, **candidate.changes}, seeds or SWEEP_SEEDS, changes)
+            network = {"hidden_size": 128, "variants": candidate.variants, **candidate.changes}
+            settings = _settings(task, network, seeds or SWEEP_SEEDS, changes)
             command = _command(settings, SWEEP_SEEDS, "--only sweep")
             name = f"sweep/{task}/lipschitz/128/{candidate.name}"
             plans.append(Plan(STUDY, name, "sweep", settings, command, candidate.why))

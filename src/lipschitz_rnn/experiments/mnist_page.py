@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lipschitz_rnn.experiments.mnist_pictures import distributions, learning_curves
@@ -115,14 +115,23 @@ def _sweep(records: Sequence[Record]) -> list[Block]:
         return []
     rows = []
     for task in TASKS:
-        own = [record for record in tried if record.settings["task"] == task]
-        for record in sorted(own, key=lambda record: -(spread(record.scores("validation"))[1] or 0.0)):
-            low, mean, high = (_percent(value) for value in spread(record.scores("validation")))
-            rows.append(
-                [record.name, record.why, str(record.settings["epochs"]), str(len(record.seeds)), low, mean, high]
-            )
-    header = ["candidate", "what it is", "epochs", "seeds", "validation min", "mean", "max"]
-    return [Heading("The sweep behind the tuned cells"), Table(header, rows, left=2)]
+        found = [row for record in tried if record.settings["task"] == task for row in _candidates(record)]
+        rows += [row for _, row in sorted(found, key=lambda item: -item[0])]
+    header = ["candidate", "unit", "what it is", "epochs", "seeds", "validation min", "mean", "max"]
+    return [Heading("The sweep behind the tuned cells"), Table(header, rows, left=3)]
+
+
+def _candidates(record: Record) -> list[tuple[float, list[str]]]:
+    """Mean validation score and row of a candidate, or of each of its variants."""
+    rows = []
+    variants: Sequence[Mapping[str, Any]] = record.settings["variants"] or ({},)
+    for variant in variants:
+        own = [seed for seed in record.seeds if seed["variant"] == variant]
+        scores = spread([seed["validation"] for seed in own if seed["validation"] is not None])
+        options = ", ".join(f"{name} {value}" for name, value in variant.items()) or "–"
+        counts = [str(record.settings["epochs"]), str(len(own))]
+        rows.append((scores[1] or 0.0, [record.name, options, record.why, *counts, *map(_percent, scores)]))
+    return rows
 
 
 def _runs_table(records: Sequence[Record]) -> Table:

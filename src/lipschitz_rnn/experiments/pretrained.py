@@ -39,7 +39,7 @@ def export_pretrained(run: str | os.PathLike[str], path: Path) -> Path:
         raise RunError(f"{run} has no seed with a validation score: nothing to export")
     sign = 1.0 if result["higher_is_better"] else -1.0
     best = max(candidates, key=lambda seed: sign * seed["validation"])
-    settings, models = load_models(run)
+    settings, models = load_models(run)  # refuses a run whose networks differ in more than their seeds
     task = read_json(Path(run) / "task.json")
     kept = {key: value for key, value in settings.to_dict().items() if key not in PLACE_SETTINGS}
     about = {"settings": kept | {"seeds": [best["seed"]]}, "shapes": {key: task[key] for key in _SHAPES}}
