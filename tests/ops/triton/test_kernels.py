@@ -174,6 +174,21 @@ def test_inference_stores_nothing_and_agrees(device: torch.device) -> None:
     assert torch.equal(states[:, -1], last)
 
 
+@pytest.mark.parametrize(("steps", "units"), [(1, 8), (4, 8), (3, 130)])
+def test_without_a_start_the_state_is_zero(steps: int, units: int, device: torch.device) -> None:
+    made = {name: tensor.float() for name, tensor in tensors(Case(steps, 2, units), device).items()}
+    zero = torch.zeros_like(made.pop("h0"))
+
+    def outcome(h0: Tensor | None) -> list[Tensor]:
+        A, W = (made[name].clone().requires_grad_() for name in "AW")
+        states, last = lipschitz_scan(made["u"], A, W, h0, backend="triton")
+        assert states is not None
+        return [states, last, *torch.autograd.grad(states.sin().sum(), (A, W))]
+
+    for found, expected in zip(outcome(None), outcome(zero), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_nan_stays_nan(device: torch.device) -> None:
     made = {name: tensor.float() for name, tensor in tensors(Case(3, 4, 8), device).items()}
     made["u"][0, 1, 2, :] = float("nan")
