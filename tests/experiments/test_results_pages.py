@@ -170,6 +170,11 @@ def test_notes_and_unknown_studies_have_their_place(root: Path) -> None:
     assert "It rains." in pages["mnist.md"].decode()
     assert "50.00 % | 60.00 % | 70.00 %" in pages["weather.md"].decode()
     assert "[weather](weather.md)" in pages["README.md"].decode()
+    (root / "results" / "essay").mkdir()
+    (root / "results" / "essay" / "notes.md").write_text("# Words alone\n")
+    pages = make_pages(root / "results")
+    assert pages["essay.md"].decode().startswith("# Words alone")
+    assert "| [essay](essay.md) | – | – | – | – |" in pages["README.md"].decode()
 
 
 def test_the_same_records_give_the_same_picture(root: Path) -> None:

@@ -30,7 +30,7 @@ _EXPRNN = Baseline(
     "exprnn",
     360,
     {"learning_rate": 0.0002},
-    "the paper's N; Adam at one rate between those that expRNN's authors use for W (0.00005) and for the rest (0.0005)",
+    "the paper's N; Adam at one rate, between those of expRNN's public code for W (0.00007) and for the rest (0.0007)",
 )
 _CORNN = "N of our unit, so about its number of parameters; rate, Δt, γ and ε from coRNN's public code at N = 256"
 

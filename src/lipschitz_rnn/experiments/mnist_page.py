@@ -22,14 +22,17 @@ _INTRODUCTION = (
     "prints the best of its seeds, and for its own unit minimum, average and maximum over ten; beside other units is "
     "what it quotes for them, in part at other sizes. A dash: not trained here, or not in the paper."
 )
-_TUNED = (
-    "Tuned: the same N and number of parameters, other training. Candidates were compared on validation data alone, "
-    "with seeds of their own; the chosen one was then trained from the seeds counted here."
+_TUNED = "Tuned: the same N and number of parameters, other training; the settings stand below."
+_SWEPT = (
+    "Candidates for the tuned cells, by their validation scores: the test split has no part in the choice. Their seeds "
+    "are used for nothing else."
 )
+_KINDS = ("paper", "baseline", "tuned", "sweep")
 
 
 def blocks(records: Sequence[Record]) -> list[Block]:
     """The whole page."""
+    records = sorted(records, key=_place)
     paper = [record for record in records if record.kind == "paper"]
     page: list[Block] = [Heading("Pixel-by-pixel MNIST", 1), Paragraph(_INTRODUCTION), _commands(records)]
     for task, title in TASKS.items():
@@ -46,7 +49,8 @@ def blocks(records: Sequence[Record]) -> list[Block]:
 
 def summary(records: Sequence[Record]) -> list[Block]:
     """For the README: our unit with the paper's settings, tuned, and as printed."""
-    header = ["", "N", "step", "best", "mean", "tuned, mean", "paper, best", "paper, mean", "time"]
+    header = ["", "N", "integrator", "best", "mean", "tuned, mean", "paper, best", "paper, mean", "time"]
+    records = sorted(records, key=_place)
     shown = [record for record in records if record.kind == "paper"]
     rows = []
     for record in shown:
@@ -109,7 +113,7 @@ def _other_settings(records: Sequence[Record]) -> list[Block]:
 
 
 def _sweep(records: Sequence[Record]) -> list[Block]:
-    """Candidates by validation; the test split has no part in the choice and is not shown."""
+    """Candidates and their variants, the best first in each task."""
     tried = [record for record in records if record.kind == "sweep"]
     if not tried:
         return []
@@ -118,7 +122,7 @@ def _sweep(records: Sequence[Record]) -> list[Block]:
         found = [row for record in tried if record.settings["task"] == task for row in _candidates(record)]
         rows += [row for _, row in sorted(found, key=lambda item: -item[0])]
     header = ["candidate", "unit", "what it is", "epochs", "seeds", "validation min", "mean", "max"]
-    return [Heading("The sweep behind the tuned cells"), Table(header, rows, left=3)]
+    return [Heading("The sweep behind the tuned cells"), Paragraph(_SWEPT), Table(header, rows, left=3)]
 
 
 def _candidates(record: Record) -> list[tuple[float, list[str]]]:
@@ -149,6 +153,12 @@ def _runs_table(records: Sequence[Record]) -> Table:
         rows.append([*row, str(len(record.seeds)), str(record.settings["epochs"]), _time(record)])
     header = ["cell", "hardware", "software", "commit", "precision", "seeds", "epochs", "time of all seeds"]
     return Table(header, rows, left=5)
+
+
+def _place(record: Record) -> tuple[Any, ...]:
+    """Our unit first, small before large, in the order of the paper's tables."""
+    settings = record.settings
+    return _KINDS.index(record.kind), settings["task"], settings["unit"], settings["hidden_size"], record.name
 
 
 def _cell(record: Record) -> Cell | None:

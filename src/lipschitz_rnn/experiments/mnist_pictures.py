@@ -11,7 +11,8 @@ from lipschitz_rnn.experiments.report.document import Picture
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.training import Settings
 
-_COLOURS = {(64, "euler"): BLUE, (64, "midpoint"): GREEN, (128, "euler"): RED, (128, "midpoint"): GREY}
+PURPLE = "#7d5ba6"  # grey is the paper's
+_COLOURS = {(64, "euler"): BLUE, (64, "midpoint"): GREEN, (128, "euler"): RED, (128, "midpoint"): PURPLE}
 _HALF_HEIGHT = 0.32
 
 
@@ -20,14 +21,15 @@ def learning_curves(records: Sequence[Record]) -> Picture:
     tasks = list(dict.fromkeys(record.settings["task"] for record in records))
     figure, axes = new_figure(len(tasks), width=5.4)
     for axis, task in zip(axes, tasks, strict=True):
-        lowest = 100.0
+        lowest, highest = 100.0, 0.0
         for record in _of_task(records, task):
             epochs, low, mean, high = _ranges(record.curves[f"validation_{record.metric}"])
             colour, label = _look(record)
             axis.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)
             axis.plot(epochs, mean, color=colour, linewidth=1.4, label=label)
-            lowest = min(lowest, *mean[len(mean) // 5 :])
-        axis.set(xlabel="epoch", ylabel="validation accuracy (%)", title=task, ylim=(max(0.0, lowest - 1.0), 100.0))
+            lowest, highest = min(lowest, *mean[len(mean) // 5 :]), max(highest, *high)
+        limits = (max(0.0, lowest - 1.0), min(100.0, highest + 0.5))
+        axis.set(xlabel="epoch", ylabel="validation accuracy (%)", title=task, ylim=limits)
         axis.legend(frameon=False, fontsize=8, loc="lower right")
     caption = "Validation accuracy by epoch, the first ones cut off: mean over seeds, and the range that they cover."
     return Picture("mnist-learning", to_svg(figure), caption)

@@ -23,6 +23,7 @@ from lipschitz_rnn.training.checkpoint import atomic_write
 
 _ORDER = ("mnist", "robustness", "ablation")
 _NOTES = "notes.md"
+_MADE = ("*.md", "figures/*.svg")  # what is made here; pictures of other commands may lie beside it
 _CHECKSUM = re.compile(rb"<!-- drawn from ([0-9a-f]{64}) -->")
 _MARKED = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- /results:\2 -->)", re.DOTALL)
 Files = dict[str, bytes]  # by path below docs/results
@@ -48,9 +49,7 @@ def write_pages(results: Path, folder: Path, readme: Path | None = None) -> list
 def check_pages(results: Path, folder: Path, readme: Path | None = None) -> list[str]:
     """What differs from the pages that `results` gives now, as text; nothing when all is as committed."""
     expected = make_pages(results)
-    found = (
-        {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} if folder.is_dir() else set()
-    )
+    found = {str(path.relative_to(folder)) for kind in _MADE for path in folder.glob(kind)}
     problems = [f"{folder / name} is not made from {results}" for name in sorted(found - set(expected))]
     for name, content in expected.items():
         path = folder / name
@@ -70,14 +69,14 @@ def make_pages(results: Path) -> Files:
     """Every page and picture. Without results there is none."""
     records = read_records(results)
     files: Files = {}
-    for study in _studies(records):
+    for study in _studies(results, records):
         own = [record for record in records if record.study == study]
-        blocks = [*_blocks(study, own), *_notes(results / study / _NOTES), Paragraph(_origin(study))]
+        blocks = [*(_blocks(study, own) if own else ()), *_notes(results / study / _NOTES), Paragraph(_origin(study))]
         files[f"{study}.md"] = to_markdown(blocks).encode()
         mark = f"<!-- drawn from {checksum(results, study)} -->\n".encode()
         files |= {f"figures/{block.name}.svg": block.svg + mark for block in blocks if isinstance(block, Picture)}
     if files:
-        files["README.md"] = to_markdown(_index(records)).encode()
+        files["README.md"] = to_markdown(_index(_studies(results, records), records)).encode()
     return files
 
 
@@ -106,8 +105,9 @@ def has_marks(path: Path) -> bool:
     return path.is_file() and _MARKED.search(path.read_text(encoding="utf-8")) is not None
 
 
-def _studies(records: Sequence[Record]) -> list[str]:
-    found = {record.study for record in records}
+def _studies(results: Path, records: Sequence[Record]) -> list[str]:
+    """Those with records, and those that a person wrote down alone."""
+    found = {record.study for record in records} | {path.parent.name for path in results.glob(f"*/{_NOTES}")}
     return [*(study for study in _ORDER if study in found), *sorted(found - set(_ORDER))]
 
 
@@ -145,13 +145,14 @@ def _origin(study: str) -> str:
     )
 
 
-def _index(records: Sequence[Record]) -> list[Block]:
+def _index(studies: Sequence[str], records: Sequence[Record]) -> list[Block]:
     rows = []
-    for study in _studies(records):
+    for study in studies:
         own = [record for record in records if record.study == study]
         networks, seconds = sum(len(record.seeds) for record in own), sum(record.seconds for record in own)
         hardware = ", ".join(dict.fromkeys(str(record.environment["device"]) for record in own))
-        rows.append([f"[{study}]({study}.md)", str(len(own)), str(networks), show_duration(seconds), hardware])
+        counts = [str(len(own)), str(networks), show_duration(seconds)] if own else ["–"] * 3
+        rows.append([f"[{study}]({study}.md)", *counts, hardware or "–"])
     text = (
         "What this project trained and measured. Every number comes from a file below `results`, and every page says "
         "which command made it."
