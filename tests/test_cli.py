@@ -19,7 +19,18 @@ from typer.testing import CliRunner, Result
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.training import Settings
 
-COMMANDS = ("quickstart", "train", "evaluate", "report", "reproduce", "certify", "bench", "tasks", "units")
+COMMANDS = (
+    "quickstart",
+    "train",
+    "evaluate",
+    "report",
+    "reproduce",
+    "certify",
+    "robustness",
+    "bench",
+    "tasks",
+    "units",
+)
 SMALL = ["--preset", "quick", "-e", "2", "-n", "6", "--device", "cpu", "--log-steps", "3"]
 
 

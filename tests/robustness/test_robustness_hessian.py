@@ -22,7 +22,7 @@ from lipschitz_rnn.tasks import Batch
 F64 = torch.float64
 
 
-@pytest.fixture(scope="module", params=["lipschitz", "lstm"])
+@pytest.fixture(scope="module", params=["lipschitz", pytest.param("lstm", marks=pytest.mark.slow)])
 def pair(request: pytest.FixtureRequest) -> tuple[HessianResult, HessianResult]:
     """Estimated and exact, of the same trained network and samples."""
     model = trained(request.param, hidden=5)
@@ -58,6 +58,7 @@ def test_the_density_integrates_to_one_and_follows_the_eigenvalues(pair: tuple[H
     assert np.abs(np.subtract(*shares)).max() < 0.05
 
 
+@pytest.mark.slow
 def test_the_standard_error_of_the_trace_is_honest() -> None:
     """Over many draws the deviation from the exact trace is as large as stated, not twice and not half of it."""
     model, (inputs, targets) = trained(hidden=4), problem(20, seed=3)
