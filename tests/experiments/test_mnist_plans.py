@@ -89,6 +89,19 @@ def test_a_choice_carries_its_unit_options(monkeypatch: pytest.MonkeyPatch) -> N
     assert (plan.settings.dropout, plan.settings.averaging) == (0.2, 0.002)
 
 
+def test_each_check_changes_one_thing_of_its_cell() -> None:
+    cells = {plan.settings.task: plan.settings for plan in plan_mnist(["128/euler"])}
+    for plan in plan_mnist(["checks"], changes={"precision": "high"}):
+        changed = set(plan.settings.differences(cells[plan.settings.task])) - {"precision"}
+        if "precision" in plan.name:
+            assert not changed
+            assert plan.settings.precision == plan.name.rpartition("-")[2]
+        else:
+            assert changed - {"decay_epochs"} in ({"clip"}, {"schedule"}, {"task_options"}, set())
+            assert plan.settings.precision == "high"
+        assert plan_mnist(plan.command.split("--only ")[1].split()[:1])[0].name == plan.name
+
+
 def test_baselines_are_buildable_and_give_a_reason() -> None:
     for plan in plan_mnist(baselines=True):
         if plan.kind == "baseline":

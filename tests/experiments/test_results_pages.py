@@ -46,7 +46,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of invented numbers, their pages, and a README beside them."""
     folder = tmp_path_factory.mktemp("pages")
     plans = plan_mnist(
-        ["ordered-mnist/lipschitz/128", "permuted-mnist/lipschitz/64/euler", "lstm", "sweep"], tuned=True
+        ["ordered-mnist/lipschitz/128", "permuted-mnist/lipschitz/64/euler", "lstm", "sweep", "checks/*/clipped"],
+        tuned=True,
     )
     for index, plan in enumerate(plans):
         tests = [0.97 + 0.0001 * index, 0.98 + 0.0001 * index, 0.99]
@@ -101,6 +102,13 @@ def test_the_sweep_shows_validation_alone(page: str) -> None:
     means = [float(row[-2]) for row in rows[: single + varied]]
     assert means == sorted(means, reverse=True)
     assert "99.00" not in part  # the best test score of every invented candidate
+
+
+def test_checks_stand_beside_the_cell_that_they_change(page: str) -> None:
+    row = next(line for line in page.splitlines() if line.startswith("| checks/ordered-mnist/lipschitz/128/clipped"))
+    assert row.endswith("| 99.16 | 98.96 |")
+    row = next(line for line in page.splitlines() if line.startswith("| checks/permuted-mnist/lipschitz/128/clipped"))
+    assert row.endswith("| – | – |")  # its cell has not run
 
 
 def test_what_was_written_passes_the_check(root: Path) -> None:

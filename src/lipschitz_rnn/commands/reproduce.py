@@ -54,6 +54,9 @@ def mnist(
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Also the candidates for those settings, with seeds of their own.")
     ] = False,
+    checks: Annotated[
+        bool, typer.Option("--checks", help="Also precision, decay and scaling, each changed alone at N = 128.")
+    ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Small digits in place of MNIST, minutes on a CPU: to see it run.")
     ] = False,
@@ -105,6 +108,7 @@ def mnist(
         baselines=baselines,
         tuned=tuned,
         sweep=sweep,
+        checks=checks,
         quick=quick,
         seeds=None if seeds is None else parse_seeds(seeds),
         changes=changes,

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for
@@ -104,10 +105,13 @@ class Campaign:
         """Whether the plan was completed; what failed is told, and the next one has its turn."""
         try:
             self.complete(plan, watch)
-        except (RunError, CheckpointError, DataError, torch.OutOfMemoryError) as error:
+        except (RunError, CheckpointError, DataError) as error:
             watch(plan.name).note(f"failed: {error}")
-            return False
-        return True
+        except RuntimeError:  # of the device, for example no memory left: nobody may be there to start the next one
+            watch(plan.name).note(f"failed: {traceback.format_exc()}")
+        else:
+            return True
+        return False
 
     def _in_processes(self, plans: Sequence[Plan], watch: Watch) -> list[str]:
         """As many processes as jobs, each with one plan; names of what failed."""

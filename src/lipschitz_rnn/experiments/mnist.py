@@ -7,6 +7,7 @@ from typing import Any
 
 from lipschitz_rnn.experiments.baselines import BASELINES, UNITS
 from lipschitz_rnn.experiments.campaign import Plan
+from lipschitz_rnn.experiments.checks import CHECKS
 from lipschitz_rnn.experiments.paper import CELLS, MNIST
 from lipschitz_rnn.experiments.plans import choose_plans
 from lipschitz_rnn.experiments.presets import preset_settings
@@ -27,6 +28,7 @@ def plan_mnist(
     baselines: bool = False,
     tuned: bool = False,
     sweep: bool = False,
+    checks: bool = False,
     quick: bool = False,
     seeds: Sequence[int] | None = None,
     changes: Mapping[str, Any] | None = None,
@@ -35,21 +37,22 @@ def plan_mnist(
 
     Args:
         only: names, parts of names, or patterns: ordered-mnist/lipschitz/128/euler, permuted-mnist, lstm, "*/euler".
-            A part that names a baseline, or a first part tuned or sweep, asks for those runs as well.
-        baselines, tuned, sweep: these besides the paper's eight cells, or with `only` those of them that match.
+            A part that names a baseline, or a first part tuned, sweep or checks, asks for those runs as well.
+        baselines, tuned, sweep, checks: these besides the paper's eight cells, or with `only` those of them that match.
         quick: the same way on small digits in minutes, as a study of its own that no table of the paper shows.
         seeds: of every run; 0 to 11 by default, and others in the sweep, so that what is chosen meets fresh ones.
         changes: settings for all runs: epochs (the decay moves with them), precision, device, data_dir, offline.
     """
     if quick:
-        if baselines or tuned or sweep:
-            raise ValueError("--quick has no baselines, tuned settings or sweep: it shows the way on small digits")
+        if baselines or tuned or sweep or checks:
+            raise ValueError("--quick has neither baselines nor tuned settings: it shows the way on small digits")
         return choose_plans(_quick(seeds, changes or {}), only)
     parts = {part for pattern in only for part in pattern.split("/")}
     pool = _paper(seeds, changes or {})
     pool += _baselines(seeds, changes or {}) if baselines or parts & set(UNITS) else []
     pool += _tuned(seeds, changes or {}) if tuned or "tuned" in parts else []
     pool += _sweep(seeds, changes or {}) if sweep or "sweep" in parts else []
+    pool += _checks(seeds, changes or {}) if checks or "checks" in parts else []
     return choose_plans(pool, only)
 
 
@@ -97,6 +100,19 @@ def _sweep(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan
             command = _command(settings, SWEEP_SEEDS, "--only sweep")
             name = f"sweep/{task}/lipschitz/128/{candidate.name}"
             plans.append(Plan(STUDY, name, "sweep", settings, command, candidate.why))
+    return plans
+
+
+def _checks(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan]:
+    plans = []
+    for task in TASKS:
+        for check in (check for check in CHECKS if task in check.tasks):
+            # What is checked wins over what all runs are given: precision is among both.
+            settings = _settings(task, {"hidden_size": 128}, seeds or SEEDS, {**changes, **check.changes})
+            command = _command(settings, SEEDS, f"--only checks/{task}/lipschitz/128/{check.name}")
+            plans.append(
+                Plan(STUDY, f"checks/{task}/lipschitz/128/{check.name}", "check", settings, command, check.why)
+            )
     return plans
 
 

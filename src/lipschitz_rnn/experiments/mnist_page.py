@@ -27,7 +27,7 @@ _SWEPT = (
     "Candidates for the tuned cells, by their validation scores: the test split has no part in the choice. Their seeds "
     "are used for nothing else."
 )
-_KINDS = ("paper", "baseline", "tuned", "sweep")
+_KINDS = ("paper", "baseline", "tuned", "check", "sweep")
 
 
 def blocks(records: Sequence[Record]) -> list[Block]:
@@ -43,6 +43,7 @@ def blocks(records: Sequence[Record]) -> list[Block]:
         page += [Heading("Random initialisation"), _initialisation_table(paper), distributions(paper)]
         page += [Heading("Learning"), learning_curves(paper)]
     page += _other_settings(records)
+    page += _checks(records)
     page += _sweep(records)
     return [*page, Heading("Runs"), _runs_table(records)]
 
@@ -110,6 +111,21 @@ def _other_settings(records: Sequence[Record]) -> list[Block]:
         return []
     rows = [[record.name, _describe(record.settings), record.why] for record in others]
     return [Heading("Settings of the other units and of tuned cells"), Table(["cell", "settings", "why"], rows, left=3)]
+
+
+def _checks(records: Sequence[Record]) -> list[Block]:
+    """One change at a time, beside the cell of the table that it is a change of."""
+    rows = []
+    for record in (record for record in records if record.kind == "check"):
+        task = record.settings["task"]
+        cell = [other for other in records if other.name == f"{task}/lipschitz/128/euler"]
+        means = [spread(run.scores(name))[1] for run in (record, *cell) for name in ("test", "test_last")]
+        shown = [_percent(mean) for mean in (*means, None, None)[:4]]
+        rows.append([record.name, record.why, str(len(record.seeds)), *shown])
+    if not rows:
+        return []
+    header = ["change", "what it is", "seeds", "mean", "last epoch, mean", "unchanged: mean", "last epoch, mean"]
+    return [Heading("What moves the numbers"), Table(header, rows, left=2)]
 
 
 def _sweep(records: Sequence[Record]) -> list[Block]:
