@@ -38,6 +38,8 @@ SIGNATURES = {
     "SymmetricSkew.spectrum_bounds": "self M",
     "lipschitz_scan": "u A W h0=None step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' lengths=None "
     "backend='auto' * input_weight=None bias=None all_states=True recompute_every=None",
+    "robustness.white_noise": "inputs amount generator * bounds=None clip=False",
+    "robustness.salt_and_pepper": "inputs amount generator * bounds=(0.0, 1.0) batch_first=False",
 }
 
 
@@ -65,6 +67,13 @@ def test_signatures(path: str) -> None:
     for name in path.split("."):
         target = getattr(target, name)
     assert described(target) == SIGNATURES[path]
+
+
+@pytest.mark.parametrize("name", ["hessian", "pgd", "deepfool"])
+def test_what_measures_a_model_takes_model_inputs_and_targets(name: str) -> None:
+    parameters = list(inspect.signature(getattr(lr.robustness, name)).parameters.values())
+    assert [parameter.name for parameter in parameters[:3]] == ["model", "inputs", "targets"]
+    assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters[3:])
 
 
 def test_types_are_shipped() -> None:
