@@ -13,7 +13,7 @@ from rich.table import Table
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.parsing import parse_seeds
 from lipschitz_rnn.commands.progress import LineWatcher, choose_watcher
-from lipschitz_rnn.commands.reproduce_studies import ablation
+from lipschitz_rnn.commands.reproduce_studies import ablation, robustness
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.scores import show_score
 from lipschitz_rnn.training import RunError, Watcher
@@ -184,3 +184,4 @@ def figures(
 
 
 reproduce.command()(ablation)
+reproduce.command()(robustness)

@@ -1,0 +1,233 @@
+"""The page of the robustness study, made from its records: the paper's third table and its figure on noise."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lipschitz_rnn.experiments.figures import BLUE, GREEN, GREY, RED, new_figure, to_svg
+from lipschitz_rnn.experiments.paper import ROBUSTNESS
+from lipschitz_rnn.experiments.report.document import Block, Heading, Paragraph, Picture, Table
+from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.scores import show_score
+
+Network = Mapping[str, Any]  # what was measured of one network
+NAMES = {"neural-ode": "neural ODE", "antisymmetric": "antisymmetric", "lipschitz": "Lipschitz", "urnn": "unitary"}
+COLOURS = {"neural-ode": GREY, "antisymmetric": BLUE, "lipschitz": RED, "urnn": GREEN}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of every network; `paper` is its name in the paper's table."""
+
+    title: str
+    read: Callable[[Network], float]
+    paper: str
+    percent: bool
+
+    def show(self, values: Sequence[float]) -> str:
+        """Mean ± standard deviation over the networks."""
+        scale, digits = (100.0, 1) if self.percent else (1.0, 2)
+        mean, spread = scale * statistics.fmean(values), scale * (statistics.stdev(values) if len(values) > 1 else 0.0)
+        return f"{mean:.{digits}f} ± {spread:.{digits}f}"
+
+    def best(self, values: Mapping[str, Sequence[float]]) -> list[str]:
+        """Units from the most to the least robust in the mean."""
+        return sorted(values, key=lambda unit: statistics.fmean(values[unit]), reverse=self.percent)
+
+
+COLUMNS = (
+    Column("PGD (%)", lambda n: n["pgd"]["accuracy"], "pgd", True),
+    Column("DeepFool l2 (%)", lambda n: n["deepfool-l2"]["accuracy_within"], "deepfool_l2", True),
+    Column("DeepFool l∞ (%)", lambda n: n["deepfool-linf"]["accuracy_within"], "deepfool_linf", True),
+    Column("λ_max", lambda n: n["hessian"]["lambda_max"], "largest", False),
+    Column("trace", lambda n: n["hessian"]["trace"], "trace", False),
+    Column("λ_max / |λ_min|", lambda n: n["hessian"]["condition_number"], "condition", False),
+)
+
+
+def blocks(records: Sequence[Record]) -> list[Block]:
+    """The whole page."""
+    page: list[Block] = [Heading("Robustness to perturbed inputs and parameters", 1)]
+    for kind in dict.fromkeys(record.kind for record in records):
+        same = _in_order([record for record in records if record.kind == kind])
+        page += _section(same, kind == "quick")
+    return page
+
+
+def summary(records: Sequence[Record]) -> list[Block]:
+    """The table alone."""
+    return [_table(_in_order([record for record in records if record.kind == "paper"] or records))]
+
+
+def _in_order(records: Sequence[Record]) -> list[Record]:
+    order = list(NAMES)
+    return sorted(records, key=lambda record: order.index(record.settings["unit"]))
+
+
+def _section(records: Sequence[Record], quick: bool) -> list[Block]:
+    first = records[0]
+    name = "robustness-quick" if quick else "robustness"
+    warning = _warning(first) if quick else ""
+    caption = "Test accuracy under noise: mean over the networks of a unit, with the range over them."
+    section: list[Block] = [Paragraph(" ".join(filter(None, (warning, _introduction(first)))))]
+    if _measured(records):
+        section += [_table(records), Paragraph(_finding(records))]
+    section.append(Picture(f"{name}-noise", to_svg(draw(records)), " ".join(filter(None, (caption, warning)))))
+    section += [Heading("How the networks were trained"), _training(records)]
+    if _measured(records):
+        section += [Heading("What the attacks and the curvature were"), Paragraph(_method(first)), _details(records)]
+    return [*section, Paragraph(_origin(records))]
+
+
+def _measured(records: Sequence[Record]) -> list[Record]:
+    """Those of the table; the others stand in the figure."""
+    return [record for record in records if record.settings["unit"] in ROBUSTNESS]
+
+
+def _warning(record: Record) -> str:
+    settings = record.settings
+    return (
+        f"Quick version, not the paper's experiment: {settings['task']} (8 × 8 images in eight rows), "
+        f"N = {settings['hidden_size']}."
+    )
+
+
+def _introduction(record: Record) -> str:
+    return (
+        "Accuracy under attack on the test split, and the Hessian of the training loss with respect to the parameters "
+        "of the recurrent unit; mean ± standard deviation over seeds, the paper's number in parentheses. Every "
+        "network is taken after the first epoch whose mean training loss is at most "
+        f"{record.measures['method']['target_loss']:g}, so that all are compared at about the same training loss."
+    )
+
+
+def _table(records: Sequence[Record]) -> Table:
+    rows = []
+    for record in _measured(records):
+        networks, printed = record.measures["networks"], ROBUSTNESS[record.settings["unit"]]
+        cells = [f"{c.show([c.read(n) for n in networks])} ({getattr(printed, c.paper):g})" for c in COLUMNS]
+        rows.append([NAMES[record.settings["unit"]], str(len(networks)), *cells])
+    return Table(["unit", "networks", *(column.title for column in COLUMNS)], rows)
+
+
+def _finding(records: Sequence[Record]) -> str:
+    """Whether the paper's ordering holds, column by column."""
+    ahead, behind = [], []
+    for column in COLUMNS:
+        values = {r.settings["unit"]: [column.read(n) for n in r.measures["networks"]] for r in _measured(records)}
+        order = column.best(values)
+        if "lipschitz" not in values or len(values) < 2:
+            return "The units that the paper compares were not all measured."
+        name = column.title.removesuffix(" (%)")
+        if order[0] == "lipschitz":
+            ahead.append(name)
+        else:
+            behind.append(f"{name} ({NAMES[order[0]]} is)")
+    text = f"In the mean over seeds the Lipschitz unit is the most robust in {', '.join(ahead) or 'no column'}"
+    text += f"; it is not in {', '.join(behind)}." if behind else ", as in the paper."
+    return text
+
+
+def _training(records: Sequence[Record]) -> Table:
+    header = ["unit", "parameters", "training loss", "after epoch", "reached the target", "test accuracy", "time"]
+    rows = []
+    for record in records:
+        kept = record.measures["kept"]
+        losses = [network["loss"] for network in kept if network["loss"] is not None]
+        epochs = [network["epoch"] + 1 for network in kept]
+        accuracy = [network["accuracy"] for network in record.measures["networks"]]
+        rows.append(
+            [
+                NAMES[record.settings["unit"]],
+                f"{record.parameters:,}",
+                f"{statistics.fmean(losses):.4f} ({min(losses):.4f} to {max(losses):.4f})" if losses else "–",
+                f"{min(epochs)} to {max(epochs)} of {record.settings['epochs']}",
+                f"{sum(network['reached'] for network in kept)} of {len(kept)}",
+                show_score(statistics.fmean(accuracy), True),
+                f"{record.seconds:.0f} s",
+            ]
+        )
+    return Table(header, rows)
+
+
+def _method(record: Record) -> str:
+    method, network = record.measures["method"], record.measures["networks"][0]
+    return (
+        f"PGD: {method['steps']} steps of {method['step_size']:g} in l∞, within {network['pgd']['radius']:.2g} of the "
+        f"image. DeepFool: {method['steps']} steps; the table counts a sample as fooled if the perturbation is within "
+        f"{method['radius_l2']:g} in l2, or {method['radius_linf']:g} in l∞ (the paper names no radius), and the table "
+        "below shows what is left without such a limit and how large the perturbations were that fooled. Sizes are "
+        f"shares of the range of a pixel; {network['pgd']['samples']:,} test samples. Hessian: "
+        f"{network['hessian']['samples']:,} training samples; the paper's condition number fits the most negative "
+        "eigenvalue as λ_min, and so does ours."
+    )
+
+
+def _details(records: Sequence[Record]) -> Table:
+    header = ["unit", "clean (%)", "DeepFool l2, no limit (%)", "mean size l2", "DeepFool l∞, no limit (%)"]
+    header += ["mean size l∞", "λ_min", "error of the trace"]
+    rows = []
+    for record in _measured(records):
+        networks = record.measures["networks"]
+
+        def mean(*path: str, networks: Sequence[Network] = networks) -> float:
+            found = [_at(network, path) for network in networks]
+            known = [value for value in found if value is not None]
+            return statistics.fmean(known) if known else float("nan")
+
+        rows.append(
+            [
+                NAMES[record.settings["unit"]],
+                f"{100 * mean('pgd', 'clean_accuracy'):.1f}",
+                f"{100 * mean('deepfool-l2', 'accuracy'):.1f}",
+                f"{mean('deepfool-l2', 'l2_successful'):.3f}",
+                f"{100 * mean('deepfool-linf', 'accuracy'):.1f}",
+                f"{mean('deepfool-linf', 'linf_successful'):.4f}",
+                f"{mean('hessian', 'lambda_min'):.3f}",
+                f"{mean('hessian', 'trace_error'):.2f}",
+            ]
+        )
+    return Table(header, rows)
+
+
+def _at(network: Network, path: Sequence[str]) -> Any:
+    found: Any = network
+    for name in path:
+        found = found[name]
+    return found
+
+
+def _origin(records: Sequence[Record]) -> str:
+    first = records[0]
+    settings = first.settings
+    return (
+        f"{settings['task']}, N = {settings['hidden_size']}, SGD with momentum {settings['momentum']:g}, rate "
+        f"{settings['learning_rate']:g}, gradient norms clipped at {settings['clip']:g}, seeds "
+        f"{', '.join(map(str, settings['seeds']))}, on {first.environment.get('device', '?')}. "
+        f"Made by `{first.command}`."
+    )
+
+
+def draw(records: Sequence[Record]) -> Any:
+    """One panel for each kind of noise, one line for each unit."""
+    kinds = list(records[0].measures["networks"][0]["noise"])
+    figure, axes = new_figure(len(kinds))
+    for axis, kind in zip(axes, kinds, strict=True):
+        for record in records:
+            curves = [network["noise"][kind]["accuracy"] for network in record.measures["networks"]]
+            amounts = records[0].measures["networks"][0]["noise"][kind]["amounts"]
+            columns = [[100 * value for value in column] for column in zip(*curves, strict=True)]
+            unit = record.settings["unit"]
+            axis.fill_between(
+                amounts, [min(c) for c in columns], [max(c) for c in columns], color=COLOURS[unit], alpha=0.18, lw=0
+            )
+            means = [statistics.fmean(column) for column in columns]
+            axis.plot(amounts, means, color=COLOURS[unit], marker="o", markersize=3.5, label=NAMES[unit])
+        axis.set(xlabel="amount of noise", ylabel="test accuracy (%)", title=f"{kind.replace('-', ' ')} noise")
+        axis.legend(frameon=False, fontsize=8)
+    if records[0].kind == "quick":
+        figure.suptitle(_warning(records[0]), fontsize=9, color=GREY)
+    return figure

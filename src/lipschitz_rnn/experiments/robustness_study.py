@@ -1,0 +1,199 @@
+"""The paper's robustness study: units trained to about the same loss, then attacked, shaken and measured.
+
+`lipschitz-rnn reproduce robustness`: the neural ODE, the antisymmetric and the Lipschitz unit for the table, and the
+unitary unit in the figure on noise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lipschitz_rnn.experiments.campaign import Campaign, Plan, Watch
+from lipschitz_rnn.experiments.mnist import show_seeds
+from lipschitz_rnn.experiments.paper import ROBUSTNESS
+from lipschitz_rnn.experiments.plans import choose_plans
+from lipschitz_rnn.experiments.presets import preset_settings
+from lipschitz_rnn.experiments.results import Record, export_run, write_record
+from lipschitz_rnn.experiments.runner import load_task
+from lipschitz_rnn.experiments.target_loss import KeepAtTargetLoss, load_at_target_loss
+from lipschitz_rnn.robustness import AttackResult, deepfool, draw_samples, hessian, noise_curve, pgd, valid_range
+from lipschitz_rnn.robustness.noise import KINDS
+from lipschitz_rnn.tasks import Task
+from lipschitz_rnn.training import Settings, fit
+from lipschitz_rnn.training.checkpoint import atomic_write
+from lipschitz_rnn.training.parallel import choose_device
+
+STUDY = "robustness"
+SEEDS = (0, 1, 2, 3, 4)
+UNITS = (*ROBUSTNESS, "urnn")  # the last one stands in the figure only
+_COMMAND = "lipschitz-rnn reproduce robustness"
+
+
+@dataclass(frozen=True)
+class Method:
+    """How the networks are measured; all of it stands in the record."""
+
+    target_loss: float
+    attacked: int | None = None  # samples of the test split; None for all
+    steps: int = 7  # of every attack, as in the paper
+    step_size: float = 0.01  # of PGD, as in the paper; its ball is as large as its steps reach
+    radius_l2: float = 1.0  # of the balls in which DeepFool's perturbations count; the paper names none
+    radius_linf: float = 0.07
+    curved: int = 1000  # training samples of the Hessian
+    probes: int = 16
+    lanczos: int = 30
+    tolerance: float = 0.01
+    noises: int = 3  # seeds of the noise
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A size at which the study runs. One step size, learning rate and network size serve all units."""
+
+    task: str
+    method: Method
+    seeds: tuple[int, ...]
+    step_size: float
+    settings: Mapping[str, Any]
+
+
+_SGD = {"optimiser": "sgd", "momentum": 0.9, "clip": 1.0, "schedule": "constant", "decay_epochs": ()}
+FULL = Scale(
+    "rows-mnist",
+    Method(target_loss=0.05),
+    SEEDS,
+    0.1,
+    {"hidden_size": 128, "learning_rate": 0.05, "epochs": 40, **_SGD},
+)
+QUICK = Scale(
+    "digits",
+    Method(target_loss=0.2, curved=500, probes=8, lanczos=16, noises=2),
+    (0, 1, 2),
+    0.5,
+    {"hidden_size": 32, "learning_rate": 0.05, "epochs": 40, "batch_size": 32, "task_options": {"steps": 8}, **_SGD},
+)
+_QUICK_WHY = "not the paper's task: 8 × 8 digits in eight rows, N = 32, to see the study in minutes"
+
+
+def choose_method(quick: bool = False, target_loss: float | None = None, samples: int | None = None) -> Method:
+    """The method of a scale, with what was asked for."""
+    method = (QUICK if quick else FULL).method
+    method = method if target_loss is None else replace(method, target_loss=target_loss)
+    return method if samples is None else replace(method, attacked=samples)
+
+
+def plan_robustness(
+    only: Sequence[str] = (),
+    *,
+    quick: bool = False,
+    seeds: Sequence[int] | None = None,
+    method: Method | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> list[Plan]:
+    """One run for each unit, all its seeds side by side. `method` is told in the command that repeats the study."""
+    scale = QUICK if quick else FULL
+    plans = []
+    for unit in UNITS:
+        options = {} if unit == "urnn" else {"step_size": scale.step_size}
+        network = {"unit": unit, "unit_options": options, "seeds": tuple(seeds or scale.seeds)}
+        settings = preset_settings(scale.task, changes={**scale.settings, **network, **(changes or {})})
+        name, kind, why = f"{scale.task}/{unit}", "paper", ""
+        if quick:
+            name, kind, why = f"quick/{name}", "quick", _QUICK_WHY
+        plans.append(Plan(STUDY, name, kind, settings, _command(settings, scale, quick, method or scale.method), why))
+    return choose_plans(plans, only)
+
+
+def _command(settings: Settings, scale: Scale, quick: bool, method: Method) -> str:
+    parts = [_COMMAND, "--quick"] if quick else [_COMMAND]
+    parts += [f"--seeds {show_seeds(settings.seeds)}"] if settings.seeds != scale.seeds else []
+    parts += [f"--epochs {settings.epochs}"] if settings.epochs != scale.settings["epochs"] else []
+    parts += [f"--precision {settings.precision}"] if settings.precision != "highest" else []
+    parts += [f"--target-loss {method.target_loss:g}"] if method.target_loss != scale.method.target_loss else []
+    parts += [f"--samples {method.attacked}"] if method.attacked is not None else []
+    return " ".join(parts)
+
+
+@dataclass(frozen=True)
+class RobustnessCampaign(Campaign):
+    """Trains each plan to the target loss, then measures its networks one by one; what is measured stays measured."""
+
+    method: Method = FULL.method
+
+    def complete(self, plan: Plan, watch: Watch) -> Record:
+        folder, watcher = self.out / plan.name, watch(plan.name)
+        task: Task | None = None
+        if not (folder / "result.json").exists():
+            task = load_task(plan.settings)
+            keep = KeepAtTargetLoss(folder, self.method.target_loss)
+            fit(plan.settings, task, folder, resume=self.resume, watcher=watcher, probe=keep)
+        networks, kept = load_at_target_loss(folder, self.method.target_loss)
+        measured = _read_measures(folder / "measures.json", self.method)
+        if len(measured) < len(networks):
+            device = choose_device(plan.settings.device)
+            task = (task or load_task(plan.settings)).to(device)
+            for index in range(len(measured), len(networks)):
+                watcher.note(f"measuring network {index + 1} of {len(networks)}")
+                measured.append(measure(networks[index].to(device), task, self.method, plan.settings.unit))
+                _write_measures(folder / "measures.json", self.method, measured)
+        measures = {"method": asdict(self.method), "kept": [asdict(network) for network in kept], "networks": measured}
+        texts = {"kind": plan.kind, "command": plan.command, "why": plan.why, "commit": self.commit}
+        record = export_run(folder, plan.study, plan.name, **texts, measures=measures)  # type: ignore[arg-type]
+        write_record(record, self.results)
+        return record
+
+
+def measure(network: nn.Module, task: Task, method: Method, unit: str) -> dict[str, Any]:
+    """Everything that table and figure show of one network; units outside the table are shaken only."""
+    curves = {kind: noise_curve(network, task, seeds=range(method.noises), kind=kind) for kind in KINDS}
+    noise = {kind: {"amounts": list(curve.amounts), "accuracy": list(curve.mean)} for kind, curve in curves.items()}
+    found: dict[str, Any] = {"noise": noise, "accuracy": curves["white"].mean[0]}
+    if unit not in ROBUSTNESS:
+        return found
+    batch = draw_samples(task, "test", method.attacked)
+    common: dict[str, Any] = {"steps": method.steps, "bounds": valid_range(task), "lengths": batch.lengths}
+    found["pgd"] = pgd(network, batch.inputs, batch.targets, step_size=method.step_size, **common).to_dict()
+    for norm in ("l2", "linf"):
+        attacked = deepfool(network, batch.inputs, batch.targets, norm=norm, **common)  # type: ignore[arg-type]
+        radius = method.radius_l2 if norm == "l2" else method.radius_linf
+        inside = {"radius": radius, "accuracy_within": accuracy_within(attacked, norm, radius)}
+        found[f"deepfool-{norm}"] = attacked.to_dict() | inside
+    batch = draw_samples(task, "train", min(method.curved, task.size("train")))
+    curvature = hessian(
+        network,
+        batch.inputs,
+        batch.targets,
+        parameters="unit",  # as in the paper: of the recurrent unit, not of the head
+        tolerance=method.tolerance,
+        probes=method.probes,
+        runs=1,
+        steps=method.lanczos,
+        lengths=batch.lengths,
+        generator=torch.Generator().manual_seed(0),
+    )
+    return found | {"hessian": curvature.to_dict(density=False)}
+
+
+def accuracy_within(attacked: AttackResult, norm: str, radius: float) -> float:
+    """The share of all samples that no perturbation within the ball has fooled."""
+    sizes = attacked.l2 if norm == "l2" else attacked.linf
+    return int((attacked.correct & ~(attacked.fooled & (sizes <= radius))).sum()) / attacked.samples
+
+
+def _read_measures(path: Path, method: Method) -> list[dict[str, Any]]:
+    """The networks that were measured before, in this same way."""
+    if not path.exists():
+        return []
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    return stored["networks"] if stored["method"] == asdict(method) else []
+
+
+def _write_measures(path: Path, method: Method, networks: Sequence[Mapping[str, Any]]) -> None:
+    atomic_write(path, (json.dumps({"method": asdict(method), "networks": networks}, indent=1) + "\n").encode())

@@ -1,0 +1,180 @@
+"""The robustness study: networks kept at a target loss, what the page says of them, and one small study."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from lipschitz_rnn.cli import app
+from lipschitz_rnn.experiments.report.collect import read_run
+from lipschitz_rnn.experiments.report.document import to_markdown
+from lipschitz_rnn.experiments.results import Record, read_records, training_losses
+from lipschitz_rnn.experiments.robustness_page import blocks, draw, summary
+from lipschitz_rnn.experiments.robustness_study import accuracy_within, choose_method, plan_robustness
+from lipschitz_rnn.experiments.runner import load_members, load_task
+from lipschitz_rnn.experiments.target_loss import KeepAtTargetLoss, load_at_target_loss
+from lipschitz_rnn.robustness import AttackResult
+from lipschitz_rnn.training import RunError, Settings, fit
+from lipschitz_rnn.training.folder import RunConflict
+
+
+def test_the_study_trains_the_papers_units_on_rows_of_mnist_by_sgd() -> None:
+    plans = {plan.settings.unit: plan.settings for plan in plan_robustness()}
+    assert list(plans) == ["neural-ode", "antisymmetric", "lipschitz", "urnn"]
+    for settings in plans.values():
+        assert (settings.task, settings.optimiser, settings.hidden_size) == ("rows-mnist", "sgd", 128)
+        assert len(settings.seeds) == 5
+        assert settings.schedule == "constant"
+    steps = {unit: settings.unit_options.get("step_size") for unit, settings in plans.items()}
+    assert steps == {"neural-ode": 0.1, "antisymmetric": 0.1, "lipschitz": 0.1, "urnn": None}
+
+
+def test_the_command_of_a_plan_repeats_what_was_asked_for() -> None:
+    method = choose_method(True, target_loss=0.3, samples=50)
+    (plan,) = plan_robustness(["urnn"], quick=True, seeds=(4,), method=method, changes={"epochs": 2})
+    command = "lipschitz-rnn reproduce robustness --quick --seeds 4 --epochs 2 --target-loss 0.3 --samples 50"
+    assert plan.command == command
+    assert "digits" in plan.why
+
+
+def small(**changes: Any) -> Settings:
+    values: dict[str, Any] = {"hidden_size": 5, "seeds": (0, 1), "epochs": 3, "batch_size": 64, "optimiser": "sgd"}
+    values |= {"task_options": {"steps": 8}, "learning_rate": 0.05, "device": "cpu", "log_steps": 4}
+    return Settings(task="digits", **values | changes)
+
+
+def same(left: torch.nn.Module, right: torch.nn.Module) -> bool:
+    return all(torch.equal(value, right.state_dict()[name]) for name, value in left.state_dict().items())
+
+
+def test_networks_are_kept_after_the_first_epoch_at_the_target(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    task = load_task(small())
+    fit(small(), task, tmp_path / "probed", probe=KeepAtTargetLoss(tmp_path / "probed", 0.0))
+    losses = training_losses(read_run(tmp_path / "probed"))
+    second = max(member[1] or 0.0 for member in losses)
+    assert all((member[0] or 0.0) > second > (member[2] or 9.0) for member in losses)  # it learns, epoch by epoch
+    fit(small(), task, tmp_path / "kept", probe=KeepAtTargetLoss(tmp_path / "kept", second))
+    networks, kept = load_at_target_loss(tmp_path / "kept", second)
+    fit(small(epochs=2), task, tmp_path / "short")
+    _, expected = load_members(tmp_path / "short", "last")
+    for index, network in enumerate(networks):
+        assert (kept[index].epoch, kept[index].reached) == (1, True)
+        assert kept[index].loss == losses[index][1]
+        assert same(network, expected[index])
+
+
+def test_networks_that_never_reach_the_target_are_kept_at_the_end_and_say_so(tmp_path: Path) -> None:
+    fit(small(epochs=2), load_task(small()), tmp_path / "run", probe=KeepAtTargetLoss(tmp_path / "run", 0.0))
+    networks, kept = load_at_target_loss(tmp_path / "run", 0.0)
+    _, last = load_members(tmp_path / "run", "last")
+    assert [(each.epoch, each.reached) for each in kept] == [(1, False)] * 2
+    assert all(same(network, expected) for network, expected in zip(networks, last, strict=True))
+    with pytest.raises(RunConflict, match=r"trained to a loss of 0.0, now 0.5 is asked for"):
+        KeepAtTargetLoss(tmp_path / "run", 0.5)
+    with pytest.raises(RunError, match="not trained to a target loss"):
+        load_at_target_loss(tmp_path, 0.0)
+
+
+def test_a_run_cut_off_keeps_what_it_had(tmp_path: Path) -> None:
+    task = load_task(small())
+    fit(small(), task, tmp_path / "run", probe=KeepAtTargetLoss(tmp_path / "run", 100.0))
+    before, _ = load_at_target_loss(tmp_path / "run", 100.0)
+    sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[-1].unlink()
+    fit(small(), task, tmp_path / "run", resume=True, probe=KeepAtTargetLoss(tmp_path / "run", 100.0))
+    after, kept = load_at_target_loss(tmp_path / "run", 100.0)
+    assert [each.epoch for each in kept] == [0, 0]
+    assert all(same(network, expected) for network, expected in zip(after, before, strict=True))
+
+
+def test_accuracy_within_a_ball_counts_smaller_perturbations_only() -> None:
+    correct, fooled = torch.tensor([True, True, True, False]), torch.tensor([True, True, False, False])
+    sizes = torch.tensor([0.1, 0.5, 0.05, 0.0])
+    attacked = AttackResult("deepfool-l2", {}, torch.zeros(1), correct, fooled, sizes, 2 * sizes)
+    assert [accuracy_within(attacked, "l2", radius) for radius in (0.01, 0.1, 1.0)] == [0.75, 0.5, 0.25]
+    assert accuracy_within(attacked, "linf", 0.1) == 0.75
+
+
+def network(shift: float, noise: float) -> dict[str, Any]:
+    attack = {"accuracy": 0.5 + shift, "accuracy_within": 0.6 + shift, "clean_accuracy": 0.9, "samples": 10}
+    attack |= {"radius": 0.07, "l2_successful": 1.0, "linf_successful": None}
+    curvature = {"lambda_max": 2.0 - shift, "lambda_min": -0.5, "trace": 9.0, "condition_number": 4.0}
+    curvature |= {"samples": 5, "trace_error": 0.1}
+    curve = {kind: {"amounts": [0.0, 0.1], "accuracy": [0.9, noise]} for kind in ("white", "salt-and-pepper")}
+    attacks = {"pgd": attack, "deepfool-l2": attack, "deepfool-linf": attack, "hessian": curvature}
+    return attacks | {"noise": curve, "accuracy": 0.9}
+
+
+def record(unit: str, shifts: tuple[float, ...], kind: str = "paper") -> Record:
+    kept = [{"epoch": 3, "loss": 0.04, "reached": True}, {"epoch": 5, "loss": 0.06, "reached": False}]
+    method = {"target_loss": 0.05, "steps": 7, "step_size": 0.01, "radius_l2": 1.0, "radius_linf": 0.07}
+    networks = [network(shift, 0.7 + shift) for shift in shifts]
+    settings = {"task": "rows-mnist", "unit": unit, "hidden_size": 8, "epochs": 9, "momentum": 0.9, "clip": 1.0}
+    settings |= {"learning_rate": 0.1, "seeds": [0, 1]}
+    return Record(
+        "robustness", f"rows-mnist/{unit}", kind, settings, [], {}, "accuracy", True, True, 1234, 20, 1.0, "vmap",
+        {"device": "a machine"}, "lipschitz-rnn reproduce robustness",
+        measures={"method": method, "kept": kept, "networks": networks},
+    )  # fmt: skip
+
+
+def test_the_table_has_mean_and_spread_with_the_papers_number_beside() -> None:
+    records = [record("lipschitz", (0.1, 0.2)), record("neural-ode", (0.0, 0.0)), record("urnn", (0.0, 0.1))]
+    text = to_markdown(blocks(records))
+    assert "| Lipschitz | 2 | 65.0 ± 7.1 (93) | 75.0 ± 7.1 (89.2) | 75.0 ± 7.1 (54.1) | 1.85 ± 0.07 (0.14)" in text
+    assert "most robust in PGD, DeepFool l2, DeepFool l∞, λ_max" in text
+    assert "it is not in trace (neural ODE is)" in text
+    assert "| Lipschitz | 1,234 | 0.0500 (0.0400 to 0.0600) | 4 to 6 of 9 | 1 of 2 | 90.00 % |" in text
+    assert "unitary | 1,234" in text
+    assert "Quick" not in text
+    (table,) = summary(records)
+    assert table.markdown() in text
+
+
+def test_the_figure_has_a_line_for_each_unit_and_the_range_of_its_networks() -> None:
+    figure = draw([record("lipschitz", (0.0, 0.2)), record("urnn", (0.1,), "paper")])
+    white, pepper = figure.axes
+    assert [line.get_label() for line in white.lines] == ["Lipschitz", "unitary"]
+    assert list(white.lines[0].get_ydata()) == pytest.approx([90.0, 80.0])
+    band = pepper.collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((70.0, 90.0))
+
+
+def test_a_quick_study_says_so_in_text_and_figure() -> None:
+    records = [record("lipschitz", (0.0,), "quick")]
+    assert to_markdown(blocks(records)).count("Quick version, not the paper's experiment") == 3
+    assert "not the paper's experiment" in draw(records).get_suptitle()
+
+
+@pytest.mark.slow
+def test_the_command_writes_table_figure_and_json_and_goes_on(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    arguments = ["reproduce", "robustness", "--quick", "-o", str(tmp_path), "--seeds", "0,3", "--epochs", "2"]
+    arguments += ["--samples", "20", "--only", "antisymmetric", "--only", "urnn"]
+    answer = CliRunner().invoke(app, [*arguments, "--json"])
+    assert answer.exit_code == 0, answer.output
+    written = [Path(path).relative_to(tmp_path).as_posix() for path in json.loads(answer.stdout)]
+    assert written[:3] == ["robustness.md", "figures/robustness-quick-noise.svg", "robustness.png"]
+    assert (tmp_path / "robustness.png").read_bytes().startswith(b"\x89PNG")
+    first, second = read_records(tmp_path / "results", "robustness")
+    assert [len(record.measures["networks"]) for record in (first, second)] == [2, 2]
+    measured = first.measures["networks"][0]
+    assert measured["pgd"]["samples"] == 20
+    assert measured["pgd"]["accuracy"] <= measured["pgd"]["clean_accuracy"]
+    assert measured["hessian"]["lambda_max"] > 0.0
+    assert measured["noise"]["white"]["accuracy"][0] == measured["accuracy"]
+    assert "pgd" not in second.measures["networks"][0]  # the unitary unit stands in the figure only
+    page = (tmp_path / "robustness.md").read_text()
+    stored = tmp_path / "quick" / "digits" / "antisymmetric" / "measures.json"
+    values = json.loads(stored.read_text())
+    stored.write_text(json.dumps(values | {"networks": values["networks"][:1]}))  # as if cut off in between
+    again = CliRunner().invoke(app, [*arguments, "--resume"])
+    assert again.exit_code == 0, again.output
+    assert "measuring network 2 of 2" in again.output
+    assert "measuring network 1" not in again.output
+    assert (tmp_path / "robustness.md").read_text() == page
