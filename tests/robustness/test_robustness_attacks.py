@@ -226,6 +226,8 @@ def test_wrong_arguments_of_deepfool_and_wrong_targets() -> None:
             deepfool(build(), inputs, targets, **options)
     with pytest.raises(ValueError, match="classes"):
         pgd(build(), inputs, targets.float())
+    with pytest.raises(ValueError, match="on meta"):
+        pgd(build().to("meta"), inputs, targets)
     with pytest.raises(ValueError, match="shape"):
         pgd(build(), inputs, targets[:3])
     with pytest.raises(ValueError, match=r"\(T, B, p\)"):

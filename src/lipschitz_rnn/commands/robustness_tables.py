@@ -57,8 +57,8 @@ def print_hessians(console: Console, title: str, found: Mapping[int, HessianResu
     console.print(title, highlight=False)
     console.print(table)
     first = next(iter(found.values()))
-    products = ", ".join(str(result.products) for result in found.values())
-    kind = "full Hessian" if first.exact else f"{products} Hessian-vector products"
+    products = sum(result.products for result in found.values())
+    kind = "full Hessian" if first.exact else f"{products:,} Hessian-vector products"
     console.print(f"{first.parameters:,} parameters, {first.samples:,} samples; {kind}", highlight=False)
 
 

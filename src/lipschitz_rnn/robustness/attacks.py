@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.robustness.attack_result import AttackResult
-from lipschitz_rnn.robustness.calls import (
-    Progress,
-    check_batch,
-    check_classes,
-    evaluation_mode,
-    ignore_progress,
-    outputs_of,
-)
-from lipschitz_rnn.robustness.samples import Range, unit_range
+from lipschitz_rnn.robustness.attacking import require_foolbox, run_attack, within
+from lipschitz_rnn.robustness.calls import Progress, check_positive, ignore_progress
+from lipschitz_rnn.robustness.samples import Range
 
 UNIT_RANGE: Range = (0.0, 1.0)
-Attack = Callable[[Any, Tensor, Tensor], Tensor]  # foolbox's view of a model, inputs (B, T, p), classes ▶ inputs
 
 
 def pgd(
@@ -57,10 +47,10 @@ def pgd(
         batch_size: samples that are attacked at once.
         progress: called with ("pgd", samples done, samples in all).
     """
-    _check_positive("steps", steps)
-    _check_positive("step_size", step_size)
+    check_positive("steps", steps)
+    check_positive("step_size", step_size)
     reach = steps * step_size if radius is None else radius
-    _check_positive("radius", reach)
+    check_positive("radius", reach)
     if random_start and generator is None:
         raise ValueError("random_start=True draws random numbers; give a generator, e.g. torch.Generator()")
     foolbox = require_foolbox()
@@ -74,8 +64,8 @@ def pgd(
 
     attack.get_random_start = draw
     settings = {"steps": steps, "step_size": step_size, "radius": reach, "random_start": random_start}
-    ball = _within(attack, reach)
-    return _run("pgd", settings, ball, model, inputs, targets, bounds, lengths, batch_first, batch_size, progress)
+    ball = within(attack, reach)
+    return run_attack("pgd", settings, ball, model, inputs, targets, bounds, lengths, batch_first, batch_size, progress)
 
 
 def fgsm(
@@ -91,10 +81,12 @@ def fgsm(
     progress: Progress = ignore_progress,
 ) -> AttackResult:
     """The fast gradient sign method: one step x + radius · sign ∇ₓ loss. Arguments as for `pgd`."""
-    _check_positive("radius", radius)
-    attack = _within(require_foolbox().attacks.LinfFastGradientAttack(), radius)
+    check_positive("radius", radius)
+    attack = within(require_foolbox().attacks.LinfFastGradientAttack(), radius)
     settings = {"radius": radius}
-    return _run("fgsm", settings, attack, model, inputs, targets, bounds, lengths, batch_first, batch_size, progress)
+    return run_attack(
+        "fgsm", settings, attack, model, inputs, targets, bounds, lengths, batch_first, batch_size, progress
+    )
 
 
 def deepfool(
@@ -129,123 +121,18 @@ def deepfool(
     """
     if norm not in ("l2", "linf"):
         raise ValueError(f'norm is {norm!r}; it must be "l2" or "linf"')
-    _check_positive("steps", steps)
+    check_positive("steps", steps)
     if radius is not None:
-        _check_positive("radius", radius)
+        check_positive("radius", radius)
     if overshoot < 0.0:
         raise ValueError(f"overshoot is {overshoot!r}; it must be at least 0")
     if candidates is not None and candidates < 2:
         raise ValueError(f"candidates is {candidates!r}; it must be at least 2: the predicted class is one of them")
     attacks = require_foolbox().attacks
     kind = attacks.L2DeepFoolAttack if norm == "l2" else attacks.LinfDeepFoolAttack
-    attack = _within(kind(steps=steps, candidates=candidates, overshoot=overshoot), radius)
+    attack = within(kind(steps=steps, candidates=candidates, overshoot=overshoot), radius)
     settings = {"norm": norm, "steps": steps, "overshoot": overshoot, "radius": radius}
     name = f"deepfool-{norm}"
-    return _run(name, settings, attack, model, inputs, targets, bounds, lengths, batch_first, batch_size, progress)
-
-
-def require_foolbox() -> Any:
-    try:
-        with warnings.catch_warnings():
-            # It imports a name of SciPy from where SciPy no longer likes it to be found.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            import foolbox
-    except ImportError as error:
-        raise ImportError('attacks need foolbox: pip install "lipschitz-rnn[robustness]"') from error
-    return foolbox
-
-
-def _within(attack: Any, radius: float | None) -> Attack:
-    """The attack with its results cut to the ball: foolbox gives them before and after."""
-    return lambda model, inputs, classes: attack(model, inputs, classes, epsilons=radius)[1]
-
-
-class _OnUnitRange(nn.Module):
-    """A model as foolbox sees it: from (B, T, p) with values in [0, 1] to class scores (B, q)."""
-
-    def __init__(self, model: nn.Module, low: Tensor, span: Tensor, time_major: bool, lengths: Tensor | None) -> None:
-        super().__init__()
-        self.model, self.low, self.span = model, low, span
-        self.time_major, self.lengths = time_major, lengths
-        self.training = False  # of this wrapper alone; `evaluation_mode` knows better about what is inside
-
-    def forward(self, x: Tensor) -> Tensor:
-        values = self.low + self.span * x
-        return outputs_of(self.model, values.transpose(0, 1) if self.time_major else values, self.lengths)
-
-
-def _run(
-    name: str,
-    settings: dict[str, Any],
-    attack: Attack,
-    model: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
-    bounds: Range | None,
-    lengths: Tensor | None,
-    batch_first: bool,
-    batch_size: int,
-    progress: Progress,
-) -> AttackResult:
-    """Attack the correctly classified samples, batch after batch, and measure what became of them."""
-    _check_positive("batch_size", batch_size)
-    count = check_batch(inputs, targets, lengths, 0 if batch_first else 1)
-    check_classes(targets, count)
-    precision = next((parameter.dtype for parameter in model.parameters()), inputs.dtype)
-    values = (inputs if batch_first else inputs.transpose(0, 1)).to(precision)
-    low, span = unit_range(bounds, values)
-    start = (values - low) / span
-    if bounds is not None:
-        start = _inside(start)
-    limits = (-math.inf, math.inf) if bounds is None else (0.0, 1.0)
-    end = start.clone()
-    correct, fooled = torch.zeros_like(targets, dtype=torch.bool), torch.zeros_like(targets, dtype=torch.bool)
-    with evaluation_mode(model):
-        for first in range(0, count, batch_size):
-            progress(name, first, count)
-            part = torch.arange(first, min(first + batch_size, count), device=targets.device)
-            scores = _classifier(model, low, span, batch_first, lengths, part)
-            with torch.no_grad():
-                part = part[scores(start[part]).argmax(-1) == targets[part]]
-            correct[part] = True
-            if len(part) == 0:
-                continue
-            scores = _classifier(model, low, span, batch_first, lengths, part)
-            seen = require_foolbox().PyTorchModel(scores, bounds=limits, device=start.device)
-            end[part] = attack(seen, start[part], targets[part]).detach().clamp(*limits)
-            with torch.no_grad():
-                fooled[part] = scores(end[part]).argmax(-1) != targets[part]
-        progress(name, count, count)
-    distance = (end - start).flatten(1)
-    perturbed = low + span * end
-    return AttackResult(
-        name=name,
-        settings=settings,
-        perturbed=perturbed if batch_first else perturbed.transpose(0, 1),
-        correct=correct,
-        fooled=fooled,
-        l2=distance.norm(dim=1),
-        linf=distance.abs().amax(1),
+    return run_attack(
+        name, settings, attack, model, inputs, targets, bounds, lengths, batch_first, batch_size, progress
     )
-
-
-def _classifier(
-    model: nn.Module, low: Tensor, span: Tensor, batch_first: bool, lengths: Tensor | None, part: Tensor
-) -> _OnUnitRange:
-    return _OnUnitRange(model, low, span, not batch_first, None if lengths is None else lengths[part])
-
-
-def _inside(values: Tensor) -> Tensor:
-    """Values of the unit range without what rounding put outside; more than that is an error of the caller."""
-    lowest, highest = values.min().item(), values.max().item()
-    if lowest < -1e-5 or highest > 1.0 + 1e-5:
-        raise ValueError(
-            f"inputs lie outside the valid range: as shares of it they go from {lowest:.4g} to {highest:.4g}; give "
-            "bounds=(lowest, highest) as they are in the data, or bounds=None for no limits"
-        )
-    return values.clamp(0.0, 1.0)
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ValueError(f"{name} is {value!r}; it must be positive")

@@ -74,3 +74,14 @@ def check_classes(targets: Tensor, count: int) -> None:
             f"targets have shape {tuple(targets.shape)} and type {targets.dtype}; they must be the classes of "
             f"{count} sequences, integers of shape ({count},)"
         )
+
+
+def check_device(model: nn.Module, inputs: Tensor) -> None:
+    place = next((parameter.device for parameter in model.parameters()), inputs.device)
+    if place != inputs.device:
+        raise ValueError(f"the model is on {place}, but the inputs are on {inputs.device}; bring both to one device")
+
+
+def check_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{name} is {value!r}; it must be positive")

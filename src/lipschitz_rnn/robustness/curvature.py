@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipschitz_rnn.robustness.calls import check_batch, outputs_of
+from lipschitz_rnn.robustness.calls import check_batch, check_device, outputs_of
 from lipschitz_rnn.tasks import Batch
 
 Loss = Callable[[Tensor, Batch], Tensor]
@@ -41,6 +41,7 @@ class LossHessian:
         batch_size: int = 1000,
         dtype: torch.dtype | None = None,
     ) -> None:
+        check_device(model, batch.inputs)
         chosen = set(choose_parameters(model, parameters))
         self.model = differentiable_twice(model, dtype)
         self.parameters = [parameter for name, parameter in self.model.named_parameters() if name in chosen]

@@ -25,7 +25,7 @@ def _figure(columns: int, width: float = 4.5, height: float = 3.4) -> tuple[Figu
 
 
 def draw_noise(curves: Mapping[str, Sequence[NoiseCurve]]) -> Figure:
-    """Test accuracy against the amount of noise, a panel for each kind of noise and a line for each model.
+    """Accuracy against the amount of noise, a panel for each kind of noise and a line for each model.
 
     `curves` maps the name of a model to its curves; those of one kind, of networks from several seeds, are drawn as
     their mean within the range from the smallest to the largest accuracy.
@@ -45,7 +45,7 @@ def draw_noise(curves: Mapping[str, Sequence[NoiseCurve]]) -> Figure:
             color = f"C{number % 10}"
             axis.plot(own[0].amounts, accuracy.mean(1), "o-", markersize=3, color=color, label=name)
             axis.fill_between(own[0].amounts, accuracy.min(1), accuracy.max(1), alpha=0.2, color=color, linewidth=0)
-        axis.set(xlabel="amount of noise", ylabel="test accuracy (%)", title=f"{kind} noise")
+        axis.set(xlabel="amount of noise", ylabel="accuracy (%)", title=f"{kind} noise")
         axis.legend()
     return figure
 

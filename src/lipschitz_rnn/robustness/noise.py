@@ -11,7 +11,14 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.robustness.calls import Progress, check_classes, evaluation_mode, ignore_progress, outputs_of
+from lipschitz_rnn.robustness.calls import (
+    Progress,
+    check_classes,
+    check_device,
+    evaluation_mode,
+    ignore_progress,
+    outputs_of,
+)
 from lipschitz_rnn.robustness.samples import Range, draw_samples, unit_range, valid_range
 from lipschitz_rnn.tasks import Split, Task
 
@@ -155,6 +162,7 @@ def noise_curve(
     batch = draw_samples(task, split, samples)
     count = batch.inputs.shape[1]
     check_classes(batch.targets, count)
+    check_device(model, batch.inputs)
     precision = next((p.dtype for p in model.parameters()), torch.float32)
 
     def accuracy(amount: float, seed: int) -> float:
