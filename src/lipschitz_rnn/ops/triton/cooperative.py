@@ -47,14 +47,14 @@ def shared_product(
     return total
 
 
-@triton.jit(do_not_specialize=["T", "first_unit"])
+@triton.jit(do_not_specialize=["T", "first_unit", "starts"])
 def forward_kernel(
     drive, weights, h0, U, b, timespans, tape, last, exchange, counters,
-    T, B, N, step_size, first_unit, tiles,
+    T, B, N, step_size, starts, first_unit, tiles,
     drive_s, drive_t, drive_b, drive_n, spans_s, spans_t, spans_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr,
-    HAS_START: tl.constexpr, FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
+    FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
     KEEP: tl.constexpr, SAVE: tl.constexpr, RESIDENT: tl.constexpr,
     PADDED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
@@ -88,9 +88,8 @@ def forward_kernel(
         input_row = tl.load(U + network * N + units, mask=unit_mask, other=0.0).to(tl.float32)
     if HAS_BIAS:
         offset_row = tl.load(b + network * N + units, mask=unit_mask, other=0.0).to(tl.float32)
-    h = tl.zeros((BLOCK_R, BLOCK_B), tl.float32)
-    if HAS_START:
-        h = tl.load(h0 + network * B * N + cells, mask=mask, other=0.0).to(tl.float32)
+    started = unit_mask[:, None] & (columns < starts)[None, :]
+    h = tl.load(h0 + network * B * N + cells, mask=started, other=0.0).to(tl.float32)
     step = tl.full((BLOCK_B,), 0.0, tl.float32) + step_size
 
     SLOTS: tl.constexpr = STAGES + 1 if SAVE else 1

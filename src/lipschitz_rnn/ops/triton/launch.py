@@ -80,8 +80,8 @@ def walk_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
     tensors = (drive, weights, *given, spans, tape, last)
     strides = (*drive.stride(), *span_strides)
     has_spans = problem.timespans is not None
-    constants = (*_scheme(problem), precision, start is not None, fused, bias is not None, has_spans, keep_states, save)
-    numbers = (T, B, N, problem.scheme.step_size)
+    constants = (*_scheme(problem), precision, fused, bias is not None, has_spans, keep_states, save)
+    numbers = (T, B, N, problem.scheme.step_size, 0 if start is None else B)
     if plan.resident:
         grid = (divide_up(B, plan.batch), S)
         blocks = (plan.padded, plan.batch)

@@ -14,19 +14,20 @@ from lipschitz_rnn.ops.triton.elementwise import sigma, sigma_slope
 from lipschitz_rnn.ops.triton.products import load_parts, product, stack, unstack
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "starts"])
 def forward_kernel(
     drive, weights, h0, U, b, timespans, tape, last,
-    T, B, N, step_size, drive_s, drive_t, drive_b, drive_n, spans_s, spans_t, spans_b,
+    T, B, N, step_size, starts, drive_s, drive_t, drive_b, drive_n, spans_s, spans_t, spans_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr,
-    HAS_START: tl.constexpr, FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
+    FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
     KEEP: tl.constexpr, SAVE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
     """All T steps for one network and BLOCK_B samples.
 
     Memory: weights from ``left_operand``; h0, last (S, B, N); tape (S, T, 1 + STAGES, B, N) with the state first and
-    then the values of σ, or (S, T, 1, B, N) without SAVE; drive and timespans by their strides.
+    then the values of σ, or (S, T, 1, B, N) without SAVE; drive and timespans by their strides. h0 is read for the
+    first ``starts`` samples, B or none, and zero for the others.
     """
     network = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
@@ -52,9 +53,9 @@ def forward_kernel(
     if HAS_BIAS:
         offset_row = tl.load(b + network * N + units, mask=unit_mask, other=0.0).to(tl.float32)
 
-    h = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
-    if HAS_START:
-        h = tl.load(h0 + network * B * N + cells, mask=mask, other=0.0).to(tl.float32)
+    # A load of nothing rather than zeros: the compiler then keeps the state as it keeps every later one.
+    started = unit_mask[:, None] & (columns < starts)[None, :]
+    h = tl.load(h0 + network * B * N + cells, mask=started, other=0.0).to(tl.float32)
     SLOTS: tl.constexpr = STAGES + 1 if SAVE else 1
     drive += network * drive_s
     tape += network * T * SLOTS * B * N
