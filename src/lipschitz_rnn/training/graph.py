@@ -36,14 +36,18 @@ class GraphedStep:
         self._wanted = not obstacle
         self._ran = 0
         self._graph: torch.cuda.CUDAGraph | None = None
+        # One stream for every step with a graph, captured or not: cuDNN's layers keep what autograd made on it.
+        self._side = torch.cuda.Stream(updater.device) if self._wanted else None
         self._buffers: list[Tensor] = []
         self._state: State = None
 
     def __call__(self, step: int, state: State, random_seeds: list[int] | None) -> State:
         batch, keep = self._stream.draw(step)
-        # The first window of a stateful epoch starts from nothing, which is another graph: it runs as it is.
-        if not self._wanted or (self._stream.carries and state is None):
+        if not self._wanted:
             return self._updater.step(batch, keep, state, random_seeds)
+        # The first window of a stateful epoch starts from nothing, which is another graph: it runs as it is.
+        if self._stream.carries and state is None:
+            return self._on_side_stream(batch, keep, state)
         if self._graph is None and self._ran < WARMUP_STEPS:
             self._ran += 1
             return self._on_side_stream(batch, keep, state)
@@ -51,7 +55,7 @@ class GraphedStep:
         values = _tensors(batch, keep)
         # Sequences padded to the longest of their batch come in many lengths; a graph knows one.
         if graph is None or [value.shape for value in values] != [buffer.shape for buffer in self._buffers]:
-            return self._updater.step(batch, keep, state, random_seeds)
+            return self._on_side_stream(batch, keep, state)
         for buffer, value in zip(self._buffers, values, strict=True):
             buffer.copy_(value)
         for buffer, value in zip(state_leaves(self._state), state_leaves(state), strict=True):
@@ -61,12 +65,12 @@ class GraphedStep:
         return self._state
 
     def _on_side_stream(self, batch: Batch, keep: Tensor | None, state: State) -> State:
-        """Warm up where a capture will run, as PyTorch asks for."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        """An ordinary step where a capture will run or has run, as PyTorch asks for."""
+        assert self._side is not None
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
             state = self._updater.step(batch, keep, state, None)
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self._side)
         return state
 
     def _capture(self, batch: Batch, keep: Tensor | None, state: State) -> torch.cuda.CUDAGraph | None:
@@ -78,7 +82,7 @@ class GraphedStep:
         self._state = map_state(torch.Tensor.clone, state)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=self._side):
                 new_state = self._updater.step(fixed, fixed_keep, self._state, None)
                 if self._stream.carries:
                     for buffer, value in zip(state_leaves(self._state), state_leaves(new_state), strict=True):
