@@ -15,7 +15,7 @@ from lipschitz_rnn.commands.parsing import parse_seeds
 from lipschitz_rnn.commands.progress import LineWatcher, choose_watcher
 from lipschitz_rnn.commands.reproduce_studies import ablation, robustness
 from lipschitz_rnn.experiments.results import Record
-from lipschitz_rnn.experiments.scores import show_score
+from lipschitz_rnn.experiments.scores import show_duration, show_score, spread
 from lipschitz_rnn.training import RunError, Watcher
 from lipschitz_rnn.training.settings import Precision
 
@@ -139,15 +139,15 @@ def _scores(record: Record) -> dict[str, Any]:
 
 
 def _print_scores(console: Console, records: list[Record]) -> None:
+    """Mean, minimum and maximum of the test split where validation chose, and the mean at the last epoch."""
     table = Table(title="test, at the epoch chosen on validation data", title_justify="left")
     table.add_column("cell", overflow="fold")
-    for column in ("seeds", "min", "mean", "max", "last epoch, mean", "time"):
+    for column in ("seeds", "min", "mean", "max", "last", "time"):
         table.add_column(column, justify="right", no_wrap=True)
     for record in records:
-        scores, last = record.scores(), record.scores("test_last")
-        values = [min(scores), sum(scores) / len(scores), max(scores), sum(last) / len(last)] if scores else [None] * 4
-        shown = [show_score(value, record.percent) for value in values]
-        table.add_row(record.name, str(len(record.seeds)), *shown, f"{record.seconds:.0f} s")
+        values = (*spread(record.scores()), spread(record.scores("test_last"))[1])
+        shown = [show_score(value, record.percent).removesuffix(" %") for value in values]
+        table.add_row(record.name, str(len(record.seeds)), *shown, show_duration(record.seconds))
     console.print(table)
 
 
