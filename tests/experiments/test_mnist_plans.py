@@ -120,6 +120,9 @@ def test_quick_runs_exports_and_is_not_run_again(tmp_path: Path) -> None:
     assert (record.study, record.kind) == ("quick", "quick")  # never laid beside the paper's numbers
     assert cell["seeds"] == record.seeds
     assert record.command == "lipschitz-rnn reproduce mnist --quick --epochs 1"
+    page = tmp_path / "page"
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "results"), "-o", str(page)]).exit_code == 0
+    assert "not the paper's task" in (page / "quick.md").read_text()
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 2
     assert "--resume" in again.output

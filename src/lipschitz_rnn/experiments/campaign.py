@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from lipschitz_rnn.experiments.pretrained import export_pretrained
-from lipschitz_rnn.experiments.results import Record, export_run, read_record, write_record
+from lipschitz_rnn.experiments.results import Record, export_run, read_record, record_file, write_record
 from lipschitz_rnn.experiments.runner import train
 from lipschitz_rnn.tasks import DataError
 from lipschitz_rnn.training import CheckpointError, Interrupted, RunError, Settings, Watcher
@@ -63,7 +63,7 @@ class Campaign:
         else:
             failed = [plan.name for plan in plans if not self._guarded(plan, watch)]
         done = [plan for plan in plans if plan.name not in failed]
-        return [read_record(self.results / _file(plan)) for plan in done], failed
+        return [read_record(self.results / record_file(plan.study, plan.name)) for plan in done], failed
 
     def _refuse_existing(self, plans: Sequence[Plan]) -> None:
         """Before anything runs: a folder that is taken, or that holds another run, is a wrong command."""
@@ -156,7 +156,3 @@ def _leave_with_parent() -> None:
     if parent is not None:
         wait_for([parent.sentinel])
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _file(plan: Plan) -> str:
-    return f"{plan.study}/{plan.name.replace('/', '-')}.json"

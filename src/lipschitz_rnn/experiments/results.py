@@ -65,12 +65,16 @@ class Record:
 
     @property
     def file(self) -> str:
-        """Path below the results folder."""
-        return f"{self.study}/{self.name.replace('/', '-')}.json"
+        return record_file(self.study, self.name)
 
     def scores(self, name: str = "test") -> list[float]:
         """One number of every member that has it: test, test_last or validation."""
         return [seed[name] for seed in self.seeds if seed[name] is not None]
+
+
+def record_file(study: str, name: str) -> str:
+    """Where a record lies below the results folder."""
+    return f"{study}/{name.replace('/', '-')}.json"
 
 
 def export_run(
