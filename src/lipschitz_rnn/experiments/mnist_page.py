@@ -62,11 +62,9 @@ def summary(records: Sequence[Record]) -> list[Block]:
         rows.append([*row, _percent(best), _percent(mean), _percent(tuned), *prints, _time(record)])
     seeds = _range([len(record.seeds) for record in shown])
     text = f"Pixel-by-pixel MNIST, test accuracy in percent over {seeds} seeds a row, on {_hardware(shown)}:"
-    return [
-        Paragraph(text),
-        Table(header, rows, left=3),
-        _commands([r for r in records if r.kind in ("paper", "tuned")]),
-    ]
+    more = "Every seed, other units, learning curves and settings: [docs/results/mnist.md](docs/results/mnist.md)."
+    commands = _commands([record for record in records if record.kind in ("paper", "tuned")])
+    return [Paragraph(text), Table(header, rows, left=3), commands, Paragraph(more)]
 
 
 def _commands(records: Sequence[Record]) -> Commands:
