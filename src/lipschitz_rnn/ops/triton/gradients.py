@@ -43,7 +43,7 @@ def matrix_shares(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Ten
         numbers = (T * B, B, N, length, first, count, *left.stride()[:3], *right.stride()[:3])
         launch(
             _gradient_kernel, (splits, tiles, S), (left, right, shares, *numbers), (precision, rows, columns, inner),
-            num_warps=8 if rows >= 128 else 4, num_stages=2 if single else 3,
+            num_warps=8 if rows >= 128 else 4, num_stages=2 if precision == "bf16x6" else 3,
         )  # fmt: skip
         first += splits
     return shares
@@ -117,20 +117,28 @@ def add_shares(
     tiles = 0 if input_shares is None else input_shares.shape[1]
     tensors = (shares, shares if input_shares is None else input_shares, grad_A, grad_W, grad_U, grad_b)
     grid = (double + (1 if tiles else 0), S)
-    warps = 1 if N <= 256 else 4
-    launch(_add_kernel, grid, (*tensors, count, tiles, N, alpha), (power_of_two(N),), num_warps=warps)
+    block = power_of_two(N)
+    chunk = max(1, min(16, 2048 // block))
+    launch(_add_kernel, grid, (*tensors, count, tiles, N, alpha), (block, chunk), num_warps=4)
     return grad_A, grad_W, grad_U if tiles else None, grad_b if tiles else None
 
 
 @triton.jit(do_not_specialize=["count", "tiles"])
-def _add_kernel(shares, input_shares, grad_A, grad_W, grad_U, grad_b, count, tiles, N, alpha, BLOCK: tl.constexpr):
+def _add_kernel(
+    shares, input_shares, grad_A, grad_W, grad_U, grad_b, count, tiles, N, alpha,
+    BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """One row of ∂A or ∂W, or after those ∂U and ∂b. CHUNK shares are on their way at a time."""
     row, network = tl.program_id(0), tl.program_id(1).to(tl.int64)
     n = tl.arange(0, BLOCK)
     mask = n < N
     total = tl.zeros((BLOCK,), tl.float32)
     if row < 2 * N:
-        for share in range(count):
-            total += tl.load(shares + ((network * count + share) * 2 * N + row) * N + n, mask=mask, other=0.0)
+        share = tl.arange(0, CHUNK)
+        place = shares + ((network * count + share) * 2 * N + row)[:, None] * N + n[None, :]
+        for start in range(0, count, CHUNK):
+            inside = (start + share < count)[:, None] & mask[None, :]
+            total += tl.sum(tl.load(place + start * 2 * N * N, mask=inside, other=0.0), 0)
         if row < N:
             tl.store(grad_A + (network * N + row) * N + n, total * alpha, mask=mask)
         else:
