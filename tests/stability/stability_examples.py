@@ -1,11 +1,15 @@
-"""Systems to certify, and an attacker that knows nothing of how certificates are made."""
+"""Systems to certify, an attacker that knows nothing of how certificates are made, and who should be certified."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+
+from lipschitz_rnn.stability.corners import levels
+from lipschitz_rnn.stability.inequality import rate_to_level
+from lipschitz_rnn.stability.programmes import metric_for_jacobians
 
 # The counterexample to case (b) as printed: its inequalities hold, yet the Jacobian at SLOPES grows.
 COUNTEREXAMPLE_A = np.array(
@@ -158,6 +162,69 @@ def worst_growth(
                 break
         best = max(best, value)
     return best
+
+
+def worst_jacobians_share_a_metric(
+    A: np.ndarray, W: np.ndarray, setting: Setting, rate: float, rng: np.random.Generator, most: int = 100
+) -> bool:
+    """Whether a sample of at most ``most`` bad slope patterns of a one-stage system contracts in a common metric.
+
+    The sample begins with random patterns and with those that have the largest spectral growth. Then, by turns, a
+    metric for the sample is looked for, and patterns that stretch most in it join, until none is found that breaks it.
+    All searches climb by bit flips from random corners; nothing here enumerates the corners.
+    """
+    n, step = len(A), None if setting.steps is None else setting.steps[1]
+    level = rate_to_level(rate, step)
+
+    def jacobians(patterns: np.ndarray) -> np.ndarray:
+        return np.stack([one_jacobian(A, W, setting.integrator, step, pattern[None]) for pattern in patterns])
+
+    def spectral_growth(pattern: np.ndarray) -> float:
+        eigenvalues = np.linalg.eigvals(jacobians(pattern[None])[0])
+        return float(2 * eigenvalues.real.max() if step is None else np.abs(eigenvalues).max() ** 2)
+
+    met = _climb(spectral_growth, n, rng, restarts=10)
+    if max(met.values()) > level:
+        return False
+    sample = [
+        *rng.integers(0, 2, (most // 5, n)),
+        *(np.array(key) for key in sorted(met, key=met.__getitem__)[-most // 5 :]),
+    ]
+    while True:
+        metric = metric_for_jacobians([jacobians(np.array(sample))], [level], step is None)
+        if metric is None:
+            return False
+
+        def stretch(pattern: np.ndarray, metric: np.ndarray = metric) -> float:
+            return float(levels(jacobians(pattern[None]), metric, step is None)[0])
+
+        met = _climb(stretch, n, rng, restarts=10)
+        worst = [np.array(key) for key in sorted(met, key=lambda key: -met[key])[:8] if met[key] > level]
+        if not worst or len(sample) + len(worst) > most:
+            return True
+        sample += worst
+
+
+def _climb(
+    growth: Callable[[np.ndarray], float], n: int, rng: np.random.Generator, restarts: int
+) -> dict[tuple[int, ...], float]:
+    """All patterns met on the way up from random corners, with their growth."""
+    met: dict[tuple[int, ...], float] = {}
+
+    def value(pattern: np.ndarray) -> float:
+        key = tuple(int(slope) for slope in pattern)
+        if key not in met:
+            met[key] = growth(pattern.astype(float))
+        return met[key]
+
+    for _ in range(restarts):
+        pattern = rng.integers(0, 2, n)
+        while True:
+            best = max((np.where(np.arange(n) == unit, 1 - pattern, pattern) for unit in range(n)), key=value)
+            if value(best) <= value(pattern):
+                break
+            pattern = best
+    return met
 
 
 def simulate(

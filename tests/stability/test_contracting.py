@@ -42,8 +42,8 @@ def draw(
 @pytest.mark.parametrize("integrator", ["euler", "midpoint", "heun"])
 def test_random_parameters_are_certified_at_the_rate(integrator: str, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
-    for index in range(DRAWS // 6):
-        pair = draw(index, generator, integrator, dtype)
+    for index in range(math.ceil(DRAWS / 6)):
+        pair = draw(index, generator, integrator, dtype, largest=32 if index % 10 == 9 else 10)
         certificate = certify(pair, rate=pair.rate * (1 - 1e-9))
         assert certificate.holds, f"draw {index}: {certificate.sentence()}"
 
@@ -61,7 +61,7 @@ def test_norm_of_the_map_in_its_own_metric_is_below_the_factor() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("integrator", ["euler", "midpoint"])
+@pytest.mark.parametrize("integrator", ["euler", "midpoint", "heun"])
 def test_hostile_training_cannot_leave_the_set(integrator: str) -> None:
     """500 steps that reward growth of the state, of A and of W."""
     torch.manual_seed(0)

@@ -60,7 +60,8 @@ def candidates(
             unproved = False
             yield proof
     if solver == "auto" and unproved and max(s.channels for s in systems) <= corners.LARGEST:
-        found = corners.best_corner_metric(systems, target, possible)
+        # Where a rate was asked for, the first metric that proves it is enough.
+        found = corners.best_corner_metric(systems, target, possible, bisections=0 if target > 0 else 4)
         if found is not None:
             levels = tuple(corners.best_level(system, found) for system in systems)
             yield Proof(found, (), levels, "full metric, corners")

@@ -35,12 +35,14 @@ def levels(jacobians: Matrix, P: Matrix, continuous: bool) -> Matrix:
     return np.linalg.norm(normal, 2, axis=(1, 2)) ** 2
 
 
-def best_corner_metric(systems: Sequence[System[Matrix]], low: float, high: float) -> Matrix | None:
-    """A metric that keeps a rate just above ``low``, and then, by a few bisections towards ``high``, a better one."""
+def best_corner_metric(
+    systems: Sequence[System[Matrix]], low: float, high: float, bisections: int = 4
+) -> Matrix | None:
+    """A metric that keeps a rate just above ``low``, and then, by bisections towards ``high``, a better one."""
     continuous = systems[0].step is None
     jacobians = [np.stack([jacobian(system, corner) for corner in cube(system.channels)]) for system in systems]
     best, rate = None, low + 0.002 * (high - low)
-    for _ in range(5):
+    for _ in range(1 + bisections):
         P = metric_for_jacobians(jacobians, [rate_to_level(rate, system.step) for system in systems], continuous)
         if P is None:
             high = rate
