@@ -1,6 +1,8 @@
 """What the tests of units share: small units with generic parameters, and inputs from local generators."""
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn import units
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # for units_learn
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The table of what each unit reached, where the tests that train them ran."""
+    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
+    rows = [value for report in reports for name, value in report.user_properties if name == "unit reached"]
+    if rows:
+        terminalreporter.section("what each unit reached: task, validation, test, settings")
+        terminalreporter.write_line("\n".join(rows))
 
 
 def randomise(module: nn.Module, generator: torch.Generator, scale: float = 0.3) -> None:

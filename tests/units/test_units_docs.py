@@ -1,44 +1,36 @@
-"""docs/units.md says what the registry says, and its examples run."""
+"""docs/units.md says what the registry and the recipes say, and its examples run."""
 
 import re
-from pathlib import Path
+
+from units_learn import PAGE, REACHED_HEAD, RECIPES, UNITS_HEAD, in_words, read_rows, unit_rows, write_rows
 
 from lipschitz_rnn import units
 
-PAGE = (Path(__file__).parents[2] / "docs" / "units.md").read_text(encoding="utf-8")
-
-
-def rows(section: str) -> dict[str, list[str]]:
-    """The table between the section's marks: unit -> its other cells."""
-    table = re.search(rf"<!-- {section} -->\n(.*?)\n<!-- /{section} -->", PAGE, re.DOTALL)
-    assert table is not None, section
-    cells = (line.removeprefix("| ").removesuffix(" |").split(" | ") for line in table[1].splitlines()[2:])
-    return {name.strip("`"): rest for name, *rest in cells}
+TEXT = PAGE.read_text(encoding="utf-8")
 
 
 def test_the_table_of_units_is_the_registry() -> None:
-    table = rows("units")
-    assert list(table) == units.available()
-    for name, (equation, paper, constraint, parameters) in table.items():
-        about = units.info(name)
-        assert (equation, constraint) == (about.equation, about.constraint)
-        assert paper == f"{about.paper} {about.year}"
-        assert parameters == f"{about.parameters:,}"
+    assert list(unit_rows()) == units.available()
+    assert read_rows(TEXT, "units") == unit_rows()
 
 
-def test_every_unit_has_learned() -> None:
-    """At least 80 % on digits, or half of the error of guessing the mean on adding."""
-    table = rows("reached")
-    assert list(table) == units.available()
-    for name, (digits, adding, _) in table.items():
-        learned_digits = digits != "–" and float(digits) >= 80.0
-        learned_adding = adding != "–" and float(adding) < 0.167 / 2
-        assert learned_digits or learned_adding, name
+def test_every_unit_has_learned_with_its_recipe() -> None:
+    """At least 80 % on digits, or half of the error of guessing the mean on adding; test_units_learn trains anew."""
+    table = read_rows(TEXT, "reached")
+    assert list(table) == units.available() == list(RECIPES)
+    for name, (_, task, _, test, settings) in table.items():
+        assert (task, settings) == (RECIPES[name].task, in_words(RECIPES[name])), name
+        assert float(test.removesuffix(" %")) >= 80.0 if task == "digits" else float(test) < 0.167 / 2, name
+
+
+def test_a_page_written_anew_is_the_page() -> None:
+    again = write_rows(TEXT, "units", UNITS_HEAD, unit_rows())
+    assert write_rows(again, "reached", REACHED_HEAD, read_rows(TEXT, "reached")) == TEXT
 
 
 def test_examples_run() -> None:
     namespace: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, "docs/units.md", "exec"), namespace)

@@ -86,8 +86,9 @@ class ResidualCell(NeuralODECell):
     """h⁺ = h + ε σ(W h + U x + b): a residual block shared over time, with a full step (ε = 1) unless told otherwise.
 
     After He et al., "Deep residual learning", CVPR 2016, and Yue, Fu, Liang, "Residual recurrent neural networks for
-    learning sequential representations", Information 9, 2018. In the Lipschitz paper's code this unit carries the
-    step ε too, and is then the Euler neural ODE. Parameters N² + N p + N.
+    learning sequential representations", Information 9, 2018. A full step moves every entry by up to 1, so that states
+    of a long sequence grow with its length. A smaller `step_size` makes it the Euler neural ODE, with the same numbers:
+    so does the Lipschitz paper's code, where this unit carries the step ε too. Parameters N² + N p + N.
     """
 
     def __init__(
