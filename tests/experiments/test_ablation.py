@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.ablation import VALUES, plan_ablation
-from lipschitz_rnn.experiments.ablation_page import blocks, draw, read_curves
+from lipschitz_rnn.experiments.ablation_page import blocks, draw, read_curves, summary
 from lipschitz_rnn.experiments.report.document import to_markdown
 from lipschitz_rnn.experiments.results import Record, read_records
 
@@ -82,6 +82,8 @@ def test_the_page_shows_minimum_mean_and_maximum_over_seeds() -> None:
     assert "highest at β = 0.75 (98.00 %); at β = 0.5 it is 92.00 %" in text
     assert "peak at β = 0.65 and 0.7" in text
     assert "Quick" not in text
+    row = "| ordered-mnist | β | 0.75 | 98.00 % | 0.5 | 92.00 % | 1 | 80.00 % |"
+    assert row in to_markdown(summary(parts))
 
 
 def test_the_figure_draws_the_mean_within_the_range_of_the_seeds() -> None:

@@ -150,3 +150,16 @@ def test_networks_of_different_shapes_are_refused() -> None:
 def test_what_a_unit_can_vary_is_found_in_its_modules() -> None:
     model = build_model(variant_settings(), SignTask(), 0)
     assert stackable_options(model) == ["alpha", "beta", "gamma", "init_scale", "step_size"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("case", VARIANTS)
+def test_variants_on_a_gpu_equal_separate_runs(case: str) -> None:
+    settings = variant_settings(variants=VARIANTS[case], device="cuda", cuda_graph="on", hidden_size=16, seeds=(0,))
+    together = fit(settings, SignTask(noise=0.3))
+    assert together.ensemble == "vmap"
+    for index, variant in enumerate(settings.variants):
+        alone = fit(settings.of_variant(variant), SignTask(noise=0.3))
+        for name, value in weights(alone, 0).items():
+            torch.testing.assert_close(weights(together, index)[name], value, rtol=1e-3, atol=1e-4)

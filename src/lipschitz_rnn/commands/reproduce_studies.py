@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 
@@ -77,6 +78,8 @@ def ablation(
     if dry_run:
         _list([(plan.name, plan.settings.to_dict()) for plan in plans], as_json)
         return
+    if quick:
+        torch.set_num_threads(1)  # networks this small only wait for each other on more
     console = Console(stderr=as_json)
     campaign = Campaign(out, results or out / "results", resume, commit)
     records, failed = campaign.run(plans, lambda name: choose_watcher(console, name))
@@ -137,6 +140,8 @@ def robustness(
     if dry_run:
         _list([(plan.name, plan.settings.to_dict()) for plan in plans], as_json)
         return
+    if quick:
+        torch.set_num_threads(1)  # networks this small only wait for each other on more
     console = Console(stderr=as_json)
     campaign = RobustnessCampaign(out, results or out / "results", resume, commit, method=method)
     records, failed = campaign.run(plans, lambda name: choose_watcher(console, name))

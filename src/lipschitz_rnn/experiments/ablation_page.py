@@ -85,6 +85,17 @@ def blocks(records: Sequence[Record]) -> list[Block]:
     return page
 
 
+def summary(records: Sequence[Record]) -> list[Block]:
+    """Where each sweep is best, and what its ends are, in one table."""
+    header = ["task", "varied", "best value", "test, mean", "first value", "test, mean", "last value", "test, mean"]
+    rows = []
+    for curve in read_curves(records):
+        points = (curve.best() or curve.points[0], curve.points[0], curve.points[-1])
+        cells = [text for p in points for text in (f"{p.value:g}", show_score(p.mean if p.scores else None, True))]
+        rows.append([curve.task + (" (quick)" if curve.quick else ""), SYMBOLS[curve.option], *cells])
+    return [Table(header, rows, left=2)]
+
+
 def _introduction(curves: Sequence[Curve]) -> str:
     text = (
         "Test accuracy of h⁺ = h + ε(αA h + tanh(W h + U x + b)) against α, and against the β of A and W, at the epoch "

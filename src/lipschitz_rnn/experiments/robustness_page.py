@@ -98,8 +98,8 @@ def _warning(record: Record) -> str:
 def _introduction(record: Record) -> str:
     return (
         "Accuracy under attack on the test split, and the Hessian of the training loss with respect to the parameters "
-        "of the recurrent unit; mean ± standard deviation over seeds, the paper's number in parentheses. Every "
-        "network is taken after the first epoch whose mean training loss is at most "
+        "of the recurrent unit; mean ± standard deviation over seeds, the paper's number (for MNIST) in parentheses. "
+        "Every network is taken after the first epoch whose mean training loss is at most "
         f"{record.measures['method']['target_loss']:g}, so that all are compared at about the same training loss."
     )
 

@@ -74,7 +74,7 @@ FULL = Scale(
 )
 QUICK = Scale(
     "digits",
-    Method(target_loss=0.2, curved=500, probes=8, lanczos=16, noises=2),
+    Method(target_loss=0.2, radius_l2=0.3, radius_linf=0.05, curved=500, probes=8, lanczos=16, noises=2),
     (0, 1, 2),
     0.5,
     {"hidden_size": 32, "learning_rate": 0.05, "epochs": 40, "batch_size": 32, "task_options": {"steps": 8}, **_SGD},
