@@ -70,15 +70,17 @@ def plain_pgd(model: nn.Module, x0: Tensor, classes: Tensor, steps: int, step: f
 def plain_deepfool(model: nn.Module, x0: Tensor, norm: str, steps: int, overshoot: float) -> Tensor:
     """One sample after another, as in the pseudocode of the paper, with pixels kept in their range.
 
-    The model is linearised where the steps lead, and the walk is prolonged by the overshoot to see where it ends.
+    Steps are 10⁻⁴ longer than needed, as in all public implementations; the overshoot comes last.
     """
     found = []
     for sample in x0.unbind(1):
         start, walked = sample[:, None], torch.zeros_like(sample[:, None])
-        end, first = start, int(scores(model, start).argmax())
+        x, first = start, int(scores(model, start).argmax())
         for _ in range(steps):
-            x = (start + walked).clamp(0.0, 1.0).requires_grad_(True)
+            x = x.detach().requires_grad_(True)
             out = scores(model, x)[0]
+            if int(out.argmax()) != first:
+                break
             slopes = [torch.autograd.grad(value, x, retain_graph=True)[0] for value in out]
             best, move = torch.inf, torch.zeros_like(start)
             for k in range(len(out)):
@@ -86,10 +88,10 @@ def plain_deepfool(model: nn.Module, x0: Tensor, norm: str, steps: int, overshoo
                 size = w.norm().item() if norm == "l2" else w.abs().sum().item()
                 if k != first and f / size < best:
                     best = f / size
-                    move = f / size**2 * w if norm == "l2" else f / size * w.sign()
-            walked = walked + move
-            end = (start + (1.0 + overshoot) * walked).clamp(0.0, 1.0)
-            if int(scores(model, end).argmax()) != first:
-                break
-        found.append(end.detach())
+                    move = w / size if norm == "l2" else w.sign()
+            walked = walked + (best + 1e-4) * move
+            x = (start + walked).clamp(0.0, 1.0)
+        if int(scores(model, x).argmax()) == first:
+            x = (start + (1.0 + overshoot) * (x - start)).clamp(0.0, 1.0)
+        found.append(x.detach())
     return torch.cat(found, 1)

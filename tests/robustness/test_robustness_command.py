@@ -80,6 +80,7 @@ def test_attack(runs: list[Path]) -> None:
     assert all(
         word in shown.output for word in ("pgd: steps 7, step size 0.01, radius 0.07", "deepfool-linf", "spread")
     )
+    assert "seed 1: deepfool-linf" in shown.stderr
     done = call("robustness", "attack", runs[1], "--json", "--radius", "0.03", "--random-start")
     found = json.loads(done.stdout)
     (network,) = found["seeds"]

@@ -94,9 +94,16 @@ def parse_amounts(text: str | None) -> tuple[float, ...] | None:
 
 @contextmanager
 def progress_bar(console: Console) -> Iterator[Callback]:
-    """A bar for what is being measured, on a terminal; nothing elsewhere. Prefix its stages with `named`."""
+    """A bar for what is being measured on a terminal, a line for each stage elsewhere."""
     if not console.is_terminal:
-        yield lambda stage, done, total: None
+        stages: set[str] = set()
+
+        def announce(stage: str, done: int, total: int | None) -> None:
+            if stage not in stages:
+                stages.add(stage)
+                console.print(stage, highlight=False, markup=False, soft_wrap=True)
+
+        yield announce
         return
     columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(compact=True), console=console, transient=True) as bar:
@@ -111,4 +118,5 @@ def progress_bar(console: Console) -> Iterator[Callback]:
 
 
 def named(progress: Callback, prefix: str) -> Callback:
+    """The same, with the name of a network in front of what is measured."""
     return lambda stage, done, total: progress(f"{prefix}: {stage}", done, total)

@@ -109,13 +109,15 @@ def deepfool(
 
     With f the score of the class k less that of the predicted one, a step is the smallest one in the norm that closes
     the gap to the nearest k: |f| ∇f / ‖∇f‖₂² for l2, |f| sign(∇f) / ‖∇f‖₁ for l∞. foolbox adds 10⁻⁴ to its length.
+    As in the paper of DeepFool the overshoot comes last. foolbox would linearise at the prolonged points instead, which
+    on dark images, where clipping takes part of every step away, lets the walk stall on the boundary.
 
     Other arguments as for `pgd`.
 
     Args:
         norm: "l2" or "linf".
         steps: at most this many; a sample that keeps its class to the end withstood the attack.
-        overshoot: the walk is prolonged by this share, to arrive beyond the boundary and not on it.
+        overshoot: a walk that ends short of the boundary is prolonged by this share, to arrive beyond it.
         radius: perturbations are cut to this size in the norm, and count only if they still fool; None for no limit.
         candidates: only the boundaries to this many most likely classes are looked at; all by default.
     """
@@ -130,7 +132,14 @@ def deepfool(
         raise ValueError(f"candidates is {candidates!r}; it must be at least 2: the predicted class is one of them")
     attacks = require_foolbox().attacks
     kind = attacks.L2DeepFoolAttack if norm == "l2" else attacks.LinfDeepFoolAttack
-    attack = within(kind(steps=steps, candidates=candidates, overshoot=overshoot), radius)
+    walk = kind(steps=steps, candidates=candidates, overshoot=0.0)
+
+    def attack(seen: Any, start: Tensor, classes: Tensor) -> Tensor:
+        end = walk(seen, start, classes, epsilons=None)[0]
+        short = (seen(end).argmax(-1) == classes)[:, None, None]
+        end = torch.where(short, start + (1.0 + overshoot) * (end - start), end).clamp(*seen.bounds)
+        return end if radius is None else walk.distance.clip_perturbation(start, end, radius)
+
     settings = {"norm": norm, "steps": steps, "overshoot": overshoot, "radius": radius}
     name = f"deepfool-{norm}"
     return run_attack(
