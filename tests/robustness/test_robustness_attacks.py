@@ -242,3 +242,5 @@ def test_wrong_arguments_of_deepfool_and_wrong_targets() -> None:
         pgd(build(), inputs, targets[:3])
     with pytest.raises(ValueError, match=r"\(T, B, p\)"):
         pgd(build(), inputs[0, 0], targets)
+    with pytest.raises(ValueError, match="real values"):
+        pgd(build(), (inputs > 0.5).long(), targets)

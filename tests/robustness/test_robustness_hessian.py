@@ -164,6 +164,20 @@ def test_outputs_at_every_step_and_padding() -> None:
     torch.testing.assert_close(parts.gradient(), whole.gradient(), rtol=1e-9, atol=1e-12)
 
 
+def test_tokens() -> None:
+    """An embedding, and a class at every step."""
+    generator = torch.Generator().manual_seed(0)
+    model = build(hidden=4).double()
+    model.embedding, model.readout = nn.Embedding(3, 4, dtype=F64), "all"
+    tokens = torch.randint(3, (7, 6), generator=generator)
+    operator = LossHessian(model, Batch(tokens[:-1], tokens[1:]), batch_size=4)
+    assert operator.size == sum(parameter.numel() for parameter in model.parameters())
+    one, two = torch.randn(2, 1, operator.size, generator=generator, dtype=F64)
+    torch.testing.assert_close((operator @ one) @ two.T, (operator @ two) @ one.T)
+    whole = LossHessian(model, Batch(tokens[:-1], tokens[1:]))
+    torch.testing.assert_close(whole @ one, operator @ one)
+
+
 def test_the_model_is_left_as_it_was() -> None:
     model = build("lstm", num_layers=2, dropout=0.5).train()
     inputs, targets = problem(8)

@@ -72,6 +72,11 @@ def run_attack(
     check_positive("batch_size", batch_size)
     count = check_batch(inputs, targets, lengths, 0 if batch_first else 1)
     check_classes(targets, count)
+    if inputs.dim() != 3 or not inputs.is_floating_point():
+        raise ValueError(
+            f"inputs have shape {tuple(inputs.shape)} and type {inputs.dtype}; attacks change real values of shape "
+            "(T, B, p), or (B, T, p) with batch_first=True"
+        )
     check_device(model, inputs)
     precision = next((parameter.dtype for parameter in model.parameters()), inputs.dtype)
     values = (inputs if batch_first else inputs.transpose(0, 1)).to(precision)

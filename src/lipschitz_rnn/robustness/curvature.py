@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.robustness.calls import check_batch, check_device, outputs_of
 from lipschitz_rnn.tasks import Batch
+from lipschitz_rnn.units.continuous import ContinuousCell
+from lipschitz_rnn.units.lipschitz import LipschitzRNN
 
 Loss = Callable[[Tensor, Batch], Tensor]
 Which = Literal["all", "unit"] | nn.Module
@@ -162,8 +164,8 @@ def differentiable_twice(model: nn.Module, dtype: torch.dtype | None) -> nn.Modu
     """
     twin = copy.deepcopy(model).eval()
     for module in twin.modules():
-        if isinstance(getattr(module, "backend", None), str):
-            module.backend = "reference"  # type: ignore[assignment]
+        if isinstance(module, LipschitzRNN | ContinuousCell):
+            module.backend = "reference"
     return twin if dtype is None else twin.to(dtype)
 
 
