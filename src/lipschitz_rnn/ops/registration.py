@@ -38,7 +38,8 @@ def run_scan(
     """What happened, and the last state (S, B, N).
 
     The tape is (S, T, slots, B, N): slot 0 holds the state after each step and, with ``save``, slot i + 1 the value of
-    σ at stage i for the backward pass. It has T = 0 where neither was asked for.
+    σ at stage i for the backward pass; a fused kernel adds the states at which the later stages were taken. The tape
+    has T = 0 where neither was asked for.
     """
     scheme = Scheme(step_size, alpha, integrator, nonlinearity)
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme)
@@ -61,10 +62,10 @@ def new_tape(
 ) -> Tensor:
     """Memory for the tape in the layout of a backend: a loop wants time outermost, a fused kernel the network."""
     S, T, B, N = shape
-    steps, slots = T if keep_states or save else 0, 1 + len(get_integrator(integrator)) if save else 1
+    steps, stages = T if keep_states or save else 0, len(get_integrator(integrator))
     if backend == "triton":
-        return like.new_empty((S, steps, slots, B, N))
-    return like.new_empty((steps, slots, S, B, N)).permute(2, 0, 1, 3, 4)
+        return like.new_empty((S, steps, 2 * stages if save else 1, B, N))
+    return like.new_empty((steps, 1 + stages if save else 1, S, B, N)).permute(2, 0, 1, 3, 4)
 
 
 def run_scan_backward(

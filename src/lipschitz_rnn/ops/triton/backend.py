@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.adjoint import stage_states
 from lipschitz_rnn.ops.problem import Problem, matmul, state_dtype
 from lipschitz_rnn.ops.triton.gradients import add_shares, matrix_shares
 from lipschitz_rnn.ops.triton.launch import walk_backward, walk_forward
@@ -52,7 +50,8 @@ def _parameter_gradients(
         pairs.append((kappa_d[:, :1, 0], problem.initial_state().contiguous()[:, None]))
     if tape.shape[1] > 1:
         pairs.append((kappa_d[:, 1:, 0], tape[:, :-1, 0]))
-    pairs += [(kappa_d[:, :, i], H) for i, H in enumerate(_later_stages(problem, tape), start=1)]
+    stages = len(problem.scheme.tableau)
+    pairs += [(kappa_d[:, :, i], tape[:, :, stages + i]) for i in range(1, stages)]
     shares = matrix_shares(pairs, precision)
     found = list(add_shares(shares, input_shares, problem.scheme.alpha, problem.A.dtype))
     if problem.input_weight is not None and input_shares is None:
@@ -61,18 +60,6 @@ def _parameter_gradients(
         found[3] = d.sum((1, 2), dtype=state_dtype(d.dtype)).to(d.dtype)
     wanted = (needs[1], needs[2], needs[4], needs[5])
     return [gradient if need else None for gradient, need in zip(found, wanted, strict=True)]
-
-
-def _later_stages(problem: Problem, tape: Tensor) -> list[Tensor]:
-    """The states (S, T, B, N) at which every stage but the first was taken."""
-    if len(problem.scheme.tableau) == 1:
-        return []
-    previous = torch.cat((problem.initial_state()[:, None], tape[:, :-1, 0]), dim=1).transpose(0, 1)
-    steps: Any = problem.scheme.step_size
-    if problem.timespans is not None:
-        steps = problem.timespans.transpose(0, 1).unsqueeze(-1)
-    states, _ = stage_states(problem, previous, tape[:, :, 1:].permute(1, 2, 0, 3, 4), steps)
-    return [state.transpose(0, 1) for state in states[1:]]
 
 
 def _drive_gradient(problem: Problem, kappa_d: Tensor) -> Tensor:

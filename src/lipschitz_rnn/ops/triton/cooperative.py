@@ -92,7 +92,7 @@ def forward_kernel(
     h = tl.load(h0 + network * B * N + cells, mask=started, other=0.0).to(tl.float32)
     step = tl.full((BLOCK_B,), 0.0, tl.float32) + step_size
 
-    SLOTS: tl.constexpr = STAGES + 1 if SAVE else 1
+    SLOTS: tl.constexpr = 2 * STAGES if SAVE else 1
     drive += network * drive_s
     tape += network * T * SLOTS * B * N
     timespans += network * spans_s
@@ -130,6 +130,8 @@ def forward_kernel(
                 total += slope * WEIGHTS[i]
             if i + 1 < STAGES:
                 at = h + (step * STAGE_COEFFICIENTS[i + 1])[None, :] * slope
+                if SAVE:
+                    tl.store(out + (STAGES + i + 1) * B * N + cells, at, mask=mask)
         h += step[None, :] * total
         if KEEP:
             tl.store(out + cells, h, mask=mask)
@@ -171,7 +173,7 @@ def backward_kernel(
         adjoint = tl.load(grad_last + network * B * N + cells, mask=mask, other=0.0).to(tl.float32)
     grad_states += network * grads_s
     grad_cells = units[:, None] * grads_n + columns[None, :] * grads_b
-    tape += network * T * (STAGES + 1) * B * N
+    tape += network * T * 2 * STAGES * B * N
     kappa_d += network * T * STAGES * B * 2 * N
     timespans += network * spans_s
     counter = counters + unit
@@ -190,7 +192,7 @@ def backward_kernel(
         total = tl.zeros((BLOCK_R, BLOCK_B), tl.float32)
         eta = tl.zeros((BLOCK_R, BLOCK_B), tl.float32)
         for i in tl.static_range(STAGES - 1, -1, -1):
-            s = tl.load(tape + (here * (STAGES + 1) + i + 1) * B * N + cells, mask=mask, other=0.0).to(tl.float32)
+            s = tl.load(tape + (here * 2 * STAGES + i + 1) * B * N + cells, mask=mask, other=0.0).to(tl.float32)
             kappa = adjoint * WEIGHTS[i]
             if i + 1 < STAGES:
                 kappa += eta * STAGE_COEFFICIENTS[i + 1]

@@ -25,9 +25,9 @@ def forward_kernel(
 ):  # fmt: skip
     """All T steps for one network and BLOCK_B samples.
 
-    Memory: weights from ``left_operand``; h0, last (S, B, N); tape (S, T, 1 + STAGES, B, N) with the state first and
-    then the values of σ, or (S, T, 1, B, N) without SAVE; drive and timespans by their strides. h0 is read for the
-    first ``starts`` samples, B or none, and zero for the others.
+    Memory: weights from ``left_operand``; h0, last (S, B, N); tape (S, T, 2 STAGES, B, N) with the state first, then
+    the values of σ and the states of all stages but the first, or (S, T, 1, B, N) without SAVE; drive and timespans by
+    their strides. h0 is read for the first ``starts`` samples, B or none, and zero for the others.
     """
     network = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
@@ -56,7 +56,7 @@ def forward_kernel(
     # A load of nothing rather than zeros: the compiler then keeps the state as it keeps every later one.
     started = unit_mask[:, None] & (columns < starts)[None, :]
     h = tl.load(h0 + network * B * N + cells, mask=started, other=0.0).to(tl.float32)
-    SLOTS: tl.constexpr = STAGES + 1 if SAVE else 1
+    SLOTS: tl.constexpr = 2 * STAGES if SAVE else 1
     drive += network * drive_s
     tape += network * T * SLOTS * B * N
     timespans += network * spans_s
@@ -97,6 +97,7 @@ def forward_kernel(
                 at = h + (step * STAGE_COEFFICIENTS[i + 1])[None, :] * slope
                 if SAVE:
                     tl.store(out + (i + 1) * B * N + cells, s, mask=mask)
+                    tl.store(out + (STAGES + i + 1) * B * N + cells, at, mask=mask)
         h += step[None, :] * total
         if SAVE:
             tl.store(out + tape_cells, stack(h, s, BLOCK_N, BLOCK_B), mask=tape_mask)
@@ -139,13 +140,14 @@ def backward_kernel(
         adjoint = tl.load(grad_last + network * B * N + cells, mask=mask, other=0.0).to(tl.float32)
     grad_states += network * grads_s
     grad_cells = units[:, None] * grads_n + columns[None, :] * grads_b
-    tape += network * T * (STAGES + 1) * B * N
+    SLOTS: tl.constexpr = 2 * STAGES
+    tape += network * T * SLOTS * B * N
     kappa_d += network * T * STAGES * B * 2 * N
     timespans += network * spans_s
     step = tl.full((BLOCK_B,), 0.0, tl.float32) + step_size
 
     end = tl.cast(T - 1, tl.int64)
-    value = tl.load(tape + (end * (STAGES + 1) + STAGES) * B * N + cells, mask=mask, other=0.0)
+    value = tl.load(tape + (end * SLOTS + STAGES) * B * N + cells, mask=mask, other=0.0)
     if HAS_STATES:
         incoming = tl.load(grad_states + end * grads_t + grad_cells, mask=mask, other=0.0)
     if HAS_SPANS:
@@ -173,9 +175,9 @@ def backward_kernel(
             s = value.to(tl.float32)
             # What comes next on the way back: σ of the stage before, or of the last stage of the step before.
             if i > 0:
-                value = tl.load(tape + (here * (STAGES + 1) + i) * B * N + cells, mask=mask, other=0.0)
+                value = tl.load(tape + (here * SLOTS + i) * B * N + cells, mask=mask, other=0.0)
             else:
-                value = tl.load(tape + (before * (STAGES + 1) + STAGES) * B * N + cells, mask=mask, other=0.0)
+                value = tl.load(tape + (before * SLOTS + STAGES) * B * N + cells, mask=mask, other=0.0)
             kappa = adjoint * WEIGHTS[i]
             if i + 1 < STAGES:
                 kappa += eta * STAGE_COEFFICIENTS[i + 1]
