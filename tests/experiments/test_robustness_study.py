@@ -17,10 +17,9 @@ from lipschitz_rnn.experiments.results import Record, read_records, training_los
 from lipschitz_rnn.experiments.robustness_page import blocks, draw, summary
 from lipschitz_rnn.experiments.robustness_study import accuracy_within, choose_method, plan_robustness
 from lipschitz_rnn.experiments.runner import load_members, load_task
-from lipschitz_rnn.experiments.target_loss import KeepAtTargetLoss, load_at_target_loss
+from lipschitz_rnn.experiments.target_loss import KeepEveryEpoch, Taken, load_at_loss, lowest_common_loss
 from lipschitz_rnn.robustness import AttackResult
 from lipschitz_rnn.training import RunError, Settings, fit
-from lipschitz_rnn.training.folder import RunConflict
 
 
 def test_the_study_trains_the_papers_units_on_rows_of_mnist_by_sgd() -> None:
@@ -31,7 +30,7 @@ def test_the_study_trains_the_papers_units_on_rows_of_mnist_by_sgd() -> None:
         assert len(settings.seeds) == 5
         assert settings.schedule == "constant"
     steps = {unit: settings.unit_options.get("step_size") for unit, settings in plans.items()}
-    assert steps == {"neural-ode": 0.1, "antisymmetric": 0.1, "lipschitz": 0.1, "urnn": None}
+    assert steps == {"neural-ode": 0.03, "antisymmetric": 0.03, "lipschitz": 0.03, "urnn": None}
 
 
 def test_the_command_of_a_plan_repeats_what_was_asked_for() -> None:
@@ -52,44 +51,53 @@ def same(left: torch.nn.Module, right: torch.nn.Module) -> bool:
     return all(torch.equal(value, right.state_dict()[name]) for name, value in left.state_dict().items())
 
 
-def test_networks_are_kept_after_the_first_epoch_at_the_target(tmp_path: Path) -> None:
+def train_keeping(folder: Path, **changes: Any) -> list[list[float | None]]:
+    fit(small(**changes), load_task(small()), folder, probe=KeepEveryEpoch(folder))
+    return training_losses(read_run(folder))
+
+
+def test_networks_are_taken_after_the_first_epoch_at_the_target(tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    task = load_task(small())
-    fit(small(), task, tmp_path / "probed", probe=KeepAtTargetLoss(tmp_path / "probed", 0.0))
-    losses = training_losses(read_run(tmp_path / "probed"))
+    losses = train_keeping(tmp_path / "run")
     second = max(member[1] or 0.0 for member in losses)
     assert all((member[0] or 0.0) > second > (member[2] or 9.0) for member in losses)  # it learns, epoch by epoch
-    fit(small(), task, tmp_path / "kept", probe=KeepAtTargetLoss(tmp_path / "kept", second))
-    networks, kept = load_at_target_loss(tmp_path / "kept", second)
-    fit(small(epochs=2), task, tmp_path / "short")
+    networks, taken = load_at_loss(tmp_path / "run", second)
+    fit(small(epochs=2), load_task(small()), tmp_path / "short")
     _, expected = load_members(tmp_path / "short", "last")
     for index, network in enumerate(networks):
-        assert (kept[index].epoch, kept[index].reached) == (1, True)
-        assert kept[index].loss == losses[index][1]
+        assert taken[index] == Taken(1, losses[index][1] or 0.0, True)
         assert same(network, expected[index])
 
 
-def test_networks_that_never_reach_the_target_are_kept_at_the_end_and_say_so(tmp_path: Path) -> None:
-    fit(small(epochs=2), load_task(small()), tmp_path / "run", probe=KeepAtTargetLoss(tmp_path / "run", 0.0))
-    networks, kept = load_at_target_loss(tmp_path / "run", 0.0)
+def test_networks_that_never_come_down_to_the_target_are_taken_at_their_lowest_loss(tmp_path: Path) -> None:
+    losses = train_keeping(tmp_path / "run", epochs=2)
+    networks, taken = load_at_loss(tmp_path / "run", 0.0)
     _, last = load_members(tmp_path / "run", "last")
-    assert [(each.epoch, each.reached) for each in kept] == [(1, False)] * 2
+    assert taken == [Taken(1, member[1] or 0.0, False) for member in losses]
     assert all(same(network, expected) for network, expected in zip(networks, last, strict=True))
-    with pytest.raises(RunConflict, match=r"trained to a loss of 0.0, now 0.5 is asked for"):
-        KeepAtTargetLoss(tmp_path / "run", 0.5)
-    with pytest.raises(RunError, match="not trained to a target loss"):
-        load_at_target_loss(tmp_path, 0.0)
+    (tmp_path / "run" / "epochs" / "epoch-0001.safetensors").unlink()
+    with pytest.raises(RunError, match="did not keep its networks of epoch 1"):
+        load_at_loss(tmp_path / "run", 0.0)
 
 
-def test_a_run_cut_off_keeps_what_it_had(tmp_path: Path) -> None:
-    task = load_task(small())
-    fit(small(), task, tmp_path / "run", probe=KeepAtTargetLoss(tmp_path / "run", 100.0))
-    before, _ = load_at_target_loss(tmp_path / "run", 100.0)
+def test_the_common_loss_is_one_that_every_network_came_down_to(tmp_path: Path) -> None:
+    fast = train_keeping(tmp_path / "fast")
+    slow = train_keeping(tmp_path / "slow", learning_rate=0.02, unit="neural-ode")
+    target = lowest_common_loss([tmp_path / "fast", tmp_path / "slow"])
+    assert target == max(min(loss for loss in member if loss is not None) for member in fast + slow)
+    for name in ("fast", "slow"):
+        assert all(each.reached for each in load_at_loss(tmp_path / name, target)[1])
+
+
+def test_a_run_cut_off_keeps_the_epochs_that_it_had(tmp_path: Path) -> None:
+    losses = train_keeping(tmp_path / "run")
+    before = [load_at_loss(tmp_path / "run", target)[0][0] for target in (0.0, 100.0)]
     sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[-1].unlink()
-    fit(small(), task, tmp_path / "run", resume=True, probe=KeepAtTargetLoss(tmp_path / "run", 100.0))
-    after, kept = load_at_target_loss(tmp_path / "run", 100.0)
-    assert [each.epoch for each in kept] == [0, 0]
-    assert all(same(network, expected) for network, expected in zip(after, before, strict=True))
+    (tmp_path / "run" / "epochs" / "epoch-0002.safetensors").unlink()
+    fit(small(), load_task(small()), tmp_path / "run", resume=True, probe=KeepEveryEpoch(tmp_path / "run"))
+    assert training_losses(read_run(tmp_path / "run")) == losses
+    after = [load_at_loss(tmp_path / "run", target)[0][0] for target in (0.0, 100.0)]
+    assert all(same(left, right) for left, right in zip(before, after, strict=True))
 
 
 def test_accuracy_within_a_ball_counts_smaller_perturbations_only() -> None:
@@ -111,7 +119,7 @@ def network(shift: float, noise: float) -> dict[str, Any]:
 
 
 def record(unit: str, shifts: tuple[float, ...], kind: str = "paper") -> Record:
-    kept = [{"epoch": 3, "loss": 0.04, "reached": True}, {"epoch": 5, "loss": 0.06, "reached": False}]
+    taken = [{"epoch": 3, "loss": 0.04, "reached": True}, {"epoch": 5, "loss": 0.06, "reached": False}]
     method = {"target_loss": 0.05, "steps": 7, "step_size": 0.01, "radius_l2": 1.0, "radius_linf": 0.07}
     networks = [network(shift, 0.7 + shift) for shift in shifts]
     settings = {"task": "rows-mnist", "unit": unit, "hidden_size": 8, "epochs": 9, "momentum": 0.9, "clip": 1.0}
@@ -119,7 +127,7 @@ def record(unit: str, shifts: tuple[float, ...], kind: str = "paper") -> Record:
     return Record(
         "robustness", f"rows-mnist/{unit}", kind, settings, [], {}, "accuracy", True, True, 1234, 20, 1.0, "vmap",
         {"device": "a machine"}, "lipschitz-rnn reproduce robustness",
-        measures={"method": method, "kept": kept, "networks": networks},
+        measures={"method": method, "taken": taken, "networks": networks},
     )  # fmt: skip
 
 

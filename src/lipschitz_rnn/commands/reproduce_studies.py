@@ -103,10 +103,14 @@ def robustness(
     seeds: Annotated[str | None, SEEDS] = None,
     only: Annotated[list[str] | None, ONLY] = None,
     epochs: Annotated[
-        int | None, typer.Option("--epochs", "-e", min=1, help="The most epochs to come down to the target loss.")
+        int | None, typer.Option("--epochs", "-e", min=1, help="Epochs of every network; one of them is taken of each.")
     ] = None,
     target_loss: Annotated[
-        float | None, typer.Option(min=0.0, help="Training loss at which all networks are compared. (default: 0.05)")
+        float | None,
+        typer.Option(min=0.0, help="Training loss to compare at. (default: the lowest that all networks came down to)"),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", "--lr", min=0.0, help="Of SGD with momentum 0.9, for all units.")
     ] = None,
     samples: Annotated[
         int | None, typer.Option(min=1, help="Test samples that are attacked; all of them by default.")
@@ -133,7 +137,8 @@ def robustness(
     from lipschitz_rnn.experiments.plans import write_page
     from lipschitz_rnn.experiments.robustness_study import RobustnessCampaign, choose_method, plan_robustness
 
-    changes = _changes(epochs=epochs, precision=precision, data_dir=data_dir, device=device, offline=offline)
+    changes = _changes(epochs=epochs, learning_rate=learning_rate, precision=precision)
+    changes |= _changes(data_dir=data_dir, device=device, offline=offline)
     method = choose_method(quick, target_loss, samples)
     chosen = None if seeds is None else parse_seeds(seeds)
     plans = plan_robustness(only or (), quick=quick, seeds=chosen, method=method, changes=changes)

@@ -100,7 +100,7 @@ def _introduction(record: Record) -> str:
         "Accuracy under attack on the test split, and the Hessian of the training loss with respect to the parameters "
         "of the recurrent unit; mean ± standard deviation over seeds, the paper's number (for MNIST) in parentheses. "
         "Every network is taken after the first epoch whose mean training loss is at most "
-        f"{record.measures['method']['target_loss']:g}, so that all are compared at about the same training loss."
+        f"{record.measures['method']['target_loss']:.3g}, so that all are compared at about the same training loss."
     )
 
 
@@ -135,9 +135,9 @@ def _training(records: Sequence[Record]) -> Table:
     header = ["unit", "parameters", "training loss", "after epoch", "reached the target", "test accuracy", "time"]
     rows = []
     for record in records:
-        kept = record.measures["kept"]
-        losses = [network["loss"] for network in kept if network["loss"] is not None]
-        epochs = [network["epoch"] + 1 for network in kept]
+        taken = record.measures["taken"]
+        losses = [network["loss"] for network in taken if network["loss"] is not None]
+        epochs = [network["epoch"] + 1 for network in taken]
         accuracy = [network["accuracy"] for network in record.measures["networks"]]
         rows.append(
             [
@@ -145,7 +145,7 @@ def _training(records: Sequence[Record]) -> Table:
                 f"{record.parameters:,}",
                 f"{statistics.fmean(losses):.4f} ({min(losses):.4f} to {max(losses):.4f})" if losses else "–",
                 f"{min(epochs)} to {max(epochs)} of {record.settings['epochs']}",
-                f"{sum(network['reached'] for network in kept)} of {len(kept)}",
+                f"{sum(network['reached'] for network in taken)} of {len(taken)}",
                 show_score(statistics.fmean(accuracy), True),
                 f"{record.seconds:.0f} s",
             ]

@@ -22,11 +22,13 @@ from lipschitz_rnn.experiments.plans import choose_plans
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.results import Record, export_run, write_record
 from lipschitz_rnn.experiments.runner import load_task
-from lipschitz_rnn.experiments.target_loss import KeepAtTargetLoss, load_at_target_loss
+from lipschitz_rnn.experiments.target_loss import KeepEveryEpoch, load_at_loss, lowest_common_loss
 from lipschitz_rnn.robustness import AttackResult, deepfool, draw_samples, hessian, noise_curve, pgd, valid_range
+from lipschitz_rnn.robustness.attacking import require_foolbox
+from lipschitz_rnn.robustness.hessian import require_scipy
 from lipschitz_rnn.robustness.noise import KINDS
 from lipschitz_rnn.tasks import Task
-from lipschitz_rnn.training import Settings, fit
+from lipschitz_rnn.training import Settings, Watcher, fit
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.parallel import choose_device
 
@@ -40,7 +42,7 @@ _COMMAND = "lipschitz-rnn reproduce robustness"
 class Method:
     """How the networks are measured; all of it stands in the record."""
 
-    target_loss: float
+    target_loss: float | None = None  # training loss of the networks; None: the lowest that all came down to
     attacked: int | None = None  # samples of the test split; None for all
     steps: int = 7  # of every attack, as in the paper
     step_size: float = 0.01  # of PGD, as in the paper; its ball is as large as its steps reach
@@ -67,14 +69,14 @@ class Scale:
 _SGD = {"optimiser": "sgd", "momentum": 0.9, "clip": 1.0, "schedule": "constant", "decay_epochs": ()}
 FULL = Scale(
     "rows-mnist",
-    Method(target_loss=0.05),
+    Method(),
     SEEDS,
-    0.1,
-    {"hidden_size": 128, "learning_rate": 0.05, "epochs": 40, **_SGD},
+    0.03,
+    {"hidden_size": 128, "learning_rate": 0.2, "epochs": 60, **_SGD},
 )
 QUICK = Scale(
     "digits",
-    Method(target_loss=0.2, radius_l2=0.3, radius_linf=0.05, curved=500, probes=8, lanczos=16, noises=2),
+    Method(radius_l2=0.3, radius_linf=0.05, curved=500, probes=8, lanczos=16, noises=2),
     (0, 1, 2),
     0.5,
     {"hidden_size": 32, "learning_rate": 0.05, "epochs": 40, "batch_size": 32, "task_options": {"steps": 8}, **_SGD},
@@ -114,38 +116,69 @@ def plan_robustness(
 def _command(settings: Settings, scale: Scale, quick: bool, method: Method) -> str:
     parts = [_COMMAND, "--quick"] if quick else [_COMMAND]
     parts += [f"--seeds {show_seeds(settings.seeds)}"] if settings.seeds != scale.seeds else []
-    parts += [f"--epochs {settings.epochs}"] if settings.epochs != scale.settings["epochs"] else []
+    for name in ("epochs", "learning_rate"):
+        value = getattr(settings, name)
+        parts += [f"--{name.replace('_', '-')} {value:g}"] if value != scale.settings[name] else []
     parts += [f"--precision {settings.precision}"] if settings.precision != "highest" else []
-    parts += [f"--target-loss {method.target_loss:g}"] if method.target_loss != scale.method.target_loss else []
+    parts += [f"--target-loss {method.target_loss:g}"] if method.target_loss is not None else []
     parts += [f"--samples {method.attacked}"] if method.attacked is not None else []
     return " ".join(parts)
 
 
 @dataclass(frozen=True)
 class RobustnessCampaign(Campaign):
-    """Trains each plan to the target loss, then measures its networks one by one; what is measured stays measured."""
+    """Trains all plans and keeps their networks of every epoch; then measures them, one by one, at a common loss.
 
-    method: Method = FULL.method
+    What is measured stays measured: a campaign that was cut off goes on with the next network.
+    """
+
+    method: Method = Method()
+
+    def run(self, plans: Sequence[Plan], watch: Watch) -> tuple[list[Record], list[str]]:
+        require_foolbox()  # before hours of training, not after them
+        require_scipy()
+        _, failed = super().run(plans, watch)
+        trained = [plan for plan in plans if plan.name not in failed]
+        if not trained:
+            return [], failed
+        folders = [self.out / plan.name for plan in trained]
+        target = self.method.target_loss or lowest_common_loss(folders)
+        return [self._measured(plan, target, watch(plan.name)) for plan in trained], failed
 
     def complete(self, plan: Plan, watch: Watch) -> Record:
         folder, watcher = self.out / plan.name, watch(plan.name)
-        task: Task | None = None
-        if not (folder / "result.json").exists():
-            task = load_task(plan.settings)
-            keep = KeepAtTargetLoss(folder, self.method.target_loss)
-            fit(plan.settings, task, folder, resume=self.resume, watcher=watcher, probe=keep)
-        networks, kept = load_at_target_loss(folder, self.method.target_loss)
-        measured = _read_measures(folder / "measures.json", self.method)
+        if (folder / "result.json").exists():
+            watcher.note("already trained")
+        else:
+            keep = KeepEveryEpoch(folder)
+            fit(plan.settings, load_task(plan.settings), folder, resume=self.resume, watcher=watcher, probe=keep)
+        return self._export(plan, {})
+
+    def _measured(self, plan: Plan, target: float, watcher: Watcher) -> Record:
+        folder, method = self.out / plan.name, asdict(replace(self.method, target_loss=target))
+        networks, taken = load_at_loss(folder, target)
+        measured = _read_measures(folder / "measures.json", method)
         if len(measured) < len(networks):
             device = choose_device(plan.settings.device)
-            task = (task or load_task(plan.settings)).to(device)
+            task = load_task(plan.settings).to(device)
             for index in range(len(measured), len(networks)):
                 watcher.note(f"measuring network {index + 1} of {len(networks)}")
                 measured.append(measure(networks[index].to(device), task, self.method, plan.settings.unit))
-                _write_measures(folder / "measures.json", self.method, measured)
-        measures = {"method": asdict(self.method), "kept": [asdict(network) for network in kept], "networks": measured}
-        texts = {"kind": plan.kind, "command": plan.command, "why": plan.why, "commit": self.commit}
-        record = export_run(folder, plan.study, plan.name, **texts, measures=measures)  # type: ignore[arg-type]
+                _write_measures(folder / "measures.json", method, measured)
+        measures = {"method": method, "taken": [asdict(network) for network in taken], "networks": measured}
+        return self._export(plan, measures)
+
+    def _export(self, plan: Plan, measures: Mapping[str, Any]) -> Record:
+        record = export_run(
+            self.out / plan.name,
+            plan.study,
+            plan.name,
+            kind=plan.kind,
+            command=plan.command,
+            why=plan.why,
+            commit=self.commit,
+            measures=measures,
+        )
         write_record(record, self.results)
         return record
 
@@ -187,13 +220,13 @@ def accuracy_within(attacked: AttackResult, norm: str, radius: float) -> float:
     return int((attacked.correct & ~(attacked.fooled & (sizes <= radius))).sum()) / attacked.samples
 
 
-def _read_measures(path: Path, method: Method) -> list[dict[str, Any]]:
-    """The networks that were measured before, in this same way."""
+def _read_measures(path: Path, method: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The networks that were measured before, in this same way and at this same loss."""
     if not path.exists():
         return []
     stored = json.loads(path.read_text(encoding="utf-8"))
-    return stored["networks"] if stored["method"] == asdict(method) else []
+    return stored["networks"] if stored["method"] == method else []
 
 
-def _write_measures(path: Path, method: Method, networks: Sequence[Mapping[str, Any]]) -> None:
-    atomic_write(path, (json.dumps({"method": asdict(method), "networks": networks}, indent=1) + "\n").encode())
+def _write_measures(path: Path, method: Mapping[str, Any], networks: Sequence[Mapping[str, Any]]) -> None:
+    atomic_write(path, (json.dumps({"method": method, "networks": networks}, indent=1) + "\n").encode())

@@ -1,14 +1,14 @@
-"""Networks compared at about the same training loss: each is kept as it was when it first came down to a target.
+"""Networks compared at about the same training loss.
 
 Units learn at different speeds, and a network that was trained longer is another one than the same network before. So
-every network is taken after the first epoch whose mean training loss is at most the target, and one that never comes
-down to it after the last epoch, with a note.
+every network is kept after every epoch of its run, and taken from there after the first epoch whose mean training loss
+is at most a target: by default the lowest loss that all networks of the comparison came down to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,67 +18,84 @@ from lipschitz_rnn.experiments.report.collect import read_run
 from lipschitz_rnn.experiments.results import training_losses
 from lipschitz_rnn.training import RunError, build_model
 from lipschitz_rnn.training.checkpoint import read_checkpoint, write_checkpoint
-from lipschitz_rnn.training.folder import RunConflict, read_json, read_settings
+from lipschitz_rnn.training.folder import read_json, read_settings
 
-_FILE = "target-loss.safetensors"
-
-
-@dataclass(frozen=True)
-class Kept:
-    """One network: the epoch after which it was kept, counted from 0, and the mean training loss of that epoch."""
-
-    epoch: int
-    loss: float | None  # None: it diverged
-    reached: bool
+_FOLDER = "epochs"
 
 
-class KeepAtTargetLoss:
-    """A probe for `fit` that keeps the networks of a run in its folder. A resumed run goes on with what is there."""
+class KeepEveryEpoch:
+    """A probe for `fit` that keeps all networks of a run, in a file of its folder for each epoch."""
 
-    def __init__(self, folder: Path, target: float) -> None:
-        self._folder, self._target = folder, target
-        self._kept, self._tensors = _read(folder, target) if (folder / _FILE).exists() else ({}, {})
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def __call__(self, networks: Sequence[nn.Module]) -> list[Mapping[str, float]]:
-        run = read_run(self._folder)
         # A probe may run beside the next epoch; its own is the first that has no record of a probe yet.
-        epoch = len(run.of_kind("probe"))
-        losses = training_losses(run)
-        last = epoch == run.settings.epochs - 1
-        before = len(self._kept)
-        for index, network in enumerate(networks):
-            loss = losses[index][epoch]
-            reached = loss is not None and loss <= self._target
-            if index not in self._kept and (reached or last):
-                self._kept[index] = Kept(epoch, loss, reached)
-                values = dict(network.named_parameters()) | dict(network.named_buffers())
-                self._tensors |= {f"{index}/{name}": value.detach().clone() for name, value in values.items()}
-        if len(self._kept) > before:
-            state = {"target": self._target, "networks": {str(i): asdict(kept) for i, kept in self._kept.items()}}
-            write_checkpoint(self._folder / _FILE, self._tensors, state)
+        epoch = len(read_run(self._folder).of_kind("probe"))
+        tensors = {
+            f"{index}/{name}": v for index, network in enumerate(networks) for name, v in _values(network).items()
+        }
+        (self._folder / _FOLDER).mkdir(exist_ok=True)
+        write_checkpoint(_file(self._folder, epoch), tensors, {"epoch": epoch})
         return [{} for _ in networks]
 
 
-def load_at_target_loss(folder: Path, target: float) -> tuple[list[nn.Module], list[Kept]]:
-    """All networks of a finished run, in the order of its members, and when each was kept."""
-    if not (folder / _FILE).exists():
-        raise RunError(f"{folder} was not trained to a target loss: it has no {_FILE}; train it in another folder")
-    kept, tensors = _read(folder, target)
+@dataclass(frozen=True)
+class Taken:
+    """Which epoch a network was taken from, counted from 0, the mean training loss of it, and if that is the target."""
+
+    epoch: int
+    loss: float
+    reached: bool
+
+
+def lowest_common_loss(folders: Sequence[Path]) -> float:
+    """The lowest mean training loss of an epoch that every network of these runs came down to; diverged ones apart."""
+    curves = [curve for folder in folders for curve in training_losses(read_run(folder))]
+    lowest = [min(loss for loss in curve if loss is not None) for curve in curves if None not in curve]
+    if not lowest:
+        raise RunError("no network was trained to the end without diverging, so there is no loss to compare at")
+    return max(lowest)
+
+
+def load_at_loss(folder: Path, target: float) -> tuple[list[nn.Module], list[Taken]]:
+    """All networks of a run, in the order of its members, after the first epoch at the target.
+
+    One that never came down to it is taken after the epoch at which its loss was lowest.
+    """
+    taken = [_take(curve, target) for curve in training_losses(read_run(folder))]
+    files = {epoch: _read(folder, epoch) for epoch in {each.epoch for each in taken}}
     settings, shapes = read_settings(folder), SimpleNamespace(**read_json(folder / "task.json"))
     networks: list[nn.Module] = []
-    for index, member in enumerate(settings.members):
+    for index, (member, each) in enumerate(zip(settings.members, taken, strict=True)):
         network = build_model(settings.of_variant(member.variant), shapes, member.seed)
-        for name, value in (dict(network.named_parameters()) | dict(network.named_buffers())).items():
-            value.data.copy_(tensors[f"{index}/{name}"])
+        for name, value in _values(network).items():
+            value.data.copy_(files[each.epoch][f"{index}/{name}"])
         networks.append(network.eval())
-    return networks, [kept[index] for index in range(len(networks))]
+    return networks, taken
 
 
-def _read(folder: Path, target: float) -> tuple[dict[int, Kept], dict[str, Tensor]]:
-    tensors, state = read_checkpoint(folder / _FILE)
-    if state["target"] != target:
-        raise RunConflict(
-            f"{folder} was trained to a loss of {state['target']}, now {target} is asked for; "
-            "resume with the same target, or choose another folder"
-        )
-    return {int(index): Kept(**values) for index, values in state["networks"].items()}, tensors
+def _take(curve: Sequence[float | None], target: float) -> Taken:
+    known = [(epoch, loss) for epoch, loss in enumerate(curve) if loss is not None]
+    if not known:
+        raise RunError("a network diverged in its first epoch; lower the learning rate")
+    for epoch, loss in known:
+        if loss <= target:
+            return Taken(epoch, loss, True)
+    epoch, loss = min(known, key=lambda pair: pair[1])
+    return Taken(epoch, loss, False)
+
+
+def _values(network: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in (*network.named_parameters(), *network.named_buffers())}
+
+
+def _file(folder: Path, epoch: int) -> Path:
+    return folder / _FOLDER / f"epoch-{epoch:04d}.safetensors"
+
+
+def _read(folder: Path, epoch: int) -> dict[str, Tensor]:
+    path = _file(folder, epoch)
+    if not path.exists():
+        raise RunError(f"{folder} did not keep its networks of epoch {epoch}: there is no {path.name}; train it again")
+    return read_checkpoint(path)[0]
