@@ -167,8 +167,13 @@ def member_norms(gradients: list[Tensor]) -> Tensor:
 
 
 def forward_precision(settings: Settings, device: torch.device) -> AbstractContextManager[Any]:
-    """Autocast for bfloat16; the precision of float32 products is set for the whole run by `matmul_precision`."""
-    return torch.autocast(device.type, torch.bfloat16) if settings.precision == "bfloat16" else nullcontext()
+    """Autocast for bfloat16; the precision of float32 products is set for the whole run by `matmul_precision`.
+
+    On a CPU it would be slower than float32, or crash where a machine claims instructions that it lacks; a network
+    trained on a GPU in bfloat16 is evaluated there in float32.
+    """
+    half = settings.precision == "bfloat16" and device.type != "cpu"
+    return torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
 
 
 def _rows(value: Tensor) -> Tensor:
