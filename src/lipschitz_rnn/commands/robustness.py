@@ -138,7 +138,9 @@ def attack(
     step_size: Annotated[float, typer.Option(help="Step of pgd, as a share of the pixels' range.")] = 0.01,
     radius: Annotated[
         float | None,
-        typer.Option(help="Largest perturbation. (default: steps × step size for pgd and fgsm, none for deepfool)"),
+        typer.Option(
+            help="Largest perturbation in the norm of the attack. (default: steps × step size; none for deepfool)"
+        ),
     ] = None,
     random_start: Annotated[bool, typer.Option("--random-start", help="pgd begins anywhere in its ball.")] = False,
     split: Annotated[Split, typer.Option(help="Which part of the data.")] = "test",

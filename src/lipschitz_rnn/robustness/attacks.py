@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.robustness.attack_result import AttackResult
-from lipschitz_rnn.robustness.attacking import require_foolbox as require_foolbox
-from lipschitz_rnn.robustness.attacking import run_attack, within
+from lipschitz_rnn.robustness.attacking import require_foolbox, run_attack, within
 from lipschitz_rnn.robustness.calls import Progress, check_positive, ignore_progress
 from lipschitz_rnn.robustness.samples import Range
 
