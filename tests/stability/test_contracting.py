@@ -9,7 +9,10 @@ import torch
 from stability_examples import Setting, worst_growth
 
 import lipschitz_rnn as lr
+from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.stability import certify
+from lipschitz_rnn.stability.inequality import best_level
+from lipschitz_rnn.stability.systems import runge_kutta_system
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 
 # 1,000 for the full run: LIPSCHITZ_RNN_DRAWS=1000 pytest tests/stability/test_contracting.py
@@ -122,8 +125,11 @@ def test_learns_handwritten_digits() -> None:
 
 
 def test_gradients_exist_and_reach_all_parameters() -> None:
+    generator = torch.Generator().manual_seed(5)
     for integrator in ("euler", "midpoint", "heun"):
         pair = ContractingPair(5, step_size=0.1, integrator=integrator, rate=0.05, dtype=torch.float64)
+        with torch.no_grad():  # so fast that the midpoint rule must be slowed down: its multipliers matter then
+            pair.feedback.normal_(0.0, 3.0, generator=generator)
         A, W = pair()
         (A.square().sum() + (W**3).sum()).backward()
         for name, parameter in pair.named_parameters():
@@ -132,8 +138,25 @@ def test_gradients_exist_and_reach_all_parameters() -> None:
             assert parameter.grad.abs().max() > 0, name
 
 
-def test_gradients_are_right() -> None:
+def test_midpoint_is_slowed_down_only_where_it_must_be() -> None:
+    """The bound is below the factor without slowing near the start, and reached exactly where parameters are large."""
+    pair = ContractingPair(6, step_size=0.2, integrator="midpoint", rate=0.05, dtype=torch.float64)
+    with torch.no_grad():
+        for scale, slowed in ((1.0, False), (30.0, True)):
+            pair.feedback.mul_(scale)
+            P, multiplier = (diagonal.numpy() for diagonal in pair.metric())
+            A, W = (matrix.numpy() for matrix in pair())
+            system = runge_kutta_system(A, W, get_integrator("midpoint"), 0.2)
+            factor = math.sqrt(best_level(system, np.diag(P), multiplier))
+            assert factor <= math.exp(-0.05 * 0.2)
+            assert (factor > math.exp(-0.05 * 0.2) - 1e-8) is slowed
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0], ids=["free", "slowed down"])
+def test_gradients_are_right(scale: float) -> None:
     pair = ContractingPair(3, step_size=0.3, integrator="midpoint", rate=0.05, dtype=torch.float64)
+    with torch.no_grad():
+        pair.feedback.mul_(scale)
     names = [name for name, _ in pair.named_parameters()]
     generator = torch.Generator().manual_seed(4)
     # Away from the start, where all entries of a vector are equal and their maximum has no derivative.

@@ -72,7 +72,7 @@ def _structured(item: Recurrence, systems: list[System[Matrix]], accuracy: float
     n = len(item.A)
     if item.hint is not None:
         P, multiplier = np.diag(item.hint[0]), item.hint[1]
-        if len(systems) == 1 and systems[0].channels == n:
+        if len(systems) == 1 and systems[0].channels == len(multiplier):
             yield Proof(P, (multiplier,), (best_level(systems[0], P, multiplier),), "built-in metric, multipliers")
         yield from _with_multipliers(P, systems, "built-in metric")
     yield from _with_multipliers(np.eye(n), systems, "Euclidean metric")

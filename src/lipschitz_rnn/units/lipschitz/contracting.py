@@ -1,12 +1,15 @@
 """Hidden matrices whose recurrence contracts for every value of the free parameters.
 
-Proofs are in ``docs/stability.md``. In short, for the Euler map with slopes in [0, 1], step ε and factor ρ: let S be
+Proofs are in ``docs/theory.md``. In short, for the Euler map with slopes in [0, 1], step ε and factor ρ: let S be
 any matrix with a symmetric part of at least BᵀB, H = (ε/2) S, and
 
     F = ρ (I − H)(I + H)⁻¹,   A = (F − I)/ε,   W = −diag(ω) F + ρ diag(√(ω(2/ε − ω))) √(2ε) B (I + H)⁻¹.
 
 Then ‖I + εA + εDW‖ ≤ ρ for every diagonal 0 ≤ D ≤ I. So S − Sᵀ turns states without cost, BᵀB is the decay that the
 feedback W needs, and only in the directions that it uses. A diagonal change of coordinates gives the metric.
+
+For the midpoint map such a pair is built for half the step, and the map is bounded by the inequality with multipliers
+of its own, which are learned. Where that bound exceeds ρ, S, BᵀB and ω are slowed down by one common number.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
+from lipschitz_rnn.units.lipschitz.midpoint_level import largest_share, midpoint_level
 
 SUPPORTED_INTEGRATORS = ("euler", "heun", "midpoint")
+_LARGEST_DECAY = {"euler": math.inf, "heun": 0.69, "midpoint": 0.25}  # rate·step_size up to which each is proved
 
 
 def _logit(share: float) -> float:
@@ -36,7 +41,8 @@ class ContractingPair(nn.Module):
     ``metric_spread`` times the first one.
 
     Euler and Heun spend only ``rate``; the midpoint rule evaluates the slope twice and combines the two with signs, so
-    it also spends a learned amount of decay, starting at ``dissipation``, that bounds how fast its dynamics may be.
+    it also keeps a learned amount of decay in reserve, starting at ``dissipation``, and checks its own inequality: one
+    factorization of size 2N, and some more whenever the dynamics must be slowed down.
 
     Args:
         hidden_size: N.
@@ -47,7 +53,7 @@ class ContractingPair(nn.Module):
         rate: λ > 0, the guaranteed rate per unit of time.
         init_scale: standard deviation of the free matrices, times √N.
         metric_spread: bound on the square root of the condition number of P; 1 keeps the Euclidean metric.
-        dissipation: decay per unit of time that the midpoint rule starts with in addition to ``rate``.
+        dissipation: decay per unit of time that the midpoint rule keeps in reserve at the start, beside ``rate``.
     """
 
     def __init__(
@@ -61,7 +67,7 @@ class ContractingPair(nn.Module):
         rate: float = 0.01,
         init_scale: float = 1.0,
         metric_spread: float = 30.0,
-        dissipation: float = 0.2,
+        dissipation: float = 0.02,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -90,9 +96,10 @@ class ContractingPair(nn.Module):
             raise ValueError(
                 f"dtype is {dtype}; rounding to it undoes the guarantee: use float32 or float64 (autocast may follow)"
             )
-        if self.integrator != "euler" and rate * step_size > 0.69:
+        largest = _LARGEST_DECAY[self.integrator]
+        if rate * step_size > largest:
             raise ValueError(
-                f"rate·step_size is {rate * step_size:.3g}; {self.integrator} is proved below 0.69: lower one of them"
+                f"rate·step_size is {rate * step_size:.3g}; {self.integrator} is proved up to {largest}: lower either"
             )
         self.slopes = get_nonlinearity(nonlinearity).slope_range
         self.init_scale, self.metric_spread, self.dissipation = init_scale, metric_spread, dissipation
@@ -106,7 +113,8 @@ class ContractingPair(nn.Module):
         self.restoring = parameter(hidden_size)
         self.scale = parameter(hidden_size)
         if self.integrator == "midpoint":
-            self.spending = parameter(1)
+            self.reserve = parameter(1)
+            self.multipliers = parameter(2, hidden_size)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -121,21 +129,14 @@ class ContractingPair(nn.Module):
             self.scale.zero_()
             if self.integrator == "midpoint":
                 share = min(0.5, self.dissipation * self.step_size / self._spare(self._target()))
-                self.spending.fill_(_logit(share))
+                self.reserve.fill_(_logit(share))
+                self.multipliers.zero_()
 
     def forward(self) -> tuple[Tensor, Tensor]:
         """The pair (A, W), each (N, N), in the dtype of the parameters."""
-        factor, generator, feedback, restoring = self._ingredients()
         step = self.step_size
-        half = 0.5 * step * generator
-        identity = torch.eye(self.hidden_size, device=half.device, dtype=half.dtype)
-        # Rows of [I − H; √(2ε) B] times (I + H)⁻¹: an isometry, which is the whole proof.
-        resolvent = torch.linalg.solve(identity + half, torch.cat((identity - half, feedback)), left=False)
-        turned, fed = resolvent[: self.hidden_size], resolvent[self.hidden_size :]
-        F = factor * turned
-        gain = (restoring * (2.0 / step - restoring)).sqrt() * math.sqrt(2.0 * step)
-        sector_A = (F - identity) / step
-        sector_W = factor * gain.unsqueeze(1) * fed - restoring.unsqueeze(1) * F
+        step_A, step_W, _ = self._euclidean()
+        sector_A, sector_W = step_A / step, step_W / step
         stretch = self._stretch()
         change = stretch.unsqueeze(0) / stretch.unsqueeze(1)
         low, high = self.slopes
@@ -145,10 +146,15 @@ class ContractingPair(nn.Module):
 
     @torch.no_grad()
     def metric(self) -> tuple[Tensor, Tensor]:
-        """The certificate that comes with the construction: the diagonals of P and of the Euler map's multiplier Λ."""
-        _, _, _, restoring = self._ingredients()
+        """The certificate that comes with the construction: the diagonals of P (N,) and of Λ.
+
+        Λ is (N,) for Euler and Heun, the multiplier of the Euler map, and (2N,) for the two stages of the midpoint map.
+        """
+        _, _, restoring = self._euclidean()
         metric = self._stretch().square()
-        return metric, self.step_size * metric / restoring
+        if self.integrator != "midpoint":
+            return metric, self.step_size**2 * metric / restoring
+        return metric, self.step_size**2 * torch.cat([metric * stage for stage in self._stage_multipliers(restoring)])
 
     def _stretch(self) -> Tensor:
         """The square root of P's diagonal, within [1/√spread, √spread]."""
@@ -160,49 +166,59 @@ class ContractingPair(nn.Module):
     def _target(self) -> float:
         """The map's factor, less what rounding A and W to the parameters' dtype can add to the norm of the map.
 
-        In float64 that is next to nothing; what is taken instead leaves room for the rounding of a check and, for the
-        midpoint rule, whose multipliers are not known in closed form, for the accuracy with which a check finds them.
+        In float64 that is next to nothing; what is taken instead leaves room for the rounding of a check.
         """
         rounding = 16.0 * math.sqrt(self.hidden_size) * torch.finfo(self.rotation.dtype).eps
-        room = 1e-6 if self.integrator == "midpoint" else 1e-9
-        return math.exp(-self.rate * self.step_size) - max(rounding, room)
+        return math.exp(-self.rate * self.step_size) - max(rounding, 1e-9)
 
-    @staticmethod
-    def _spare(target: float) -> float:
-        """½ + ½c² + spent ≤ target leaves c² ≥ 0 as long as less than this is spent."""
-        return target - 0.5
+    def _spare(self, target: float) -> float:
+        """How much of the target could be kept in reserve."""
+        return target - (0.75 if self.integrator == "midpoint" else 0.5)
 
-    def _ingredients(self) -> tuple[Tensor | float, Tensor, Tensor, Tensor]:
-        """(factor c of the Euler map, S, B, ω), in float64: only the result is rounded to the parameters' dtype."""
+    def _euclidean(self) -> tuple[Tensor, Tensor, Tensor]:
+        """εA, εW and εω for slopes in [0, 1] and the Euclidean metric, in float64: only the result is rounded."""
         rotation, feedback = self.rotation.double(), self.feedback.double()
-        fastest = 2.0 / self.step_size
-        # ω keeps away from the ends of (0, 2/ε), where the multiplier degenerates and rounding would be amplified.
-        restoring = fastest * (0.001 + 0.949 * torch.sigmoid(self.restoring.double()))
-        leak = fastest * torch.sigmoid(self.leak.double())
-        generator = 0.5 * (rotation - rotation.T) + feedback.T @ feedback + torch.diag(leak)
+        # εω keeps away from the ends of (0, 2), where the multiplier degenerates and rounding would be amplified.
+        restoring = 2.0 * (0.001 + 0.949 * torch.sigmoid(self.restoring.double()))
+        leak = 2.0 * torch.sigmoid(self.leak.double())
+        feedback = math.sqrt(self.step_size) * feedback
+        generator = 0.5 * self.step_size * (rotation - rotation.T) + feedback.T @ feedback + torch.diag(leak)
         target = self._target()
         if self.integrator == "euler":
-            return target, generator, feedback, restoring
+            return *_euler_pair(target, generator, feedback, restoring), restoring
         if self.integrator == "heun":
-            return math.sqrt(2.0 * self._spare(target)), generator, feedback, restoring
-        return self._slowed(target, generator, feedback, restoring)
+            return *_euler_pair(math.sqrt(2.0 * self._spare(target)), generator, feedback, restoring), restoring
+        kept = self._spare(target) * (1e-4 + 0.9 * torch.sigmoid(self.reserve.double()).squeeze(0))
+        decay = 0.5 - 0.5 * (1.0 - 4.0 * (1.0 - target + kept)).sqrt()
 
-    def _slowed(
-        self, target: float, generator: Tensor, feedback: Tensor, restoring: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Slow the dynamics down (S, BᵀB and ω by one common number) until the midpoint rule's two slopes may differ.
+        def slowed(share: Tensor) -> tuple[Tensor, Tensor]:
+            # Euler steps of half the length contract: rotations cost less than with whole ones, and with the midpoint
+            # map of the whole step that covers all shorter steps.
+            half = 0.5 * share
+            step_A, step_W = _euler_pair(1.0 - 0.5 * decay, half * generator, half.sqrt() * feedback, half * restoring)
+            return 2.0 * step_A, 2.0 * step_W
 
-        The midpoint map is ½I + ½(I + εK₂)² + ½ε²K₂(D₁ − D₂)W with ‖I + εK₂‖ ≤ c, so its norm is at most
-        ½ + ½c² + spent as soon as ½ε²(‖A‖ + ‖W‖)‖W‖ ≤ spent; c follows from the target.
-        """
-        spent = self._spare(target) * torch.sigmoid(self.spending.double()).squeeze(0)
-        factor = (2.0 * (self._spare(target) - spent)).clamp_min(0.0).sqrt()
-        strongest = restoring.max()
-        W_bound = strongest + 2.0 * strongest.sqrt() * torch.linalg.matrix_norm(feedback, 2)
-        quadratic = (torch.linalg.matrix_norm(generator, 2) + W_bound) * W_bound
-        linear = (1.0 - factor) / self.step_size * W_bound
-        allowed = 2.0 * spent / self.step_size**2
-        # The positive root of quadratic·s² + linear·s = allowed, in the form that does not cancel.
-        slower = 2.0 * allowed / (linear + (linear.square() + 4.0 * quadratic * allowed).sqrt())
-        slower = slower.clamp_max(1.0)
-        return factor, slower * generator, slower.sqrt() * feedback, slower * restoring
+        def excess(share: Tensor) -> Tensor:
+            return midpoint_level(*slowed(share), *self._stage_multipliers(share * restoring)) - target**2
+
+        share = largest_share(excess, generator)
+        share = share + 0.0 * self.multipliers.double().sum()  # idle multipliers have a gradient too: zero
+        return *slowed(share), share * restoring
+
+    def _stage_multipliers(self, restoring: Tensor) -> tuple[Tensor, Tensor]:
+        """M₁ and M₂ of the midpoint inequality: M₁ > ¼ starts at 0.35, M₂ is within a factor of 1.5 of Euler's 1/εω."""
+        first, second = torch.tanh(self.multipliers.double())
+        return 0.25 + 0.1 * torch.exp(2.0 * first), 1.5**second / restoring
+
+
+def _euler_pair(
+    factor: Tensor | float, generator: Tensor, feedback: Tensor, restoring: Tensor
+) -> tuple[Tensor, Tensor]:
+    """εA and εW whose Euler map is shorter than ``factor`` for all slopes, from εS, √ε B and εω."""
+    half = 0.5 * generator
+    identity = torch.eye(len(half), device=half.device, dtype=half.dtype)
+    # Rows of [I − H; √(2ε) B] times (I + H)⁻¹: an isometry, which is the whole proof.
+    resolvent = torch.linalg.solve(identity + half, torch.cat((identity - half, feedback)), left=False)
+    turned, fed = factor * resolvent[: len(half)], factor * resolvent[len(half) :]
+    gain = (2.0 * restoring * (2.0 - restoring)).sqrt()
+    return turned - identity, gain.unsqueeze(1) * fed - restoring.unsqueeze(1) * turned
