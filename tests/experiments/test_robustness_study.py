@@ -14,8 +14,10 @@ from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.report.collect import read_run
 from lipschitz_rnn.experiments.report.document import to_markdown
 from lipschitz_rnn.experiments.results import Record, read_records, training_losses
-from lipschitz_rnn.experiments.robustness_page import blocks, draw, summary
-from lipschitz_rnn.experiments.robustness_study import accuracy_within, choose_method, plan_robustness
+from lipschitz_rnn.experiments.robustness_measures import accuracy_within
+from lipschitz_rnn.experiments.robustness_page import blocks, summary
+from lipschitz_rnn.experiments.robustness_pictures import draw_distances, draw_noise
+from lipschitz_rnn.experiments.robustness_study import choose_method, plan_robustness
 from lipschitz_rnn.experiments.runner import load_members, load_task
 from lipschitz_rnn.experiments.target_loss import KeepEveryEpoch, Taken, load_at_loss, lowest_common_loss
 from lipschitz_rnn.robustness import AttackResult
@@ -111,16 +113,18 @@ def test_accuracy_within_a_ball_counts_smaller_perturbations_only() -> None:
 def network(shift: float, noise: float) -> dict[str, Any]:
     attack = {"accuracy": 0.5 + shift, "accuracy_within": 0.6 + shift, "clean_accuracy": 0.9, "samples": 10}
     attack |= {"radius": 0.07, "l2_successful": 1.0, "linf_successful": None}
+    attack |= {"within": {"radii": [0.0, 0.1], "accuracy": [0.9, 0.6 + shift]}}
     curvature = {"lambda_max": 2.0 - shift, "lambda_min": -0.5, "trace": 9.0, "condition_number": 4.0}
     curvature |= {"samples": 5, "trace_error": 0.1}
     curve = {kind: {"amounts": [0.0, 0.1], "accuracy": [0.9, noise]} for kind in ("white", "salt-and-pepper")}
-    attacks = {"pgd": attack, "deepfool-l2": attack, "deepfool-linf": attack, "hessian": curvature}
+    attacks = {"pgd": attack, "pgd-wide": attack, "deepfool-l2": attack, "deepfool-linf": attack, "hessian": curvature}
     return attacks | {"noise": curve, "accuracy": 0.9}
 
 
 def record(unit: str, shifts: tuple[float, ...], kind: str = "paper") -> Record:
     taken = [{"epoch": 3, "loss": 0.04, "reached": True}, {"epoch": 5, "loss": 0.06, "reached": False}]
     method = {"target_loss": 0.05, "steps": 7, "step_size": 0.01, "radius_l2": 1.0, "radius_linf": 0.07}
+    method |= {"radius_pgd": 0.01}
     networks = [network(shift, 0.7 + shift) for shift in shifts]
     settings = {"task": "rows-mnist", "unit": unit, "hidden_size": 8, "epochs": 9, "momentum": 0.9, "clip": 1.0}
     settings |= {"learning_rate": 0.1, "seeds": [0, 1]}
@@ -145,7 +149,7 @@ def test_the_table_has_mean_and_spread_with_the_papers_number_beside() -> None:
 
 
 def test_the_figure_has_a_line_for_each_unit_and_the_range_of_its_networks() -> None:
-    figure = draw([record("lipschitz", (0.0, 0.2)), record("urnn", (0.1,), "paper")])
+    figure = draw_noise([record("lipschitz", (0.0, 0.2)), record("urnn", (0.1,), "paper")])
     white, pepper = figure.axes
     assert [line.get_label() for line in white.lines] == ["Lipschitz", "unitary"]
     assert list(white.lines[0].get_ydata()) == pytest.approx([90.0, 80.0])
@@ -153,10 +157,17 @@ def test_the_figure_has_a_line_for_each_unit_and_the_range_of_its_networks() -> 
     assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((70.0, 90.0))
 
 
+def test_the_distances_are_drawn_with_the_radius_of_the_table() -> None:
+    left, _ = draw_distances([record("lipschitz", (0.0, 0.2))]).axes
+    line, mark = left.lines
+    assert list(line.get_ydata()) == pytest.approx([90.0, 70.0])
+    assert list(mark.get_xdata()) == [1.0, 1.0]
+
+
 def test_a_quick_study_says_so_in_text_and_figure() -> None:
     records = [record("lipschitz", (0.0,), "quick")]
-    assert to_markdown(blocks(records)).count("Quick version, not the paper's experiment") == 3
-    assert "not the paper's experiment" in draw(records).get_suptitle()
+    assert to_markdown(blocks(records)).count("Quick version, not the paper's experiment") == 5
+    assert "not the paper's experiment" in draw_noise(records).get_suptitle()
 
 
 @pytest.mark.slow
@@ -167,7 +178,8 @@ def test_the_command_writes_table_figure_and_json_and_goes_on(tmp_path: Path) ->
     answer = CliRunner().invoke(app, [*arguments, "--json"])
     assert answer.exit_code == 0, answer.output
     written = [Path(path).relative_to(tmp_path).as_posix() for path in json.loads(answer.stdout)]
-    assert written[:3] == ["robustness.md", "figures/robustness-quick-noise.svg", "robustness.png"]
+    figures = ["figures/robustness-quick-noise.svg", "figures/robustness-quick-distances.svg"]
+    assert written[:4] == ["robustness.md", *figures, "robustness.png"]
     assert (tmp_path / "robustness.png").read_bytes().startswith(b"\x89PNG")
     first, second = read_records(tmp_path / "results", "robustness")
     assert [len(record.measures["networks"]) for record in (first, second)] == [2, 2]

@@ -135,6 +135,7 @@ def robustness(
     """
     from lipschitz_rnn.experiments import robustness_page
     from lipschitz_rnn.experiments.plans import write_page
+    from lipschitz_rnn.experiments.robustness_pictures import draw_noise
     from lipschitz_rnn.experiments.robustness_study import RobustnessCampaign, choose_method, plan_robustness
 
     changes = _changes(epochs=epochs, learning_rate=learning_rate, precision=precision)
@@ -153,7 +154,7 @@ def robustness(
     if records:
         written = write_page(robustness_page.blocks(records), out / "robustness.md")
         written.append(out / "robustness.png")
-        robustness_page.draw(records).savefig(written[-1], dpi=150)
+        draw_noise(records).savefig(written[-1], dpi=150)
         _tell(console, [*written, *(campaign.results / record.file for record in records)], as_json)
     if failed:
         raise RunError(f"{len(failed)} of {len(plans)} runs failed: {', '.join(failed)}; go on with --resume")

@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lipschitz_rnn.experiments.figures import BLUE, GREEN, GREY, RED, new_figure, to_svg
+from lipschitz_rnn.experiments.figures import to_svg
 from lipschitz_rnn.experiments.paper import ROBUSTNESS
 from lipschitz_rnn.experiments.report.document import Block, Heading, Paragraph, Picture, Table
 from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.robustness_pictures import NAMES, draw_distances, draw_noise, warning
 from lipschitz_rnn.experiments.scores import show_score
 
 Network = Mapping[str, Any]  # what was measured of one network
-NAMES = {"neural-ode": "neural ODE", "antisymmetric": "antisymmetric", "lipschitz": "Lipschitz", "urnn": "unitary"}
-COLOURS = {"neural-ode": GREY, "antisymmetric": BLUE, "lipschitz": RED, "urnn": GREEN}
 
 
 @dataclass(frozen=True)
@@ -68,31 +67,24 @@ def _in_order(records: Sequence[Record]) -> list[Record]:
 
 
 def _section(records: Sequence[Record], quick: bool) -> list[Block]:
-    first = records[0]
-    name = "robustness-quick" if quick else "robustness"
-    warning = _warning(first) if quick else ""
-    caption = "Test accuracy under noise: mean over the networks of a unit, with the range over them."
-    section: list[Block] = [Paragraph(" ".join(filter(None, (warning, _introduction(first)))))]
-    if _measured(records):
+    first, measured = records[0], _measured(records)
+    name, note = ("robustness-quick", f" {warning(first)}") if quick else ("robustness", "")
+    noise = f"Test accuracy under noise: mean over the networks of a unit, with the range over them.{note}"
+    distances = f"Test accuracy that is left where DeepFool may go so far: mean and range over networks.{note}"
+    section: list[Block] = [Paragraph(_introduction(first) + note)]
+    if measured:
         section += [_table(records), Paragraph(_finding(records))]
-    section.append(Picture(f"{name}-noise", to_svg(draw(records)), " ".join(filter(None, (caption, warning)))))
+    section.append(Picture(f"{name}-noise", to_svg(draw_noise(records)), noise))
     section += [Heading("How the networks were trained"), _training(records)]
-    if _measured(records):
+    if measured:
         section += [Heading("What the attacks and the curvature were"), Paragraph(_method(first)), _details(records)]
+        section.append(Picture(f"{name}-distances", to_svg(draw_distances(measured)), distances))
     return [*section, Paragraph(_origin(records))]
 
 
 def _measured(records: Sequence[Record]) -> list[Record]:
     """Those of the table; the others stand in the figure."""
     return [record for record in records if record.settings["unit"] in ROBUSTNESS]
-
-
-def _warning(record: Record) -> str:
-    settings = record.settings
-    return (
-        f"Quick version, not the paper's experiment: {settings['task']} (8 × 8 images in eight rows), "
-        f"N = {settings['hidden_size']}."
-    )
 
 
 def _introduction(record: Record) -> str:
@@ -156,18 +148,25 @@ def _training(records: Sequence[Record]) -> Table:
 def _method(record: Record) -> str:
     method, network = record.measures["method"], record.measures["networks"][0]
     return (
-        f"PGD: {method['steps']} steps of {method['step_size']:g} in l∞, within {network['pgd']['radius']:.2g} of the "
-        f"image. DeepFool: {method['steps']} steps; the table counts a sample as fooled if the perturbation is within "
-        f"{method['radius_l2']:g} in l2, or {method['radius_linf']:g} in l∞ (the paper names no radius), and the table "
-        "below shows what is left without such a limit and how large the perturbations were that fooled. Sizes are "
-        f"shares of the range of a pixel; {network['pgd']['samples']:,} test samples. Hessian: "
-        f"{network['hessian']['samples']:,} training samples; the paper's condition number fits the most negative "
-        "eigenvalue as λ_min, and so does ours."
+        f"All attacks take {method['steps']} steps, those of PGD {method['step_size']:g} wide, as in the paper, which "
+        f"names no radius. In the table above PGD stays within {method['radius_pgd']:g} of the image in l∞, and a "
+        f"perturbation of DeepFool counts if it is within {method['radius_l2']:g} in l2, or {method['radius_linf']:g} "
+        f"in l∞. Below: PGD as far as its steps reach ({network['pgd-wide']['radius']:.2g}), and DeepFool without a "
+        "limit with the mean size of what fooled. Sizes are shares of the range of a pixel; "
+        f"{network['pgd']['samples']:,} test samples. Hessian: {network['hessian']['samples']:,} training samples; the "
+        "paper's condition number fits the most negative eigenvalue as λ_min, and so does ours."
     )
 
 
 def _details(records: Sequence[Record]) -> Table:
-    header = ["unit", "clean (%)", "DeepFool l2, no limit (%)", "mean size l2", "DeepFool l∞, no limit (%)"]
+    header = [
+        "unit",
+        "clean (%)",
+        "PGD, wide (%)",
+        "DeepFool l2, no limit (%)",
+        "mean size l2",
+        "DeepFool l∞, no limit (%)",
+    ]
     header += ["mean size l∞", "λ_min", "error of the trace"]
     rows = []
     for record in _measured(records):
@@ -182,6 +181,7 @@ def _details(records: Sequence[Record]) -> Table:
             [
                 NAMES[record.settings["unit"]],
                 f"{100 * mean('pgd', 'clean_accuracy'):.1f}",
+                f"{100 * mean('pgd-wide', 'accuracy'):.1f}",
                 f"{100 * mean('deepfool-l2', 'accuracy'):.1f}",
                 f"{mean('deepfool-l2', 'l2_successful'):.3f}",
                 f"{100 * mean('deepfool-linf', 'accuracy'):.1f}",
@@ -209,25 +209,3 @@ def _origin(records: Sequence[Record]) -> str:
         f"{', '.join(map(str, settings['seeds']))}, on {first.environment.get('device', '?')}. "
         f"Made by `{first.command}`."
     )
-
-
-def draw(records: Sequence[Record]) -> Any:
-    """One panel for each kind of noise, one line for each unit."""
-    kinds = list(records[0].measures["networks"][0]["noise"])
-    figure, axes = new_figure(len(kinds))
-    for axis, kind in zip(axes, kinds, strict=True):
-        for record in records:
-            curves = [network["noise"][kind]["accuracy"] for network in record.measures["networks"]]
-            amounts = records[0].measures["networks"][0]["noise"][kind]["amounts"]
-            columns = [[100 * value for value in column] for column in zip(*curves, strict=True)]
-            unit = record.settings["unit"]
-            axis.fill_between(
-                amounts, [min(c) for c in columns], [max(c) for c in columns], color=COLOURS[unit], alpha=0.18, lw=0
-            )
-            means = [statistics.fmean(column) for column in columns]
-            axis.plot(amounts, means, color=COLOURS[unit], marker="o", markersize=3.5, label=NAMES[unit])
-        axis.set(xlabel="amount of noise", ylabel="test accuracy (%)", title=f"{kind.replace('-', ' ')} noise")
-        axis.legend(frameon=False, fontsize=8)
-    if records[0].kind == "quick":
-        figure.suptitle(_warning(records[0]), fontsize=9, color=GREY)
-    return figure

@@ -12,22 +12,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from lipschitz_rnn.experiments.campaign import Campaign, Plan, Watch
 from lipschitz_rnn.experiments.mnist import show_seeds
 from lipschitz_rnn.experiments.paper import ROBUSTNESS
 from lipschitz_rnn.experiments.plans import choose_plans
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.results import Record, export_run, write_record
+from lipschitz_rnn.experiments.robustness_measures import Method, measure
 from lipschitz_rnn.experiments.runner import load_task
 from lipschitz_rnn.experiments.target_loss import KeepEveryEpoch, load_at_loss, lowest_common_loss
-from lipschitz_rnn.robustness import AttackResult, deepfool, draw_samples, hessian, noise_curve, pgd, valid_range
 from lipschitz_rnn.robustness.attacking import require_foolbox
 from lipschitz_rnn.robustness.hessian import require_scipy
-from lipschitz_rnn.robustness.noise import KINDS
-from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training import Settings, Watcher, fit
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.parallel import choose_device
@@ -36,23 +31,6 @@ STUDY = "robustness"
 SEEDS = (0, 1, 2, 3, 4)
 UNITS = (*ROBUSTNESS, "urnn")  # the last one stands in the figure only
 _COMMAND = "lipschitz-rnn reproduce robustness"
-
-
-@dataclass(frozen=True)
-class Method:
-    """How the networks are measured; all of it stands in the record."""
-
-    target_loss: float | None = None  # training loss of the networks; None: the lowest that all came down to
-    attacked: int | None = None  # samples of the test split; None for all
-    steps: int = 7  # of every attack, as in the paper
-    step_size: float = 0.01  # of PGD, as in the paper; its ball is as large as its steps reach
-    radius_l2: float = 1.0  # of the balls in which DeepFool's perturbations count; the paper names none
-    radius_linf: float = 0.07
-    curved: int = 1000  # training samples of the Hessian
-    probes: int = 16
-    lanczos: int = 30
-    tolerance: float = 0.01
-    noises: int = 3  # seeds of the noise
 
 
 @dataclass(frozen=True)
@@ -76,7 +54,7 @@ FULL = Scale(
 )
 QUICK = Scale(
     "digits",
-    Method(radius_l2=0.3, radius_linf=0.05, curved=500, probes=8, lanczos=16, noises=2),
+    Method(radius_pgd=0.07, radius_l2=0.3, radius_linf=0.05, curved=500, probes=8, lanczos=16, noises=2),
     (0, 1, 2),
     0.5,
     {"hidden_size": 32, "learning_rate": 0.05, "epochs": 40, "batch_size": 32, "task_options": {"steps": 8}, **_SGD},
@@ -181,43 +159,6 @@ class RobustnessCampaign(Campaign):
         )
         write_record(record, self.results)
         return record
-
-
-def measure(network: nn.Module, task: Task, method: Method, unit: str) -> dict[str, Any]:
-    """Everything that table and figure show of one network; units outside the table are shaken only."""
-    curves = {kind: noise_curve(network, task, seeds=range(method.noises), kind=kind) for kind in KINDS}
-    noise = {kind: {"amounts": list(curve.amounts), "accuracy": list(curve.mean)} for kind, curve in curves.items()}
-    found: dict[str, Any] = {"noise": noise, "accuracy": curves["white"].mean[0]}
-    if unit not in ROBUSTNESS:
-        return found
-    batch = draw_samples(task, "test", method.attacked)
-    common: dict[str, Any] = {"steps": method.steps, "bounds": valid_range(task), "lengths": batch.lengths}
-    found["pgd"] = pgd(network, batch.inputs, batch.targets, step_size=method.step_size, **common).to_dict()
-    for norm in ("l2", "linf"):
-        attacked = deepfool(network, batch.inputs, batch.targets, norm=norm, **common)  # type: ignore[arg-type]
-        radius = method.radius_l2 if norm == "l2" else method.radius_linf
-        inside = {"radius": radius, "accuracy_within": accuracy_within(attacked, norm, radius)}
-        found[f"deepfool-{norm}"] = attacked.to_dict() | inside
-    batch = draw_samples(task, "train", min(method.curved, task.size("train")))
-    curvature = hessian(
-        network,
-        batch.inputs,
-        batch.targets,
-        parameters="unit",  # as in the paper: of the recurrent unit, not of the head
-        tolerance=method.tolerance,
-        probes=method.probes,
-        runs=1,
-        steps=method.lanczos,
-        lengths=batch.lengths,
-        generator=torch.Generator().manual_seed(0),
-    )
-    return found | {"hessian": curvature.to_dict(density=False)}
-
-
-def accuracy_within(attacked: AttackResult, norm: str, radius: float) -> float:
-    """The share of all samples that no perturbation within the ball has fooled."""
-    sizes = attacked.l2 if norm == "l2" else attacked.linf
-    return int((attacked.correct & ~(attacked.fooled & (sizes <= radius))).sum()) / attacked.samples
 
 
 def _read_measures(path: Path, method: Mapping[str, Any]) -> list[dict[str, Any]]:
