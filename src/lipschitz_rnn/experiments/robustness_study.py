@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ class RobustnessCampaign(Campaign):
     What is measured stays measured: a campaign that was cut off goes on with the next network.
     """
 
-    method: Method = Method()
+    method: Method = field(default_factory=Method)
 
     def run(self, plans: Sequence[Plan], watch: Watch) -> tuple[list[Record], list[str]]:
         require_foolbox()  # before hours of training, not after them
@@ -119,8 +119,9 @@ class RobustnessCampaign(Campaign):
         trained = [plan for plan in plans if plan.name not in failed]
         if not trained:
             return [], failed
-        folders = [self.out / plan.name for plan in trained]
-        target = self.method.target_loss or lowest_common_loss(folders)
+        target = self.method.target_loss
+        if target is None:
+            target = lowest_common_loss([self.out / plan.name for plan in trained])
         return [self._measured(plan, target, watch(plan.name)) for plan in trained], failed
 
     def complete(self, plan: Plan, watch: Watch) -> Record:
