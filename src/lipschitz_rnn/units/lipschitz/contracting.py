@@ -206,9 +206,9 @@ class ContractingPair(nn.Module):
         return *slowed(share), share * restoring
 
     def _stage_multipliers(self, restoring: Tensor) -> tuple[Tensor, Tensor]:
-        """M₁ and M₂ of the midpoint inequality: M₁ > ¼ starts at 0.35, M₂ is within a factor of 1.5 of Euler's 1/εω."""
+        """M₁ > ¼ and M₂ of the midpoint inequality, around what the best ones of trained networks depend on εω like."""
         first, second = torch.tanh(self.multipliers.double())
-        return 0.25 + 0.1 * torch.exp(2.0 * first), 1.5**second / restoring
+        return 0.25 + 0.1 * torch.exp(2.0 * first) / restoring.sqrt(), 0.95 * 1.5**second / restoring
 
 
 def _euler_pair(
