@@ -26,6 +26,23 @@ def test_two_states_approach_each_other_in_the_metric(integrator: str, generator
     assert (distance <= bound * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize("integrator", ["euler", "midpoint", "heun"])
+def test_irregular_samples_keep_the_guarantee(integrator: str, generator: torch.Generator) -> None:
+    """A step of r times the longest one gives the factor 1 − r(1 − ρ)."""
+    layer = lr.LipschitzRNN(2, 10, stability="contracting", rate=0.5, step_size=0.4, integrator=integrator).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    x = torch.randn(30, 1, 2, generator=generator, dtype=torch.float64)
+    spans = 0.4 * torch.rand(30, 1, generator=generator, dtype=torch.float64)
+    starts = torch.randn(2, 1, 1, 10, generator=generator, dtype=torch.float64)
+    one, other = (torch.cat((start[0], layer(x, start, timespans=spans)[0][:, 0])) for start in starts)
+    metric, _ = layer.cell().hidden.metric()
+    distance = (((one - other) ** 2) * metric).sum(-1).sqrt()
+    factors = 1 - spans[:, 0] / 0.4 * (1 - math.exp(-0.5 * 0.4))
+    assert (distance[1:] <= distance[:-1] * factors * (1 + 1e-9) + 1e-14).all()
+
+
 def test_the_layer_runs_like_any_other(generator: torch.Generator) -> None:
     layer = lr.LipschitzRNN(3, 8, num_layers=2, bidirectional=True, stability="contracting")
     output, h_n = layer(torch.randn(7, 4, 3, generator=generator))
