@@ -31,6 +31,7 @@ def test_the_study_trains_the_papers_units_on_rows_of_mnist_by_sgd() -> None:
         assert (settings.task, settings.optimiser, settings.hidden_size) == ("rows-mnist", "sgd", 128)
         assert len(settings.seeds) == 5
         assert settings.schedule == "constant"
+    assert len({plans[unit].learning_rate for unit in ("neural-ode", "antisymmetric", "lipschitz")}) == 1
     steps = {unit: settings.unit_options.get("step_size") for unit, settings in plans.items()}
     assert steps == {"neural-ode": 0.03, "antisymmetric": 0.03, "lipschitz": 0.03, "urnn": None}
 

@@ -203,9 +203,13 @@ def _at(network: Network, path: Sequence[str]) -> Any:
 def _origin(records: Sequence[Record]) -> str:
     first = records[0]
     settings = first.settings
+    rates: dict[float, list[str]] = {}
+    for record in records:
+        rates.setdefault(record.settings["learning_rate"], []).append(NAMES[record.settings["unit"]])
+    shown = "; ".join(f"{rate:g} ({', '.join(units)})" for rate, units in rates.items())
     return (
         f"{settings['task']}, N = {settings['hidden_size']}, SGD with momentum {settings['momentum']:g}, rate "
-        f"{settings['learning_rate']:g}, gradient norms clipped at {settings['clip']:g}, seeds "
+        f"{shown}, gradient norms clipped at {settings['clip']:g}, seeds "
         f"{', '.join(map(str, settings['seeds']))}, on {first.environment.get('device', '?')}. "
         f"Made by `{first.command}`."
     )
