@@ -60,7 +60,7 @@ class LipschitzRNN(nn.Module):
         nonlinearity: ``tanh``, ``relu``, ``sigmoid`` or ``identity``.
         init_scale: both M start from N(0, (init_scale/N)²).
         stability: None for the paper's matrices; ``"contracting"`` for matrices with which any two states under the
-            same input approach each other, whatever the parameters are or become: see ``docs/stability.md``.
+            same input approach each other, whatever the parameters are or become: see ``docs/theory.md``.
         rate: of that approach, per unit of time; 0.01 if None.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``; see :func:`lipschitz_rnn.lipschitz_scan`.
         recompute_every: trade time for memory: keep only every so-many-th state for the backward pass.
