@@ -5,6 +5,8 @@ Any dtype, any device, differentiable as often as one likes. Every other backend
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -51,11 +53,13 @@ def scan(problem: Problem) -> tuple[Tensor, Tensor]:
     scheme = problem.scheme
     dtype = problem.A.dtype
     h = problem.initial_state().to(state_dtype(dtype))
-    drive = problem.expanded_drive()
-    steps = None if problem.timespans is None else problem.timespans.to(h.dtype).unsqueeze(-1)
+    # Slices of all steps at once: one by one, each would have a gradient as long as the whole sequence.
+    drives = problem.expanded_drive().unbind(1)
+    steps: Sequence[Tensor | float] = [scheme.step_size] * len(drives)
+    if problem.timespans is not None:
+        steps = problem.timespans.to(h.dtype).unsqueeze(-1).unbind(1)
     states = []
-    for t in range(drive.shape[1]):
-        step = scheme.step_size if steps is None else steps[:, t]
-        h = integrate_step(h, drive[:, t], problem.A, problem.W, step, scheme.alpha, scheme.tableau, scheme.sigma)
+    for u, step in zip(drives, steps, strict=True):
+        h = integrate_step(h, u, problem.A, problem.W, step, scheme.alpha, scheme.tableau, scheme.sigma)
         states.append(h)
     return torch.stack(states, dim=1).to(dtype), h.to(dtype)
