@@ -71,7 +71,7 @@ def test_the_start_page_lists_the_commands() -> None:
 
 def test_every_setting_is_an_option_of_train() -> None:
     given = {option.name for option in get_command(app).commands["train"].params}  # type: ignore[attr-defined]
-    renamed = {"unit_options": "unit_option", "task_options": "task_option"}
+    renamed = {"unit_options": "unit_option", "task_options": "task_option", "variants": "variant"}
     assert {renamed.get(f.name, f.name) for f in dataclasses.fields(Settings)} <= given
 
 

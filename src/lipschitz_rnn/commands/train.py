@@ -60,6 +60,15 @@ def train(
             NETWORK, "Option of the unit, as beta=0.8; may be given again.", "--unit-option", "-u", metavar="NAME=VALUE"
         ),
     ] = None,
+    variant: Annotated[
+        list[str] | None,
+        _option(
+            NETWORK,
+            'Options of the unit, as "beta=0.5 gamma=0.1", for a network beside the others; once for each of them.',
+            "--variant",
+            metavar="OPTIONS",
+        ),
+    ] = None,
     task_option: Annotated[
         list[str] | None,
         _option(
@@ -153,6 +162,8 @@ def train(
         given["offline"] = True
     given["unit_options"] = parse_options(unit_option or [], "--unit-option")
     given["task_options"] = parse_options(task_option or [], "--task-option")
+    if variant:
+        given["variants"] = tuple(parse_options(options.split(), "--variant") for options in variant)
     frozen = _frozen(out, resume)
     settings = _merge_frozen(frozen, task, given) if frozen else _resolve(task, preset, config, given)
     if dry_run:

@@ -73,6 +73,8 @@ def joined_world(device: torch.device) -> Iterator[World]:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield World(dist.get_rank(), size)
+        if owner:
+            dist.barrier()  # gloo's threads abort a process whose partner leaves first
     finally:
         if owner:
             dist.destroy_process_group()
