@@ -1,4 +1,4 @@
-"""Pictures of runs: learning curves and eigenvalues. Matplotlib is imported here, when a picture is drawn."""
+"""Pictures of runs: learning curves and eigenvalues. Matplotlib is imported when a picture is drawn."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lipschitz_rnn.drawing import empty_figure
 from lipschitz_rnn.experiments.spectra import hidden_matrices
 
 RED, BLUE, GREY, GREEN = "#c8553d", "#2d6a9f", "#8a8a8a", "#3a7d44"
@@ -15,14 +16,8 @@ RED, BLUE, GREY, GREEN = "#c8553d", "#2d6a9f", "#8a8a8a", "#3a7d44"
 
 def new_figure(columns: int, width: float = 4.6, height: float = 3.4) -> tuple[Any, list[Any]]:
     """A figure with a row of axes, without touching matplotlib's global state."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            'pictures need matplotlib, which is not installed; install it by: pip install "lipschitz-rnn[experiments]"'
-        ) from error
-    figure = Figure(figsize=(width * columns, height), layout="constrained")
-    axes = list(figure.subplots(1, columns, squeeze=False)[0])
+    figure, row = empty_figure(columns, width, height)
+    axes = list(row)
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25, linewidth=0.6)

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lipschitz_rnn.drawing import empty_figure
 from lipschitz_rnn.robustness.density import Density
 from lipschitz_rnn.robustness.noise import KINDS, NoiseCurve
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def _figure(columns: int, width: float = 4.5, height: float = 3.4) -> tuple[Figure, Any]:
-    try:
-        # Figures made without pyplot need no display and are freed like any other object.
-        from matplotlib.figure import Figure as MatplotlibFigure
-    except ImportError as error:
-        raise ImportError('figures need matplotlib: pip install "lipschitz-rnn[experiments]"') from error
-    figure = MatplotlibFigure(figsize=(width * columns, height), layout="constrained")
-    return figure, np.atleast_1d(figure.subplots(1, columns))
 
 
 def draw_noise(curves: Mapping[str, Sequence[NoiseCurve]]) -> Figure:
@@ -33,7 +24,7 @@ def draw_noise(curves: Mapping[str, Sequence[NoiseCurve]]) -> Figure:
     kinds = [kind for kind in KINDS if any(curve.kind == kind for each in curves.values() for curve in each)]
     if not kinds:
         raise ValueError("curves is empty; give a mapping from names to the results of noise_curve")
-    figure, axes = _figure(len(kinds))
+    figure, axes = empty_figure(len(kinds), width=4.5, height=3.4)
     for axis, kind in zip(axes, kinds, strict=True):
         for number, (name, each) in enumerate(curves.items()):
             own = [curve for curve in each if curve.kind == kind]
@@ -54,7 +45,7 @@ def draw_density(densities: Mapping[str, Density]) -> Figure:
     """The density of the Hessian's eigenvalues on a logarithmic scale, one line for each model."""
     if not densities:
         raise ValueError("densities is empty; give a mapping from names to the densities of hessian results")
-    figure, axes = _figure(1)
+    figure, axes = empty_figure(1, width=4.5, height=3.4)
     for name, density in densities.items():
         axes[0].semilogy(density.grid, np.maximum(density.values, 1e-10), linewidth=1, label=name)
     axes[0].set(xlabel="eigenvalue", ylabel="density", ylim=(1e-5, None))

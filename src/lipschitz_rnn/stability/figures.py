@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lipschitz_rnn.drawing import empty_figure
 from lipschitz_rnn.stability.studies import (
     PENDULUM_SETTINGS,
     Lemma2,
@@ -20,20 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def _figure(columns: int, width: float = 3.4, height: float = 3.2) -> tuple[Figure, Any]:
-    try:
-        # Figures made without pyplot need no display and are freed like any other object.
-        from matplotlib.figure import Figure as MatplotlibFigure
-    except ImportError as error:
-        raise ImportError('figures need matplotlib: pip install "lipschitz-rnn[experiments]"') from error
-    figure = MatplotlibFigure(figsize=(width * columns, height), layout="constrained")
-    return figure, np.atleast_1d(figure.subplots(1, columns))
-
-
 def draw_pendulum(fits: Sequence[Pendulum] | None = None) -> Figure:
     """Figure 1: vector fields of two-dimensional units fitted to a pendulum, with trajectories and the equilibrium."""
     fits = [fit_pendulum(beta, gamma) for beta, gamma in PENDULUM_SETTINGS] if fits is None else fits
-    figure, axes = _figure(len(fits))
+    figure, axes = empty_figure(len(fits), width=3.4, height=3.2)
     ticks = np.linspace(-2.0, 2.0, 17)
     grid = np.stack(np.meshgrid(ticks, ticks), axis=-1)
     for axis, fit in zip(axes, fits, strict=True):
@@ -50,7 +41,7 @@ def draw_pendulum(fits: Sequence[Pendulum] | None = None) -> Figure:
 
 def draw_spectrum_against_beta(sizes: Sequence[int] = (64, 128), trials: int = 5, seed: int = 0) -> Figure:
     """Extreme real parts of the eigenvalues against β; dashed: the corrected bound of Proposition 1."""
-    figure, axes = _figure(len(sizes), width=4.5)
+    figure, axes = empty_figure(len(sizes), width=4.5, height=3.2)
     for axis, size in zip(axes, sizes, strict=True):
         study = spectrum_against_beta(size, trials=trials, seed=seed)
         for trial in range(trials):
@@ -69,7 +60,7 @@ def draw_spectrum_over_training(histories: Mapping[float, Sequence[Mapping[str, 
     """
     if not histories:
         raise ValueError("histories is empty; give a mapping from β to the tracked spectra of its epochs")
-    figure, axes = _figure(len(histories), width=4.5)
+    figure, axes = empty_figure(len(histories), width=4.5, height=3.2)
     for axis, (beta, epochs) in zip(axes, histories.items(), strict=True):
         names = [name for name in (epochs[0] if epochs else {}) if name.endswith("real_max")]
         if not names:
@@ -85,7 +76,7 @@ def draw_spectrum_over_training(histories: Mapping[float, Sequence[Mapping[str, 
 def draw_lemma2(study: Lemma2 | None = None) -> Figure:
     """The change of the symmetric parts' eigenvalues in one gradient step against 1 − β, and the line of slope 2."""
     study = measure_lemma2() if study is None else study
-    figure, axes = _figure(1, width=4.5)
+    figure, axes = empty_figure(1, width=4.5, height=3.2)
     distance = 1 - study.betas
     axes[0].loglog(distance, study.change, "o-", label=f"measured, slope {study.slope:.2f}")
     axes[0].loglog(distance, study.change[-1] * (distance / distance[-1]) ** 2, "k--", label="slope 2")

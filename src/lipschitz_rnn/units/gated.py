@@ -1,5 +1,7 @@
 """Continuous units whose rate is gated by the state: antisymmetric-gated, lipschitz-gated."""
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor, nn
 
@@ -21,9 +23,9 @@ class GatedCell(Cell):
         self.input = nn.Linear(input_size, hidden_size)
         self.gate = nn.Linear(input_size, hidden_size)
 
+    @abstractmethod
     def hidden_matrices(self) -> tuple[Tensor | None, Tensor]:
         """A, None where the unit has no linear term, and W: (N, N)."""
-        raise NotImplementedError
 
     def project(self, x: Tensor) -> Tensor:
         return torch.cat([self.input(x), self.gate(x)], -1)
