@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_data import dataset, mnist_contents, write_gz
 
 from lipschitz_rnn import tasks
 from lipschitz_rnn.tasks.files import read_dataset
+from lipschitz_rnn.tasks.mnist import MnistTask
 from lipschitz_rnn.tasks.sources import Dataset
 
 REAL_DATA = os.environ.get("LIPSCHITZ_RNN_DATA")
@@ -33,6 +35,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder with 2,100 training and 30 test images in the format of MNIST."""
+    contents = mnist_contents()
+    write_gz(tmp_path / "mnist", contents)
+    monkeypatch.setattr(MnistTask, "dataset", dataset(contents, "mnist"))
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

@@ -5,22 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_data import cifar_contents, dataset, idx, mnist_contents, write_gz
+from small_data import cifar_contents, dataset, idx, mnist_contents
 
 from lipschitz_rnn import tasks
 from lipschitz_rnn.tasks import DataError, cifar
 from lipschitz_rnn.tasks.cifar import CifarTask, crop_and_flip, read_records
-from lipschitz_rnn.tasks.mnist import MnistTask, read_idx
+from lipschitz_rnn.tasks.mnist import read_idx
 
 MNIST_SPLITS = {"train": 100, "validation": 2_000, "test": 30}
-
-
-@pytest.fixture
-def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    contents = mnist_contents()
-    write_gz(tmp_path / "mnist", contents)
-    monkeypatch.setattr(MnistTask, "dataset", dataset(contents, "mnist"))
-    return tmp_path
 
 
 @pytest.fixture(scope="session")

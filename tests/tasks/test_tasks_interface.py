@@ -32,6 +32,8 @@ def test_unknown_names_and_options_say_what_is_allowed() -> None:
     ("name", "options"),
     [
         ("permuted-mnist", {"scaling": "bytes"}),
+        ("ordered-mnist", {"shift": -1}),
+        ("rows-mnist", {"shift": 28}),
         ("ordered-cifar10", {"layout": "bgr"}),
         ("noise-padded-cifar10", {"noise": "none"}),
         ("timit", {"protocol": "kaldi"}),

@@ -8,12 +8,24 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from lipschitz_rnn.tasks.base import ACCURACY, DataError, Split, TaskInfo, check_choice, check_count
+from lipschitz_rnn.tasks.base import (
+    ACCURACY,
+    DataError,
+    Generators,
+    Split,
+    TaskInfo,
+    check_choice,
+    check_count,
+    member_generators,
+)
 from lipschitz_rnn.tasks.files import read_dataset
 from lipschitz_rnn.tasks.pixels import PixelTask, split_off_validation
 from lipschitz_rnn.tasks.sources import MNIST, Dataset
+
+_SIDE = 28
 
 
 def read_idx(data: bytes, name: str, dimensions: int) -> np.ndarray:
@@ -31,8 +43,17 @@ def read_idx(data: bytes, name: str, dimensions: int) -> np.ndarray:
     return values.reshape(shape).copy()  # writable, as tensors want their memory
 
 
+def _draw_moves(generator: torch.Generator, count: int, shift: int) -> Tensor:
+    """(count, 2): by how many pixels each image goes down and to the right, in -shift..shift."""
+    return torch.randint(-shift, shift + 1, (count, 2), generator=generator, device=generator.device)
+
+
 class MnistTask(PixelTask):
-    """Reads MNIST, keeps the last 2,000 of the shuffled training images for validation, and orders the pixels."""
+    """Reads MNIST, keeps the last 2,000 of the shuffled training images for validation, and orders the pixels.
+
+    `shift`: in training with a generator every image is moved by up to so many whole pixels down or up and to either
+    side, black outside, before its pixels are ordered. Validation and test images stay where they are.
+    """
 
     dataset: ClassVar[Dataset] = MNIST
 
@@ -41,22 +62,49 @@ class MnistTask(PixelTask):
         root: str | None,
         offline: bool,
         options: Mapping[str, Any],
+        shift: int,
         steps: int = 784,
         order: Tensor | None = None,
         scale: float = 1.0 / 255.0,
     ) -> None:
+        check_count("shift", shift, 0, _SIDE - 1)
         files = read_dataset(self.dataset, root, offline)
 
         def images(part: str) -> Tensor:
-            pixels = torch.from_numpy(read_idx(files[f"{part}-images-idx3-ubyte"], f"{part}-images", 3)).view(-1, 784)
-            return (pixels if order is None else pixels[:, order]).view(-1, steps, 784 // steps)
+            return torch.from_numpy(read_idx(files[f"{part}-images-idx3-ubyte"], f"{part}-images", 3))
 
         def labels(part: str) -> Tensor:
             return torch.from_numpy(read_idx(files[f"{part}-labels-idx1-ubyte"], f"{part}-labels", 1)).long()
 
-        sequences: dict[Split, tuple[Tensor, Tensor]] = split_off_validation(images("train"), labels("train"))
-        sequences["test"] = images("t10k"), labels("t10k")
-        super().__init__(options, sequences, scale)
+        def in_order(values: Tensor) -> Tensor:
+            """(n, 28, 28) as (n, T, p)."""
+            flat = values.view(-1, 784)
+            return (flat if order is None else flat[:, order]).view(-1, steps, 784 // steps)
+
+        splits = split_off_validation(images("train"), labels("train"))
+        splits["test"] = images("t10k"), labels("t10k")
+        sequences = {split: (in_order(values), classes) for split, (values, classes) in splits.items()}
+        # Without shifts a task describes itself as it did before there were any: stored runs stay comparable.
+        super().__init__({**options, "shift": shift} if shift else options, sequences, scale)
+        self.shift = shift
+        if shift:
+            # Training images with a black margin take the place of the ordered ones: wherever an image is moved to, its
+            # pixels lie at the same distances from each other, and one gather reads all of them.
+            self._width = _SIDE + 2 * shift
+            place = torch.arange(shift, shift + _SIDE)
+            self._data["train.places"] = in_order(place[:, None] * self._width + place).view(steps, 1, 784 // steps)
+            self._data["train.padded"] = F.pad(splits["train"][0], (shift,) * 4).flatten()
+            del self._data["train.pixels"]
+
+    def _pixels(self, split: Split, indices: Tensor, generator: Generators) -> Tensor:
+        if not self.shift or split != "train":
+            return super()._pixels(split, indices, generator)
+        first = indices * self._width**2
+        if generator is not None:
+            drawn = [_draw_moves(own, indices.shape[-1], self.shift) for own in member_generators(generator, indices)]
+            down, right = torch.cat(drawn).to(self.device).view(*indices.shape, 2).unbind(-1)
+            first = first - (down * self._width + right)  # an image that went down is read from further up
+        return self._data["train.padded"][first[..., None, :, None] + self._data["train.places"]]
 
 
 def _info(name: str, summary: str, input_size: int, sequence_length: int) -> TaskInfo:
@@ -75,12 +123,12 @@ def _info(name: str, summary: str, input_size: int, sequence_length: int) -> Tas
 
 
 class OrderedMnist(MnistTask):
-    """784 steps of one pixel in [0, 1], scanline order."""
+    """784 steps of one pixel in [0, 1], scanline order. `shift`: see `MnistTask`; the paper moves no image."""
 
     info = _info("ordered-mnist", "MNIST pixel by pixel in scanline order", 1, 784)
 
-    def __init__(self, root: str | None = None, *, offline: bool = False) -> None:
-        super().__init__(root, offline, {})
+    def __init__(self, root: str | None = None, *, offline: bool = False, shift: int = 0) -> None:
+        super().__init__(root, offline, {}, shift)
 
 
 class PermutedMnist(MnistTask):
@@ -88,6 +136,7 @@ class PermutedMnist(MnistTask):
 
     `seed` fixes the permutation: 12008 as in the authors' code, 5544 in other papers. `scaling="raw"` feeds 0–255
     like the authors' loader, which saturates nearly every unit at the start; "unit" scales to [0, 1].
+    `shift` (see `MnistTask`) moves the image, not the permuted sequence.
     """
 
     info = _info("permuted-mnist", "MNIST pixel by pixel under one fixed permutation", 1, 784)
@@ -99,18 +148,19 @@ class PermutedMnist(MnistTask):
         offline: bool = False,
         seed: int = 12008,
         scaling: Literal["unit", "raw"] = "unit",
+        shift: int = 0,
     ) -> None:
         check_count("seed", seed, 0, 2**63 - 1)
         check_choice("scaling", scaling, ("unit", "raw"))
         order = torch.randperm(784, generator=torch.Generator().manual_seed(seed))
         scale = 1.0 / 255.0 if scaling == "unit" else 1.0
-        super().__init__(root, offline, {"seed": seed, "scaling": scaling}, order=order, scale=scale)
+        super().__init__(root, offline, {"seed": seed, "scaling": scaling}, shift, order=order, scale=scale)
 
 
 class RowsMnist(MnistTask):
-    """98 steps of 8 neighbouring pixels in [0, 1]: the robustness study."""
+    """98 steps of 8 neighbouring pixels in [0, 1]: the robustness study. `shift`: see `MnistTask`."""
 
     info = _info("rows-mnist", "MNIST in 98 steps of 8 pixels (the robustness study)", 8, 98)
 
-    def __init__(self, root: str | None = None, *, offline: bool = False) -> None:
-        super().__init__(root, offline, {}, steps=98)
+    def __init__(self, root: str | None = None, *, offline: bool = False, shift: int = 0) -> None:
+        super().__init__(root, offline, {}, shift, steps=98)

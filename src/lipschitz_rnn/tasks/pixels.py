@@ -60,8 +60,12 @@ class PixelTask(Classification):
     def batch(self, split: Split, indices: Tensor, generator: Generators = None) -> Batch:
         indices = device_indices(indices, self.device)
         labels = self._data[f"{check_split(split)}.labels"][indices]
-        pixels = self._data[f"{split}.pixels"][indices].transpose(-3, -2)
+        pixels = self._pixels(split, indices, generator)
         return Batch(pixels.to(torch.float32, memory_format=torch.contiguous_format) * self.scale, labels)
+
+    def _pixels(self, split: Split, indices: Tensor, generator: Generators) -> Tensor:
+        """(..., T, B, p) bytes of the samples."""
+        return self._data[f"{split}.pixels"][indices].transpose(-3, -2)
 
 
 class Digits(PixelTask):
