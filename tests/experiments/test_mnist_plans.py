@@ -78,7 +78,28 @@ def test_tuned_settings_keep_the_size_and_meet_fresh_seeds() -> None:
     assert {choice.candidate for choice in CHOSEN.values()} <= set(CANDIDATES)
     for candidate in CANDIDATES.values():
         assert candidate.why
-        assert not {"hidden_size", "num_layers", "unit", "unit_options", "task_options"} & set(candidate.changes)
+        assert not {"hidden_size", "num_layers", "unit", "unit_options"} & set(candidate.changes)
+        assert set(candidate.changes.get("task_options", {})) <= {"shift"}
+        assert ("moved" in candidate.why) == ("task_options" in candidate.changes)
+
+
+def test_shifts_reach_the_settings_and_nothing_else_changes() -> None:
+    (plan,) = plan_mnist(["sweep/permuted-mnist/lipschitz/128/average-shift-2"], changes={"epochs": 20})
+    (still,) = plan_mnist(["sweep/permuted-mnist/lipschitz/128/average"], changes={"epochs": 20})
+    assert plan.settings.differences(still.settings) == {"task_options": ({"shift": 2}, {})}
+    assert (plan.settings.averaging, plan.settings.schedule, plan.settings.seeds) == (0.002, "constant", SWEEP_SEEDS)
+    (decayed,) = plan_mnist(["sweep/ordered-mnist/lipschitz/128/average-shift-1-decay"], changes={"epochs": 20})
+    assert (decayed.settings.schedule, decayed.settings.decay_epochs) == ("step", (18,))
+    assert decayed.settings.task_options == {"shift": 1}
+
+
+def test_one_candidate_can_be_asked_for() -> None:
+    name = "sweep/ordered-mnist/lipschitz/128/average-shift-1"
+    done = CliRunner().invoke(app, ["reproduce", "mnist", "--only", name, "--dry-run", "--json"])
+    assert done.exit_code == 0, done.output
+    (cell,) = json.loads(done.stdout)  # and not those whose names go on
+    assert (cell["name"], cell["settings"]["task_options"]) == (name, {"shift": 1})
+    assert cell["settings"]["seeds"] == [1000, 1001]
 
 
 def test_a_choice_carries_its_unit_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lipschitz_rnn.experiments.mnist_pictures import distributions, learning_curves
+from lipschitz_rnn.experiments.mnist_sweep import sweep_blocks
 from lipschitz_rnn.experiments.paper import CELLS, MNIST, Cell, find_cell
 from lipschitz_rnn.experiments.report.document import Block, Commands, Heading, Paragraph, Table
 from lipschitz_rnn.experiments.results import Record
@@ -23,10 +24,6 @@ _INTRODUCTION = (
     "what it quotes for them, in part at other sizes. A dash: not trained here, or not in the paper."
 )
 _TUNED = "Tuned: the same N and number of parameters, other training; the settings stand below."
-_SWEPT = (
-    "Candidates for the tuned cells, by their validation scores: the test split has no part in the choice. Their seeds "
-    "are used for nothing else."
-)
 _KINDS = ("paper", "baseline", "tuned", "check", "sweep")
 
 
@@ -38,13 +35,13 @@ def blocks(records: Sequence[Record]) -> list[Block]:
     for task, title in TASKS.items():
         page += [Heading(f"{title}: the paper's first table"), _first_table(records, task)]
     if any(record.kind == "tuned" for record in records):
-        page.append(Paragraph(_TUNED))
+        page += [Paragraph(_TUNED), *_shifts(records)]
     if paper:
         page += [Heading("Random initialisation"), _initialisation_table(paper), distributions(paper)]
         page += [Heading("Learning"), learning_curves(paper)]
     page += _other_settings(records)
     page += _checks(records)
-    page += _sweep(records)
+    page += sweep_blocks(records)
     return [*page, Heading("Runs"), _runs_table(records)]
 
 
@@ -64,7 +61,7 @@ def summary(records: Sequence[Record]) -> list[Block]:
     text = f"Pixel-by-pixel MNIST, test accuracy in percent over {seeds} seeds a row, on {_hardware(shown)}:"
     more = "Every seed, other units, learning curves and settings: [docs/results/mnist.md](docs/results/mnist.md)."
     commands = _commands([record for record in records if record.kind in ("paper", "tuned")])
-    return [Paragraph(text), Table(header, rows, left=3), commands, Paragraph(more)]
+    return [Paragraph(text), Table(header, rows, left=3), *_shifts(records), commands, Paragraph(more)]
 
 
 def _commands(records: Sequence[Record]) -> Commands:
@@ -111,6 +108,17 @@ def _other_settings(records: Sequence[Record]) -> list[Block]:
     return [Heading("Settings of the other units and of tuned cells"), Table(["cell", "settings", "why"], rows, left=3)]
 
 
+def _shifts(records: Sequence[Record]) -> list[Block]:
+    """Which tuned cells were trained on moved images, which the paper's are not; nothing where none was."""
+    moved = [record for record in records if record.kind == "tuned" and record.settings["task_options"].get("shift")]
+    if not moved:
+        return []
+    sizes = {record.name: record.settings["task_options"]["shift"] for record in moved}
+    cells = ", ".join(f"{name} by up to {size} pixel{'s' if size > 1 else ''}" for name, size in sizes.items())
+    text = "Trained on images that are moved at random, down or up and to either side"
+    return [Paragraph(f"{text}: {cells}. Validation and test images are never moved; the paper moves none at all.")]
+
+
 def _checks(records: Sequence[Record]) -> list[Block]:
     """One change at a time, beside the cell of the table that it is a change of."""
     rows = []
@@ -124,32 +132,6 @@ def _checks(records: Sequence[Record]) -> list[Block]:
         return []
     header = ["change", "what it is", "seeds", "mean", "last epoch, mean", "unchanged: mean", "last epoch, mean"]
     return [Heading("What moves the numbers"), Table(header, rows, left=2)]
-
-
-def _sweep(records: Sequence[Record]) -> list[Block]:
-    """Candidates and their variants, the best first in each task."""
-    tried = [record for record in records if record.kind == "sweep"]
-    if not tried:
-        return []
-    rows = []
-    for task in TASKS:
-        found = [row for record in tried if record.settings["task"] == task for row in _candidates(record)]
-        rows += [row for _, row in sorted(found, key=lambda item: -item[0])]
-    header = ["candidate", "unit", "what it is", "epochs", "seeds", "validation min", "mean", "max"]
-    return [Heading("The sweep behind the tuned cells"), Paragraph(_SWEPT), Table(header, rows, left=3)]
-
-
-def _candidates(record: Record) -> list[tuple[float, list[str]]]:
-    """Mean validation score and row of a candidate, or of each of its variants."""
-    rows = []
-    variants: Sequence[Mapping[str, Any]] = record.settings["variants"] or ({},)
-    for variant in variants:
-        own = [seed for seed in record.seeds if seed["variant"] == variant]
-        scores = spread([seed["validation"] for seed in own if seed["validation"] is not None])
-        options = ", ".join(f"{name} {value}" for name, value in variant.items()) or "–"
-        counts = [str(record.settings["epochs"]), str(len(own))]
-        rows.append((scores[1] or 0.0, [record.name, options, record.why, *counts, *map(_percent, scores)]))
-    return rows
 
 
 def _runs_table(records: Sequence[Record]) -> Table:
@@ -207,7 +189,8 @@ def _describe(settings: Any) -> str:
     parts = [f"{settings['optimiser']} {settings['learning_rate']:g}", f"schedule {settings['schedule']}"]
     names = ("clip", "dropout", "weight_decay", "averaging")
     parts += [f"{name.replace('_', ' ')} {settings[name]:g}" for name in names if settings[name]]
-    parts += [f"{name} {value}" for name, value in settings["unit_options"].items() if name != "integrator"]
+    options = {**settings["task_options"], **settings["unit_options"]}
+    parts += [f"{name} {value}" for name, value in options.items() if name != "integrator"]
     return ", ".join(parts)
 
 

@@ -1,0 +1,111 @@
+"""The sweep on the MNIST page: what decides between candidates, which one was taken, and that shifts are told."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from invented_records import invented
+
+from lipschitz_rnn.experiments import mnist_page
+from lipschitz_rnn.experiments.mnist import plan_mnist
+from lipschitz_rnn.experiments.mnist_sweep import criterion, sweep_blocks
+from lipschitz_rnn.experiments.report.document import to_markdown
+from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.tuned import CANDIDATES, CHOSEN, Choice
+
+SWEEP = "sweep/ordered-mnist/lipschitz/128"
+
+
+def swept(name: str, tests: Sequence[float] = (0.99, 0.99), late: Sequence[float | None] = ()) -> Record:
+    (plan,) = plan_mnist([f"{SWEEP}/{name}"])
+    return invented(plan, tests, late)
+
+
+def tuned(name: str, monkeypatch: pytest.MonkeyPatch, options: Mapping[str, Any] | None = None) -> Record:
+    """The tuned cell of ordered MNIST, N = 128, as if this candidate had been chosen."""
+    monkeypatch.setitem(CHOSEN, ("ordered-mnist", 128), Choice(name, options or {}))
+    (plan,) = plan_mnist(["tuned/ordered-mnist/lipschitz/128"], changes={"precision": "bfloat16"})
+    return invented(plan, [0.994, 0.995])
+
+
+def rows(records: Sequence[Record]) -> list[list[str]]:
+    """Candidate, unit, what it is, chosen, epochs, seeds, last ten epochs, best epoch."""
+    lines = to_markdown(sweep_blocks(records)).splitlines()
+    return [line.strip("| ").replace("|  |", "| no |").split(" | ") for line in lines if line.startswith("| sweep/")]
+
+
+def test_the_last_ten_epochs_of_all_seeds_decide() -> None:
+    record = swept("average", late=[0.9, 1.0, *[0.95] * 8])
+    assert criterion(record) == pytest.approx(0.95)
+    (first, second) = record.curves["validation_accuracy"]
+    unequal = dataclasses.replace(record, curves={"validation_accuracy": [first, [value - 0.1 for value in second]]})
+    assert criterion(unequal) == pytest.approx(0.9)
+    assert criterion(swept("average", late=[0.98])) == pytest.approx((0.5 + 0.98) / 2)  # fewer epochs: all of them
+
+
+def test_a_candidate_with_a_diverged_seed_has_no_score() -> None:
+    assert criterion(swept("average", late=[0.98] * 9 + [None])) is None
+    record = swept("average", late=[0.98] * 10)
+    stopped = dataclasses.replace(record, seeds=[record.seeds[0], {**record.seeds[1], "diverged_step": 7}])
+    assert criterion(stopped) is None
+    good = swept("average-shift-1", late=[0.5] * 10)
+    ((name, *_), (_, *last)) = rows([stopped, good])
+    assert name == good.name  # a bad score stands before none
+    assert last[-2:] == ["–", "98.00"]
+
+
+def test_one_lucky_epoch_does_not_win() -> None:
+    lucky = swept("average", [0.999, 0.999], [0.98] * 10)
+    steady = swept("average-shift-1", [0.995, 0.995], [0.985] * 10)
+    assert [row[0].rpartition("/")[2] for row in rows([lucky, steady])] == ["average-shift-1", "average"]
+    assert [row[-2:] for row in rows([lucky, steady])] == [["98.50", "98.50"], ["98.00", "98.90"]]
+    text = to_markdown(sweep_blocks([lucky, steady]))
+    assert "mean over the last 10 epochs, averaged over the seeds" in text
+    assert "99.9" not in text  # test scores have no place there
+
+
+def test_every_candidate_and_variant_has_its_row() -> None:
+    records = [invented(plan, [0.97, 0.98]) for plan in plan_mnist(["sweep"])]
+    varied = len(CANDIDATES["average-units"].variants)
+    found = rows(records)
+    assert len(found) == 2 * (len(CANDIDATES) - 1 + varied)
+    assert {row[5] for row in found} == {"2"}
+    assert sum(row[1] == "step_size 0.06" for row in found) == 2
+    assert "ordered" in found[0][0]
+    assert all("one pixel" in row[2] for row in found if "shift-1" in row[0])
+    assert all("two pixels" in row[2] for row in found if "shift-2" in row[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "unit"),
+    [
+        ("average-shift-1", {}, "the paper's"),
+        ("average-shift-1-decay", {}, "the paper's"),
+        ("average", {}, "the paper's"),
+        ("average-units", {"beta": 0.8}, "beta 0.8"),
+    ],
+)
+def test_the_chosen_one_is_marked(
+    name: str, options: Mapping[str, Any], unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [invented(plan, [0.97, 0.98]) for plan in plan_mnist(["sweep"])]
+    assert {row[3] for row in rows(records)} == {"no"}  # before the tuned cell has run
+    chosen = [row[:2] for row in rows([*records, tuned(name, monkeypatch, options)]) if row[3] == "yes"]
+    assert chosen == [[f"{SWEEP}/{name}", unit]]
+
+
+def test_pages_say_where_images_were_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    (plan,) = plan_mnist(["ordered-mnist/lipschitz/128/euler"])
+    paper = invented(plan, [0.991, 0.992])
+    for page in (mnist_page.blocks, mnist_page.summary):
+        assert "moved" not in to_markdown(page([paper, tuned("average", monkeypatch)]))
+        text = to_markdown(page([paper, tuned("average-shift-1", monkeypatch)]))
+        assert "tuned/ordered-mnist/lipschitz/128/euler by up to 1 pixel. Validation and test images are never" in text
+        assert "by up to 2 pixels." in to_markdown(page([paper, tuned("average-shift-2", monkeypatch)]))
+    whole = to_markdown(mnist_page.blocks([paper, tuned("average-shift-1", monkeypatch)]))
+    row = next(line for line in whole.splitlines() if line.startswith("| tuned/") and "adam" in line)
+    assert "averaging 0.002, shift 1, beta 0.75" in row
+    assert CANDIDATES["average-shift-1"].why in row
