@@ -132,6 +132,23 @@ def test_saved_generators_draw_the_same_shifts_again(mnist: Path) -> None:
         assert torch.equal(first.draw(step)[0].inputs, second.draw(step)[0].inputs)
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_images_are_moved_as_here(mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    here, there = load(mnist, "permuted-mnist", shift=2), load(mnist, "permuted-mnist", shift=2).to("cuda")
+    indices = torch.arange(24).view(2, 12)
+    generators = [torch.Generator("cuda").manual_seed(seed) for seed in range(2)]
+    states = [generator.get_state() for generator in generators]
+    result = there.batch("train", indices, generators).inputs
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
+    drawn = iter([mnist_module._draw_moves(generator, 12, 2).cpu() for generator in generators])
+    monkeypatch.setattr(mnist_module, "_draw_moves", lambda generator, count, shift: next(drawn))
+    expected = here.batch("train", indices, [seeded(0), seeded(1)]).inputs
+    torch.testing.assert_close(result.cpu(), expected, rtol=1e-6, atol=0)
+
+
 class SignalAt(Watcher):
     """Asks the run to stop after a step."""
 
