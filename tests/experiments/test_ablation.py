@@ -34,6 +34,8 @@ def test_fewer_epochs_move_the_decay_and_stand_in_the_command() -> None:
     (plan,) = plan_ablation(["ordered-mnist/beta"], seeds=(0, 1, 2, 3), changes={"epochs": 20, "precision": "high"})
     assert plan.settings.decay_epochs == (18,)
     assert plan.command == "lipschitz-rnn reproduce ablation --seeds 0-3 --epochs 20 --precision high"
+    assert plan.why == "20 epochs, not the paper's 100"
+    assert {plan.why for plan in plan_ablation()} == {""}
 
 
 def test_a_sweep_is_split_where_memory_asks_for_it() -> None:

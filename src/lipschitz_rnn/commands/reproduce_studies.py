@@ -12,13 +12,15 @@ from rich.console import Console
 
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.parsing import parse_seeds
-from lipschitz_rnn.commands.progress import choose_watcher
-from lipschitz_rnn.training import RunError
+from lipschitz_rnn.commands.progress import LineWatcher, choose_watcher
+from lipschitz_rnn.experiments.results import Record, read_records
+from lipschitz_rnn.training import RunError, Watcher
 from lipschitz_rnn.training.settings import Precision
 
 SEEDS = typer.Option("--seeds", "-s", help="Seeds of every value or unit, trained together: 0-4, or 0,2,5.")
 ONLY = typer.Option("--only", "--task", help="Runs by name, part or pattern; may be given again.")
 RESUME = typer.Option("--resume", help="Go on where an earlier call was cut off; what is finished stays.")
+JOBS = typer.Option("--jobs", "-j", min=1, help="Runs at a time, each a process; then networks that are measured.")
 RESULTS = typer.Option(help="Folder for one JSON per finished run. (default: OUT/results)")
 COMMIT = typer.Option(help="Commit to note where the package does not run from a checkout.")
 PRECISION = typer.Option(help="float32 at highest (default), high (TF32) or medium; bfloat16; float64.")
@@ -48,6 +50,7 @@ def ablation(
         typer.Option(min=1, help="Networks that train at once; by default all values and seeds of an option."),
     ] = None,
     resume: Annotated[bool, RESUME] = False,
+    jobs: Annotated[int, JOBS] = 1,
     precision: Annotated[Precision | None, PRECISION] = None,
     results: Annotated[Path | None, RESULTS] = None,
     commit: Annotated[str | None, COMMIT] = None,
@@ -81,12 +84,13 @@ def ablation(
     if quick:
         torch.set_num_threads(1)  # networks this small only wait for each other on more
     console = Console(stderr=as_json)
-    campaign = Campaign(out, results or out / "results", resume, commit)
-    records, failed = campaign.run(plans, lambda name: choose_watcher(console, name))
+    campaign = Campaign(out, results or out / "results", resume, commit, jobs)
+    records, failed = campaign.run(plans, _line if jobs > 1 else lambda name: choose_watcher(console, name))
     if records:
-        written = write_page(ablation_page.blocks(records), out / "ablation.md")
+        known = _known(campaign.results, records[0])
+        written = write_page(ablation_page.blocks(known), out / "ablation.md")
         written.append(out / "ablation.png")
-        ablation_page.draw(ablation_page.read_curves(records)).savefig(written[-1], dpi=150)
+        ablation_page.draw(ablation_page.read_curves(known)).savefig(written[-1], dpi=150)
         _tell(console, [*written, *(campaign.results / record.file for record in records)], as_json)
     if failed:
         raise RunError(f"{len(failed)} of {len(plans)} runs failed: {', '.join(failed)}; go on with --resume")
@@ -116,6 +120,7 @@ def robustness(
         int | None, typer.Option(min=1, help="Test samples that are attacked; all of them by default.")
     ] = None,
     resume: Annotated[bool, RESUME] = False,
+    jobs: Annotated[int, JOBS] = 1,
     precision: Annotated[Precision | None, PRECISION] = None,
     results: Annotated[Path | None, RESULTS] = None,
     commit: Annotated[str | None, COMMIT] = None,
@@ -149,20 +154,31 @@ def robustness(
     if quick:
         torch.set_num_threads(1)  # networks this small only wait for each other on more
     console = Console(stderr=as_json)
-    campaign = RobustnessCampaign(out, results or out / "results", resume, commit, method=method)
-    records, failed = campaign.run(plans, lambda name: choose_watcher(console, name))
+    campaign = RobustnessCampaign(out, results or out / "results", resume, commit, jobs, method)
+    records, failed = campaign.run(plans, _line if jobs > 1 else lambda name: choose_watcher(console, name))
     if records:
-        written = write_page(robustness_page.blocks(records), out / "robustness.md")
+        known = _known(campaign.results, records[0])
+        written = write_page(robustness_page.blocks(known), out / "robustness.md")
         written.append(out / "robustness.png")
-        draw_noise(records).savefig(written[-1], dpi=150)
+        draw_noise(known).savefig(written[-1], dpi=150)
         _tell(console, [*written, *(campaign.results / record.file for record in records)], as_json)
     if failed:
-        raise RunError(f"{len(failed)} of {len(plans)} runs failed: {', '.join(failed)}; go on with --resume")
+        raise RunError(f"not trained or not measured: {'; '.join(failed)}; go on with --resume")
 
 
 def _changes(**given: Any) -> dict[str, Any]:
     """Settings that were asked for; the others stay the study's."""
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _line(name: str) -> Watcher:
+    """Plain lines with the run's name: several processes write to one terminal."""
+    return LineWatcher(Console(stderr=True), name)
+
+
+def _known(results: Path, record: Record) -> list[Record]:
+    """All records of a study beside this one: a run that was asked for alone joins those before it on the page."""
+    return [other for other in read_records(results, record.study) if other.kind == record.kind]
 
 
 def _list(runs: list[tuple[str, dict[str, Any]]], as_json: bool) -> None:

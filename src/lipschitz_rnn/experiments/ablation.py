@@ -18,13 +18,13 @@ from lipschitz_rnn.training import Settings
 
 STUDY = "ablation"
 SEEDS = (0, 1, 2)
+EPOCHS, HIDDEN_SIZE = 100, 128  # the paper's
 VALUES: dict[str, tuple[float, ...]] = {
     "alpha": tuple(round(0.2 * index, 1) for index in range(11)),
     "beta": tuple(round(0.5 + 0.05 * index, 2) for index in range(11)),
 }
 _COMMAND = "lipschitz-rnn reproduce ablation"
 _QUICK = {"hidden_size": 32, "epochs": 30}
-_QUICK_WHY = "not the paper's task: 8 × 8 digits, N = 32 and 30 epochs, to see the study in minutes"
 
 
 def plan_ablation(
@@ -50,8 +50,9 @@ def plan_ablation(
             for number, part in enumerate(parts, 1):
                 settings = _settings(task, option, part, chosen, quick, changes or {})
                 name = f"{task}/{option}" + (f"/part-{number}" if len(parts) > 1 else "")
-                name, kind, why = (f"quick/{name}", "quick", _QUICK_WHY) if quick else (name, "paper", "")
-                plans.append(Plan(STUDY, name, kind, settings, _command(settings, quick, at_once), why))
+                name, kind = (f"quick/{name}", "quick") if quick else (name, "paper")
+                command, why = _command(settings, quick, at_once), _why(settings, quick)
+                plans.append(Plan(STUDY, name, kind, settings, command, why))
     return choose_plans(plans, only)
 
 
@@ -76,12 +77,22 @@ def _settings(
     variants = tuple({option: value} for value in values)
     network: dict[str, Any] = {"unit_options": fixed, "variants": variants, "seeds": seeds}
     settings = preset_settings(task, changes={**(_QUICK if quick else {}), **changes, **network})
-    decays = tuple(epoch * settings.epochs // 100 for epoch in settings.decay_epochs)  # the paper's are of 100 epochs
+    decays = tuple(epoch * settings.epochs // EPOCHS for epoch in settings.decay_epochs)
     return replace(settings, decay_epochs=decays)
 
 
+def _why(settings: Settings, quick: bool) -> str:
+    """What is not as in the paper."""
+    size, epochs = settings.hidden_size, settings.epochs
+    if quick:
+        return f"not the paper's task: 8 × 8 digits, N = {size} and {epochs} epochs, to see the study in minutes"
+    parts = [f"{epochs} epochs, not the paper's {EPOCHS}"] if epochs != EPOCHS else []
+    parts += [f"N = {size}, not the paper's {HIDDEN_SIZE}"] if size != HIDDEN_SIZE else []
+    return "; ".join(parts)
+
+
 def _command(settings: Settings, quick: bool, at_once: int | None) -> str:
-    defaults = _QUICK if quick else {"hidden_size": 128, "epochs": 100}
+    defaults = _QUICK if quick else {"hidden_size": HIDDEN_SIZE, "epochs": EPOCHS}
     parts = [_COMMAND, "--quick"] if quick else [_COMMAND]
     parts += [f"--seeds {show_seeds(settings.seeds)}"] if settings.seeds != SEEDS else []
     parts += [f"--epochs {settings.epochs}"] if settings.epochs != defaults["epochs"] else []

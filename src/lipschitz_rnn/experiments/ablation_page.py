@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lipschitz_rnn.experiments.campaign import time_of
 from lipschitz_rnn.experiments.figures import BLUE, GREEN, GREY, RED, new_figure, to_svg
 from lipschitz_rnn.experiments.paper import ABLATION_BEST_BETA, ABLATION_LARGEST_ALPHA
 from lipschitz_rnn.experiments.report.document import Block, Heading, Paragraph, Picture, Table
@@ -50,6 +51,11 @@ class Curve:
     def quick(self) -> bool:
         return any(record.kind == "quick" for record in self.records)
 
+    @property
+    def differences(self) -> str:
+        """What is not as in the paper, in the words of the records."""
+        return "; ".join(dict.fromkeys(record.why for record in self.records if record.why and not self.quick))
+
     def best(self) -> Point | None:
         return max((point for point in self.points if point.scores), key=lambda point: point.mean, default=None)
 
@@ -92,7 +98,8 @@ def summary(records: Sequence[Record]) -> list[Block]:
     for curve in read_curves(records):
         points = (curve.best() or curve.points[0], curve.points[0], curve.points[-1])
         cells = [text for p in points for text in (f"{p.value:g}", show_score(p.mean if p.scores else None, True))]
-        rows.append([curve.task + (" (quick)" if curve.quick else ""), SYMBOLS[curve.option], *cells])
+        note = "quick" if curve.quick else curve.differences
+        rows.append([curve.task + (f" ({note})" if note else ""), SYMBOLS[curve.option], *cells])
     return [Table(header, rows, left=2)]
 
 
@@ -102,7 +109,17 @@ def _introduction(curves: Sequence[Curve]) -> str:
         "that validation selected. All values and seeds of a sweep train side by side as one ensemble; equal seeds "
         "start from the same random numbers and see the same batches."
     )
-    return f"{_warning(curves)} {text}" if any(curve.quick for curve in curves) else text
+    return " ".join([*_warnings(curves), text])
+
+
+def _warnings(curves: Sequence[Curve]) -> list[str]:
+    """What a reader has to know before he lays the numbers beside the paper's."""
+    changed: dict[str, list[str]] = {}
+    for curve in curves:
+        if curve.differences:
+            changed.setdefault(curve.differences, []).append(curve.task)
+    told = [f"{' and '.join(dict.fromkeys(tasks))}: {text}." for text, tasks in changed.items()]
+    return [_warning(curves), *told] if any(curve.quick for curve in curves) else told
 
 
 def _warning(curves: Sequence[Curve]) -> str:
@@ -115,7 +132,7 @@ def _warning(curves: Sequence[Curve]) -> str:
 
 def _caption(curves: Sequence[Curve]) -> str:
     text = "Test accuracy against α and β: mean over seeds, with the range from the worst to the best seed."
-    return f"{text} {_warning(curves)}" if any(curve.quick for curve in curves) else text
+    return " ".join([text, *_warnings(curves)])
 
 
 def _title(curve: Curve) -> str:
@@ -152,11 +169,11 @@ def _origin(curve: Curve) -> str:
     first = curve.records[0]
     options = first.settings["unit_options"]
     fixed = ", ".join(f"{name} = {value}" for name, value in options.items() if name != curve.option)
-    seconds = sum(record.seconds for record in curve.records)
+    differs = f" ({curve.differences})" if curve.differences else ""
     return (
-        f"N = {first.settings['hidden_size']}, {fixed}; {first.settings['epochs']} epochs, seeds "
-        f"{', '.join(map(str, first.settings['seeds']))}; {seconds:.0f} s on {first.environment.get('device', '?')}. "
-        f"Made by `{first.command}`."
+        f"N = {first.settings['hidden_size']}, {fixed}; {first.settings['epochs']} epochs{differs}, seeds "
+        f"{', '.join(map(str, first.settings['seeds']))}; {time_of(curve.records)} on "
+        f"{first.environment.get('device', '?')}. Made by `{first.command}`."
     )
 
 
@@ -169,8 +186,8 @@ def draw(curves: Sequence[Curve]) -> Any:
             _draw_curve(axis, curve)
         axis.set(xlabel=f"{SYMBOLS[option]}, {MEANING[option]}", ylabel="test accuracy (%)")
         axis.legend(frameon=False, fontsize=8)
-    if any(curve.quick for curve in curves):
-        figure.suptitle(_warning(curves), fontsize=9, color=GREY)
+    if _warnings(curves):
+        figure.suptitle("\n".join(_warnings(curves)), fontsize=9, color=GREY)
     return figure
 
 
@@ -178,9 +195,22 @@ def _draw_curve(axis: Any, curve: Curve) -> None:
     colour = COLOURS.get(curve.task, GREY)
     points = [point for point in curve.points if point.scores]
     values = [point.value for point in points]
-    low, mean, high = ([100 * value for value in column] for column in zip(*(p.spread for p in points), strict=True))
+    low, mean, high = ([100 * point.spread[place] for point in points] for place in range(3))
     seeds = max(point.networks for point in curve.points)
     axis.fill_between(values, low, high, color=colour, alpha=0.2, linewidth=0)
     axis.plot(values, mean, color=colour, marker="o", markersize=3.5, label=f"{curve.task} ({seeds} seeds)")
     for best in ABLATION_BEST_BETA.get(curve.task, ()) if curve.option == "beta" else ():
         axis.axvline(best, color=colour, linewidth=0.8, linestyle=":")  # the paper's peaks
+    _draw_diverged(axis, curve, colour)
+
+
+def _draw_diverged(axis: Any, curve: Curve, colour: str) -> None:
+    """A cross at every value of which networks diverged: on the curve, or at the bottom where no score is left."""
+    cross = {"color": colour, "marker": "x", "markersize": 8, "linestyle": "none", "clip_on": False, "zorder": 3}
+    label: str | None = f"{curve.task}, some diverged"
+    for point in (point for point in curve.points if point.diverged):
+        if point.scores:
+            axis.plot([point.value], [100 * point.mean], label=label, **cross)
+        else:
+            axis.plot([point.value], [0.0], label=label, transform=axis.get_xaxis_transform(), **cross)
+        label = None

@@ -6,30 +6,21 @@ them, and each saves before it leaves.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait as wait_for
-from multiprocessing.process import BaseProcess
+from functools import partial
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from lipschitz_rnn.experiments.pretrained import export_pretrained
+from lipschitz_rnn.experiments.processes import Watch, Work, run_processes
 from lipschitz_rnn.experiments.results import Record, export_run, read_record, record_file, write_record
 from lipschitz_rnn.experiments.runner import train
+from lipschitz_rnn.experiments.scores import show_duration
 from lipschitz_rnn.tasks import DataError
-from lipschitz_rnn.training import CheckpointError, Interrupted, RunError, Settings, Watcher
+from lipschitz_rnn.training import CheckpointError, RunError, Settings
 from lipschitz_rnn.training.folder import RunConflict, read_settings
-from lipschitz_rnn.training.interrupts import Interrupts
-
-Watch = Callable[[str], Watcher]  # from the name of a run; importable by name where it has to reach a process
-_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -57,13 +48,21 @@ class Campaign:
 
     def run(self, plans: Sequence[Plan], watch: Watch) -> tuple[list[Record], list[str]]:
         """All plans, those already complete without another look at the data: records, and names of what failed."""
-        self._refuse_existing(plans)
-        if self.jobs > 1:
-            failed = self._in_processes(plans, watch)
-        else:
-            failed = [plan.name for plan in plans if not self._guarded(plan, watch)]
+        failed = self.complete_all(plans, watch)
         done = [plan for plan in plans if plan.name not in failed]
         return [read_record(self.results / record_file(plan.study, plan.name)) for plan in done], failed
+
+    def complete_all(self, plans: Sequence[Plan], watch: Watch) -> list[str]:
+        """Run all plans, or what is left of them; names of what failed."""
+        self._refuse_existing(plans)
+        return self.work_off({plan.name: partial(self.complete, plan, watch) for plan in plans}, watch)
+
+    def work_off(self, works: Mapping[str, Callable[[], object]], watch: Watch) -> list[str]:
+        """All works one after another, or with several jobs each in a process of its own; names of what failed."""
+        told: dict[str, Work] = {name: partial(_guarded, name, work, watch) for name, work in works.items()}
+        if self.jobs > 1:
+            return run_processes(told, watch, self.jobs, saved=f"{self.out}; go on with --resume")
+        return [name for name, work in told.items() if not work()]
 
     def _refuse_existing(self, plans: Sequence[Plan]) -> None:
         """Before anything runs: a folder that is taken, or that holds another run, is a wrong command."""
@@ -79,80 +78,47 @@ class Campaign:
                     "resume with the same options, or choose another --out"
                 )
 
-    def complete(self, plan: Plan, watch: Watch) -> Record:
+    def complete(self, plan: Plan, watch: Watch) -> None:
         """Run one plan, or what is left of it, and export it."""
         folder = self.out / plan.name
         if (folder / "result.json").exists():
             watch(plan.name).note("already complete")
         else:
             train(plan.settings, folder, resume=self.resume, watcher=watch(plan.name))
+        self.export(plan)
+        if plan.pretrained is not None:
+            export_pretrained(folder, self.out / "pretrained" / f"{plan.pretrained}.safetensors")
+
+    def export(self, plan: Plan, measures: Mapping[str, Any] | None = None) -> Record:
+        """Write the record of a finished run, with what was measured beyond its scores."""
         record = export_run(
-            folder,
+            self.out / plan.name,
             plan.study,
             plan.name,
             kind=plan.kind,
             command=plan.command,
             why=plan.why,
             commit=self.commit,
-            measures={"cells_at_once": self.jobs} if self.jobs > 1 else None,
+            measures={**(measures or {}), **({"cells_at_once": self.jobs} if self.jobs > 1 else {})},
         )
         write_record(record, self.results)
-        if plan.pretrained is not None:
-            export_pretrained(folder, self.out / "pretrained" / f"{plan.pretrained}.safetensors")
         return record
 
-    def _guarded(self, plan: Plan, watch: Watch) -> bool:
-        """Whether the plan was completed; what failed is told, and the next one has its turn."""
-        try:
-            self.complete(plan, watch)
-        except (RunError, CheckpointError, DataError) as error:
-            watch(plan.name).note(f"failed: {error}")
-        except RuntimeError:  # of the device, for example no memory left: nobody may be there to start the next one
-            watch(plan.name).note(f"failed: {traceback.format_exc()}")
-        else:
-            return True
-        return False
 
-    def _in_processes(self, plans: Sequence[Plan], watch: Watch) -> list[str]:
-        """As many processes as jobs, each with one plan; names of what failed."""
-        context = multiprocessing.get_context("spawn")  # a GPU cannot be used after a fork
-        waiting = list(plans)
-        processes: list[BaseProcess] = []
-        failed: list[str] = []
-        with Interrupts() as interrupts:
-            while waiting or processes:
-                while waiting and len(processes) < self.jobs:
-                    plan = waiting.pop(0)
-                    processes.append(context.Process(target=_work, args=(self, plan, watch), name=plan.name))
-                    processes[-1].start()
-                wait_for([process.sentinel for process in processes], timeout=_POLL_SECONDS)
-                if interrupts.number:
-                    for process in processes:
-                        process.terminate()  # a run takes it as the request to save and leave
-                    for process in processes:
-                        process.join()
-                    raise Interrupted(interrupts.number, f"{self.out}; go on with --resume")
-                failed += [process.name for process in processes if process.exitcode]
-                processes = [process for process in processes if process.exitcode is None]
-        return failed
+def time_of(records: Sequence[Record]) -> str:
+    """How long runs trained, and how many others may have had a share of the machine then."""
+    at_once = max(record.measures.get("cells_at_once", 1) for record in records)
+    return show_duration(sum(record.seconds for record in records)) + (f" ({at_once} at once)" if at_once > 1 else "")
 
 
-def _work(campaign: Campaign, plan: Plan, watch: Watch) -> None:
-    """The life of a process: one plan."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks every run to save
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // campaign.jobs))
+def _guarded(name: str, work: Callable[[], object], watch: Watch) -> bool:
+    """Whether the work was completed; what failed is told, and the next one has its turn."""
     try:
-        done = campaign._guarded(plan, watch)
-    except Interrupted as interrupted:
-        watch(plan.name).note(str(interrupted))
-        sys.exit(interrupted.exit_code)
-    sys.exit(0 if done else 1)
-
-
-def _leave_with_parent() -> None:
-    """A parent that was killed can ask nothing: then the run saves and leaves of itself."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait_for([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
+        work()
+    except (RunError, CheckpointError, DataError) as error:
+        watch(name).note(f"failed: {error}")
+    except RuntimeError:  # of the device, for example no memory left: nobody may be there to start the next one
+        watch(name).note(f"failed: {traceback.format_exc()}")
+    else:
+        return True
+    return False

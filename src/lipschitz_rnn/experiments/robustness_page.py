@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lipschitz_rnn.experiments.campaign import time_of
 from lipschitz_rnn.experiments.figures import to_svg
 from lipschitz_rnn.experiments.paper import ROBUSTNESS
 from lipschitz_rnn.experiments.report.document import Block, Heading, Paragraph, Picture, Table
@@ -71,7 +72,7 @@ def _section(records: Sequence[Record], quick: bool) -> list[Block]:
     name, note = ("robustness-quick", f" {warning(first)}") if quick else ("robustness", "")
     noise = f"Test accuracy under noise: mean over the networks of a unit, with the range over them.{note}"
     distances = f"Test accuracy that is left where DeepFool may go so far: mean and range over networks.{note}"
-    section: list[Block] = [Paragraph(_introduction(first) + note)]
+    section: list[Block] = [Paragraph(_introduction(records) + note)]
     if measured:
         section += [_table(records), Paragraph(_finding(records))]
     section.append(Picture(f"{name}-noise", to_svg(draw_noise(records)), noise))
@@ -87,13 +88,16 @@ def _measured(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if record.settings["unit"] in ROBUSTNESS]
 
 
-def _introduction(record: Record) -> str:
-    return (
+def _introduction(records: Sequence[Record]) -> str:
+    targets = sorted({f"{record.measures['method']['target_loss']:.3g}" for record in records}, key=float)
+    text = (
         "Accuracy under attack on the test split, and the Hessian of the training loss with respect to the parameters "
         "of the recurrent unit; mean ± standard deviation over seeds, the paper's number (for MNIST) in parentheses. "
-        "Every network is taken after the first epoch whose mean training loss is at most "
-        f"{record.measures['method']['target_loss']:.3g}, so that all are compared at about the same training loss."
+        f"Every network is taken after the first epoch whose mean training loss is at most {' or '.join(targets)}, "
     )
+    if len(targets) == 1:
+        return text + "so that all are compared at about the same training loss."
+    return text + "**so not all are compared at the same loss**: units were added one by one. Measure them together."
 
 
 def _table(records: Sequence[Record]) -> Table:
@@ -101,7 +105,9 @@ def _table(records: Sequence[Record]) -> Table:
     for record in _measured(records):
         networks, printed = record.measures["networks"], ROBUSTNESS[record.settings["unit"]]
         cells = [f"{c.show([c.read(n) for n in networks])} ({getattr(printed, c.paper):g})" for c in COLUMNS]
-        rows.append([NAMES[record.settings["unit"]], str(len(networks)), *cells])
+        asked = len(record.settings["seeds"])
+        count = str(asked) if len(networks) == asked else f"{len(networks)} of {asked}"
+        rows.append([NAMES[record.settings["unit"]], count, *cells])
     return Table(["unit", "networks", *(column.title for column in COLUMNS)], rows)
 
 
@@ -128,18 +134,18 @@ def _training(records: Sequence[Record]) -> Table:
     rows = []
     for record in records:
         taken = record.measures["taken"]
-        losses = [network["loss"] for network in taken if network["loss"] is not None]
+        losses = [network["loss"] for network in taken]
         epochs = [network["epoch"] + 1 for network in taken]
         accuracy = [network["accuracy"] for network in record.measures["networks"]]
         rows.append(
             [
                 NAMES[record.settings["unit"]],
                 f"{record.parameters:,}",
-                f"{statistics.fmean(losses):.4f} ({min(losses):.4f} to {max(losses):.4f})" if losses else "–",
+                f"{statistics.fmean(losses):.4f} ({min(losses):.4f} to {max(losses):.4f})",
                 f"{min(epochs)} to {max(epochs)} of {record.settings['epochs']}",
                 f"{sum(network['reached'] for network in taken)} of {len(taken)}",
                 show_score(statistics.fmean(accuracy), True),
-                f"{record.seconds:.0f} s",
+                time_of([record]),
             ]
         )
     return Table(header, rows)

@@ -6,26 +6,25 @@ unitary unit in the figure on noise.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from lipschitz_rnn.experiments.campaign import Campaign, Plan, Watch
+from lipschitz_rnn.experiments.campaign import Campaign, Plan
+from lipschitz_rnn.experiments.measured_network import MeasuredNetwork
 from lipschitz_rnn.experiments.mnist import show_seeds
 from lipschitz_rnn.experiments.paper import ROBUSTNESS
 from lipschitz_rnn.experiments.plans import choose_plans
 from lipschitz_rnn.experiments.presets import preset_settings
-from lipschitz_rnn.experiments.results import Record, export_run, write_record
-from lipschitz_rnn.experiments.robustness_measures import Method, measure
+from lipschitz_rnn.experiments.processes import Watch
+from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.robustness_measures import Method
 from lipschitz_rnn.experiments.runner import load_task
-from lipschitz_rnn.experiments.target_loss import KeepEveryEpoch, load_at_loss, lowest_common_loss
+from lipschitz_rnn.experiments.target_loss import KeepEveryEpoch, lowest_common_loss, take_at_loss
 from lipschitz_rnn.robustness.attacking import require_foolbox
 from lipschitz_rnn.robustness.hessian import require_scipy
-from lipschitz_rnn.training import Settings, Watcher, fit
-from lipschitz_rnn.training.checkpoint import atomic_write
-from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training import Settings, fit
 
 STUDY = "robustness"
 SEEDS = (0, 1, 2, 3, 4)
@@ -112,10 +111,11 @@ def _command(settings: Settings, scale: Scale, quick: bool, method: Method) -> s
 
 @dataclass(frozen=True)
 class RobustnessCampaign(Campaign):
-    """Trains all plans and keeps their networks of every epoch; then measures them, one by one, at a common loss: the
-    lowest that all units of the table came down to.
+    """Trains all plans and keeps their networks of every epoch; then measures them at a common loss: the lowest that
+    all units of the table came down to.
 
-    What is measured stays measured: a campaign that was cut off goes on with the next network.
+    With several jobs the networks of all plans stand in one queue, each with a process of its own. What is measured
+    stays measured: a campaign that was cut off goes on with the other networks.
     """
 
     method: Method = field(default_factory=Method)
@@ -123,61 +123,45 @@ class RobustnessCampaign(Campaign):
     def run(self, plans: Sequence[Plan], watch: Watch) -> tuple[list[Record], list[str]]:
         require_foolbox()  # before hours of training, not after them
         require_scipy()
-        _, failed = super().run(plans, watch)
+        failed = self.complete_all(plans, watch)
         trained = [plan for plan in plans if plan.name not in failed]
         if not trained:
             return [], failed
-        target = self.method.target_loss
-        if target is None:
-            compared = [plan for plan in trained if plan.settings.unit in ROBUSTNESS] or trained
-            target = lowest_common_loss([self.out / plan.name for plan in compared])
-        return [self._measured(plan, target, watch(plan.name)) for plan in trained], failed
+        method = replace(self.method, target_loss=self._target(trained))
+        networks = {plan.name: self._networks(plan, method) for plan in trained}
+        left = [network for each in networks.values() for network in each if network.read() is None]
+        failed += self.work_off({network.name: partial(network.complete, watch) for network in left}, watch)
+        records = [self._export(plan, method, networks[plan.name]) for plan in trained]
+        return [record for record in records if record is not None], failed
 
-    def complete(self, plan: Plan, watch: Watch) -> Record:
+    def complete(self, plan: Plan, watch: Watch) -> None:
         folder, watcher = self.out / plan.name, watch(plan.name)
         if (folder / "result.json").exists():
             watcher.note("already trained")
         else:
             keep = KeepEveryEpoch(folder)
             fit(plan.settings, load_task(plan.settings), folder, resume=self.resume, watcher=watcher, probe=keep)
-        return self._export(plan, {})
 
-    def _measured(self, plan: Plan, target: float, watcher: Watcher) -> Record:
-        folder, method = self.out / plan.name, asdict(replace(self.method, target_loss=target))
-        networks, taken = load_at_loss(folder, target)
-        measured = _read_measures(folder / "measures.json", method)
-        if len(measured) < len(networks):
-            device = choose_device(plan.settings.device)
-            task = load_task(plan.settings).to(device)
-            for index in range(len(measured), len(networks)):
-                watcher.note(f"measuring network {index + 1} of {len(networks)}")
-                measured.append(measure(networks[index].to(device), task, self.method, plan.settings.unit))
-                _write_measures(folder / "measures.json", method, measured)
-        measures = {"method": method, "taken": [asdict(network) for network in taken], "networks": measured}
-        return self._export(plan, measures)
+    def _target(self, plans: Sequence[Plan]) -> float:
+        """The loss to compare at. All units of the table that were trained here count, whichever are asked for now: a
+        unit that joins them later is compared at the same loss, and one outside the table never moves it."""
+        if self.method.target_loss is not None:
+            return self.method.target_loss
+        own = [self.out / plan.name for plan in plans]
+        table = [own[0].parent / unit for unit in ROBUSTNESS]
+        return lowest_common_loss([folder for folder in table if (folder / "result.json").exists()] or own)
 
-    def _export(self, plan: Plan, measures: Mapping[str, Any]) -> Record:
-        record = export_run(
-            self.out / plan.name,
-            plan.study,
-            plan.name,
-            kind=plan.kind,
-            command=plan.command,
-            why=plan.why,
-            commit=self.commit,
-            measures=measures,
-        )
-        write_record(record, self.results)
-        return record
+    def _networks(self, plan: Plan, method: Method) -> list[MeasuredNetwork]:
+        taken = take_at_loss(self.out / plan.name, method.target_loss or 0.0)
+        return [
+            MeasuredNetwork(f"{plan.name}, {member.name}", self.out / plan.name, plan.settings, index, each, method)
+            for index, (member, each) in enumerate(zip(plan.settings.members, taken, strict=True))
+        ]
 
-
-def _read_measures(path: Path, method: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The networks that were measured before, in this same way and at this same loss."""
-    if not path.exists():
-        return []
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    return stored["networks"] if stored["method"] == method else []
-
-
-def _write_measures(path: Path, method: Mapping[str, Any], networks: Sequence[Mapping[str, Any]]) -> None:
-    atomic_write(path, (json.dumps({"method": method, "networks": networks}, indent=1) + "\n").encode())
+    def _export(self, plan: Plan, method: Method, networks: Sequence[MeasuredNetwork]) -> Record | None:
+        """The record of what could be measured, if anything could; `taken` and `networks` go side by side."""
+        found = [(network.about(), measured) for network in networks if (measured := network.read()) is not None]
+        if not found:
+            return None
+        taken, measured = zip(*found, strict=True)
+        return self.export(plan, {"method": asdict(method), "taken": list(taken), "networks": list(measured)})

@@ -58,32 +58,32 @@ def lowest_common_loss(folders: Sequence[Path]) -> float:
     return max(lowest)
 
 
-def load_at_loss(folder: Path, target: float) -> tuple[list[nn.Module], list[Taken]]:
-    """All networks of a run, in the order of its members, after the first epoch at the target.
+def take_at_loss(folder: Path, target: float) -> list[Taken | None]:
+    """Of every network of a run, in the order of its members, the first epoch at the target.
 
-    One that never came down to it is taken after the epoch at which its loss was lowest.
+    One that never came down to it is taken after the epoch at which its loss was lowest, and one that diverged in its
+    first epoch not at all.
     """
-    taken = [_take(curve, target) for curve in training_losses(read_run(folder))]
-    files = {epoch: _read(folder, epoch) for epoch in {each.epoch for each in taken}}
+    return [_take(curve, target) for curve in training_losses(read_run(folder))]
+
+
+def load_taken(folder: Path, index: int, taken: Taken) -> nn.Module:
+    """The network at this place among the members of a run, as it was after that epoch."""
     settings, shapes = read_settings(folder), SimpleNamespace(**read_json(folder / "task.json"))
-    networks: list[nn.Module] = []
-    for index, (member, each) in enumerate(zip(settings.members, taken, strict=True)):
-        network = build_model(settings.of_variant(member.variant), shapes, member.seed)
-        for name, value in _values(network).items():
-            value.data.copy_(files[each.epoch][f"{index}/{name}"])
-        networks.append(network.eval())
-    return networks, taken
+    member = settings.members[index]
+    network = build_model(settings.of_variant(member.variant), shapes, member.seed)
+    stored = _read(folder, taken.epoch)
+    for name, value in _values(network).items():
+        value.data.copy_(stored[f"{index}/{name}"])
+    return network.eval()
 
 
-def _take(curve: Sequence[float | None], target: float) -> Taken:
+def _take(curve: Sequence[float | None], target: float) -> Taken | None:
     known = [(epoch, loss) for epoch, loss in enumerate(curve) if loss is not None]
-    if not known:
-        raise RunError("a network diverged in its first epoch; lower the learning rate")
     for epoch, loss in known:
         if loss <= target:
             return Taken(epoch, loss, True)
-    epoch, loss = min(known, key=lambda pair: pair[1])
-    return Taken(epoch, loss, False)
+    return Taken(*min(known, key=lambda pair: pair[1]), False) if known else None
 
 
 def _values(network: nn.Module) -> dict[str, Tensor]:

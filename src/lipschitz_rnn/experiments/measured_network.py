@@ -1,0 +1,70 @@
+"""One network of the robustness study, and the file in which what was measured of it stays.
+
+Every network has a file of its own, so that several processes can measure at once, and in any order.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lipschitz_rnn.experiments.processes import Watch
+from lipschitz_rnn.experiments.robustness_measures import Method, measure
+from lipschitz_rnn.experiments.runner import load_task
+from lipschitz_rnn.experiments.target_loss import Taken, load_taken
+from lipschitz_rnn.training import RunError, Settings
+from lipschitz_rnn.training.checkpoint import atomic_write
+from lipschitz_rnn.training.parallel import choose_device
+
+
+@dataclass(frozen=True)
+class MeasuredNetwork:
+    """The network at place `index` of a finished run, as it was after the epoch that it is taken from."""
+
+    name: str
+    folder: Path
+    settings: Settings
+    index: int
+    taken: Taken | None  # None where it diverged before there was anything to take
+    method: Method
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "measures" / f"network-{self.index}.json"
+
+    def about(self) -> dict[str, Any]:
+        """Which network it is."""
+        return {"seed": self.settings.members[self.index].seed, **(asdict(self.taken) if self.taken else {})}
+
+    def read(self) -> dict[str, Any] | None:
+        """What was measured of this network before in this same way, if it was."""
+        if self.taken is None or not self.file.exists():
+            return None
+        stored = json.loads(self.file.read_text(encoding="utf-8"))
+        return stored["measured"] if stored["of"] == self._of(self.taken) else None
+
+    def complete(self, watch: Watch) -> None:
+        """Measure it, and keep that."""
+        if self.taken is None:
+            raise RunError("the network diverged in its first epoch; lower the learning rate")
+        watch(self.name).note("measuring")
+        started = time.monotonic()
+        device = choose_device(self.settings.device)
+        network, task = load_taken(self.folder, self.index, self.taken).to(device), load_task(self.settings).to(device)
+        try:
+            measured = measure(network, task, self.method, self.settings.unit)
+        except ValueError as error:  # of its numbers, not of the command: the other networks are still measured
+            raise RunError(str(error)) from error
+        self.file.parent.mkdir(exist_ok=True)
+        kept = {"of": self._of(self.taken), "measured": measured}
+        atomic_write(self.file, (json.dumps(kept, indent=1) + "\n").encode())
+        watch(self.name).note(f"measured in {time.monotonic() - started:.0f} s")
+
+    def _of(self, taken: Taken) -> Mapping[str, Any]:
+        """What the numbers depend on. Another target loss that takes the network from the same epoch changes none."""
+        method = {name: value for name, value in asdict(self.method).items() if name != "target_loss"}
+        return {"epoch": taken.epoch, "method": method}

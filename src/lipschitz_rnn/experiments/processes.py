@@ -1,0 +1,74 @@
+"""Pieces of work in processes of their own, several at once: they leave together, and what fails stops no other."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import wait as wait_for
+from multiprocessing.process import BaseProcess
+
+import torch
+
+from lipschitz_rnn.training import Interrupted, Watcher
+from lipschitz_rnn.training.interrupts import Interrupts
+
+Watch = Callable[[str], Watcher]  # from the name of a run; importable by name where it has to reach a process
+Work = Callable[[], bool]  # whether it succeeded; made of what can be imported by name, to reach a process
+_POLL_SECONDS = 0.5
+
+
+def run_processes(works: Mapping[str, Work], watch: Watch, jobs: int, saved: str) -> list[str]:
+    """All works by name, `jobs` at a time, each in a process; names of those that failed.
+
+    A signal is passed on to every process, as a request to save and leave; then Interrupted says where it was `saved`.
+    """
+    context = multiprocessing.get_context("spawn")  # a GPU cannot be used after a fork
+    threads = max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) // jobs))
+    waiting = list(works.items())
+    processes: list[BaseProcess] = []
+    failed: set[str] = set()
+    with Interrupts() as interrupts:
+        while waiting or processes:
+            while waiting and len(processes) < jobs:
+                name, work = waiting.pop(0)
+                processes.append(context.Process(target=_live, args=(name, work, watch, threads), name=name))
+                processes[-1].start()
+            wait_for([process.sentinel for process in processes], timeout=_POLL_SECONDS)
+            if interrupts.number:
+                for process in processes:
+                    process.terminate()
+                for process in processes:
+                    process.join()
+                raise Interrupted(interrupts.number, saved)
+            ended = {process: process.exitcode for process in processes if process.exitcode is not None}
+            processes = [process for process in processes if process not in ended]
+            failed |= {process.name for process, code in ended.items() if code}
+            for process, code in ended.items():
+                if code < 0:  # such a one could not tell it
+                    watch(process.name).note(f"failed: killed by {signal.Signals(-code).name}")
+    return [name for name in works if name in failed]
+
+
+def _live(name: str, work: Work, watch: Watch, threads: int) -> None:
+    """The life of a process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks every process to leave
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    try:
+        done = work()
+    except Interrupted as interrupted:
+        watch(name).note(str(interrupted))
+        sys.exit(interrupted.exit_code)
+    sys.exit(0 if done else 1)
+
+
+def _leave_with_parent() -> None:
+    """A parent that was killed can ask nothing: then the process saves and leaves of itself."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait_for([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
