@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,51 @@ def test_the_figure_draws_the_mean_within_the_range_of_the_seeds() -> None:
     assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((90.0, 99.0))
 
 
+def test_both_tasks_share_a_panel_and_diverged_networks_are_marked() -> None:
+    records = [
+        record("ordered-mnist", {0.5: [0.9, 0.94], 0.75: [0.97, None], 1.0: [None, None]}),
+        record("permuted-mnist", {0.5: [None, None], 0.75: [0.9, 0.92]}),
+    ]
+    figure = draw(read_curves(records))
+    (axis,) = figure.axes
+    crosses = {
+        (line.get_label(), *line.get_xdata()): line.get_ydata()[0] for line in axis.lines if line.get_marker() == "x"
+    }
+    assert list(crosses) == [
+        ("ordered-mnist: diverged", 0.75),
+        ("ordered-mnist: diverged", 1.0),
+        ("permuted-mnist: diverged", 0.5),
+    ]
+    assert crosses["ordered-mnist: diverged", 0.75] == pytest.approx(97.0)  # on its curve
+    assert all(height < 0.1 for (_, value), height in crosses.items() if value != 0.75)  # near the bottom
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert len(set(names)) == len(names) == 6  # of each task its curve, its crosses and the paper's peaks
+    text = to_markdown(blocks(records))
+    assert "A cross: some or all networks of that value diverged." in text
+    assert "| 1 | 2 | – | – | – | – | 2 |" in text
+    assert "permuted-mnist, β" in text
+
+
+def test_a_sweep_without_any_score_is_still_a_page() -> None:
+    records = [record("ordered-mnist", {0.5: [None, None]})]
+    assert "No network of this sweep has a score." in to_markdown(blocks(records))
+    assert "| ordered-mnist | β | 0.5 | – |" in to_markdown(summary(records))
+
+
+def test_other_epochs_than_the_papers_are_told_wherever_numbers_stand() -> None:
+    why = "30 epochs, not the paper's 100"
+    sweep = {0.5: [0.5, 0.6]}
+    short = [replace(record(task, sweep), why=why) for task in ("ordered-mnist", "permuted-mnist")]
+    told = f"ordered-mnist and permuted-mnist: {why}."
+    text = to_markdown(blocks(short))
+    assert text.count(told) == 3  # introduction, picture and its caption
+    assert text.count("2 epochs (not the paper's 100)") == 2
+    assert draw(read_curves(short)).get_suptitle() == told
+    assert f"| permuted-mnist ({why}) |" in to_markdown(summary(short))
+    whole = [short[0], record("permuted-mnist", sweep)]
+    assert draw(read_curves(whole)).get_suptitle() == f"ordered-mnist: {why}."
+
+
 def test_a_quick_study_says_so_in_text_and_figure() -> None:
     records = [record("digits", {0.5: [0.5, 0.6]}, "quick")]
     text = to_markdown(blocks(records))
@@ -129,6 +175,11 @@ def test_the_command_writes_table_figure_and_json_and_goes_on(tmp_path: Path) ->
     assert again.exit_code == 0, again.output
     assert "already complete" in again.output
     assert (tmp_path / "ablation.md").read_text() == page
+    small[-1] = "alpha"
+    assert call(*small).exit_code == 0
+    both = (tmp_path / "ablation.md").read_text()  # a sweep that was asked for alone joins the one before it
+    assert page.split("## digits, β")[1] in both
+    assert "## digits, α" in both
 
 
 def test_a_dry_run_lists_what_would_run() -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.report.collect import read_run
 from lipschitz_rnn.experiments.report.document import to_markdown
-from lipschitz_rnn.experiments.results import Record, read_records, training_losses
+from lipschitz_rnn.experiments.results import Record, read_records, training_losses, write_record
 from lipschitz_rnn.experiments.robustness_measures import accuracy_within
 from lipschitz_rnn.experiments.robustness_page import blocks, summary
 from lipschitz_rnn.experiments.robustness_pictures import draw_distances, draw_noise
@@ -202,3 +202,22 @@ def test_the_command_writes_table_figure_and_json_and_goes_on(tmp_path: Path) ->
     assert again.exit_code == 0, again.output
     assert re.findall(r"(\S+), (seed \d): measuring", again.output) == [("quick/digits/antisymmetric", "seed 0")]
     assert (tmp_path / "robustness.md").read_text() == page
+    alone = CliRunner().invoke(app, [*arguments[:-4], "--only", "urnn", "--resume"])
+    assert alone.exit_code == 0, alone.output
+    assert (tmp_path / "robustness.md").read_text() == page  # it stands among the others
+
+
+def test_notes_beside_the_records_are_printed_on_the_page(tmp_path: Path) -> None:
+    """results/robustness/notes.md: what a person found out about the numbers."""
+    write_record(record("lipschitz", (0.1, 0.2)), tmp_path / "results")
+    notes = tmp_path / "results" / "robustness" / "notes.md"
+    notes.write_text("## Where the ordering does not hold\n\nThe trace, because of the seed.\n")
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "results")]).exit_code == 0
+    page = (tmp_path / "docs" / "results" / "robustness.md").read_text()
+    assert "| Lipschitz | 2 |" in page
+    assert "## Where the ordering does not hold\n\nThe trace, because of the seed.\n" in page
+    assert CliRunner().invoke(app, ["report", "--check", str(tmp_path / "results")]).exit_code == 0
+    notes.write_text("Another reason.\n")
+    changed = CliRunner().invoke(app, ["report", "--check", str(tmp_path / "results")])
+    assert changed.exit_code == 1
+    assert "+Another reason." in changed.output

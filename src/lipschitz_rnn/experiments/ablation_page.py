@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lipschitz_rnn.experiments.ablation import EPOCHS
 from lipschitz_rnn.experiments.campaign import time_of
 from lipschitz_rnn.experiments.figures import BLUE, GREEN, GREY, RED, new_figure, to_svg
 from lipschitz_rnn.experiments.paper import ABLATION_BEST_BETA, ABLATION_LARGEST_ALPHA
@@ -132,6 +133,8 @@ def _warning(curves: Sequence[Curve]) -> str:
 
 def _caption(curves: Sequence[Curve]) -> str:
     text = "Test accuracy against α and β: mean over seeds, with the range from the worst to the best seed."
+    if any(point.diverged for curve in curves for point in curve.points):
+        text += " A cross: some or all networks of that value diverged."
     return " ".join([text, *_warnings(curves)])
 
 
@@ -169,9 +172,10 @@ def _origin(curve: Curve) -> str:
     first = curve.records[0]
     options = first.settings["unit_options"]
     fixed = ", ".join(f"{name} = {value}" for name, value in options.items() if name != curve.option)
-    differs = f" ({curve.differences})" if curve.differences else ""
+    epochs = first.settings["epochs"]
+    shorter = "" if curve.quick or epochs == EPOCHS else f" (not the paper's {EPOCHS})"
     return (
-        f"N = {first.settings['hidden_size']}, {fixed}; {first.settings['epochs']} epochs{differs}, seeds "
+        f"N = {first.settings['hidden_size']}, {fixed}; {epochs} epochs{shorter}, seeds "
         f"{', '.join(map(str, first.settings['seeds']))}; {time_of(curve.records)} on "
         f"{first.environment.get('device', '?')}. Made by `{first.command}`."
     )
@@ -182,10 +186,13 @@ def draw(curves: Sequence[Curve]) -> Any:
     options = list(dict.fromkeys(curve.option for curve in curves))
     figure, axes = new_figure(len(options))
     for axis, option in zip(axes, options, strict=True):
-        for curve in (curve for curve in curves if curve.option == option):
+        for place, curve in enumerate(curve for curve in curves if curve.option == option):
             _draw_curve(axis, curve)
+            _draw_diverged(axis, curve, height=0.01 + 0.05 * place)
         axis.set(xlabel=f"{SYMBOLS[option]}, {MEANING[option]}", ylabel="test accuracy (%)")
-        axis.legend(frameon=False, fontsize=8)
+    labels = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    columns = 1 + len(options)
+    figure.legend(labels.values(), labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
     if _warnings(curves):
         figure.suptitle("\n".join(_warnings(curves)), fontsize=9, color=GREY)
     return figure
@@ -199,18 +206,16 @@ def _draw_curve(axis: Any, curve: Curve) -> None:
     seeds = max(point.networks for point in curve.points)
     axis.fill_between(values, low, high, color=colour, alpha=0.2, linewidth=0)
     axis.plot(values, mean, color=colour, marker="o", markersize=3.5, label=f"{curve.task} ({seeds} seeds)")
-    for best in ABLATION_BEST_BETA.get(curve.task, ()) if curve.option == "beta" else ():
-        axis.axvline(best, color=colour, linewidth=0.8, linestyle=":")  # the paper's peaks
-    _draw_diverged(axis, curve, colour)
+    for best in ABLATION_BEST_BETA.get(curve.task, ()) if curve.option == "beta" and not curve.quick else ():
+        axis.axvline(best, color=colour, linewidth=0.8, linestyle=":", label=f"{curve.task}: paper's peak")
 
 
-def _draw_diverged(axis: Any, curve: Curve, colour: str) -> None:
-    """A cross at every value of which networks diverged: on the curve, or at the bottom where no score is left."""
-    cross = {"color": colour, "marker": "x", "markersize": 8, "linestyle": "none", "clip_on": False, "zorder": 3}
-    label: str | None = f"{curve.task}, some diverged"
+def _draw_diverged(axis: Any, curve: Curve, height: float) -> None:
+    """A cross at every value of which networks diverged: on the curve, or near the bottom where no score is left."""
+    colour = COLOURS.get(curve.task, GREY)
+    cross = {"color": colour, "marker": "x", "markersize": 7, "linestyle": "none", "label": f"{curve.task}: diverged"}
     for point in (point for point in curve.points if point.diverged):
         if point.scores:
-            axis.plot([point.value], [100 * point.mean], label=label, **cross)
+            axis.plot([point.value], [100 * point.mean], **cross)
         else:
-            axis.plot([point.value], [0.0], label=label, transform=axis.get_xaxis_transform(), **cross)
-        label = None
+            axis.plot([point.value], [height], transform=axis.get_xaxis_transform(), clip_on=False, **cross)
