@@ -20,7 +20,7 @@ from lipschitz_rnn.training.settings import Precision
 SEEDS = typer.Option("--seeds", "-s", help="Seeds of every value or unit, trained together: 0-4, or 0,2,5.")
 ONLY = typer.Option("--only", "--task", help="Runs by name, part or pattern; may be given again.")
 RESUME = typer.Option("--resume", help="Go on where an earlier call was cut off; what is finished stays.")
-JOBS = typer.Option("--jobs", "-j", min=1, help="Runs at a time, each a process; then networks that are measured.")
+JOBS = typer.Option("--jobs", "-j", min=1, help="Processes at a time: each trains one run, or measures one network.")
 RESULTS = typer.Option(help="Folder for one JSON per finished run. (default: OUT/results)")
 COMMIT = typer.Option(help="Commit to note where the package does not run from a checkout.")
 PRECISION = typer.Option(help="float32 at highest (default), high (TF32) or medium; bfloat16; float64.")
@@ -134,7 +134,8 @@ def robustness(
 
     Neural ODE, antisymmetric, Lipschitz and, in the figure, unitary unit learn MNIST in 98 steps of 8 pixels by SGD
     with momentum, five seeds each, and are compared at about the same training loss. Writes robustness.md,
-    robustness.png and one JSON for each unit.
+    robustness.png and one JSON for each unit. A unit that --only left out joins the others later with --resume; the
+    unitary one, which is slow and not in the table, does not change the loss that they are compared at.
 
     Example: lipschitz-rnn reproduce robustness --quick -o robustness
     """
