@@ -72,6 +72,14 @@ def test_the_standard_error_of_the_trace_is_honest() -> None:
     assert abs(np.mean(in_errors)) < 3.0 / math.sqrt(16)
 
 
+def test_the_same_numbers_twice() -> None:
+    """ARPACK restarts from random vectors, which must not come from anywhere."""
+    model = trained("lipschitz", hidden=12)
+    inputs, targets = problem(60, seed=3)
+    first, second = (hessian(model, inputs, targets, tolerance=0.05, probes=2, runs=1, steps=2) for _ in range(2))
+    assert first.to_dict() == second.to_dict()
+
+
 def test_a_known_hessian() -> None:
     """Least squares: H = 2 XᵀX / count, whatever the weights are."""
     generator = torch.Generator().manual_seed(0)

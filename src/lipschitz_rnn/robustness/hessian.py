@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -162,6 +163,8 @@ def _ends(
     n = operator.size
     start = torch.randn(n, generator=generator, device=generator.device, dtype=torch.float64).cpu().numpy()
     seen = LinearOperator((n, n), matvec=product, dtype=np.float64)
+    # Newer versions of SciPy restart from random numbers of their own unless they are given some.
+    fixed = {"rng": np.random.default_rng(0)} if "rng" in inspect.signature(eigsh).parameters else {}
     try:
         ends = eigsh(
             seen,
@@ -172,6 +175,7 @@ def _ends(
             tol=tolerance,
             maxiter=RESTARTS,
             return_eigenvectors=False,
+            **fixed,
         )
     except ArpackError as error:
         raise NotConverged(
