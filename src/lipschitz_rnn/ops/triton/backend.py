@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.problem import Problem, matmul, state_dtype
 from lipschitz_rnn.ops.triton.gradients import add_shares, matrix_shares
-from lipschitz_rnn.ops.triton.launch import walk_backward, walk_forward
+from lipschitz_rnn.ops.triton.launch import RESIDENT_UNITS, walk_backward, walk_forward
 
 
 def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Tensor:
@@ -80,4 +80,6 @@ def matmul_precision(dtype: torch.dtype, hidden_size: int) -> str:
     setting = torch.get_float32_matmul_precision()
     if setting == "high" and hidden_size <= 32:
         return "bf16x6"  # PyTorch's own small products do not use TF32 either, and the accuracy is nearly free here
-    return {"highest": "bf16x6", "high": "tf32", "medium": "bf16"}[setting]
+    # Two parts of bfloat16 cost what TF32 costs and keep more; larger matrices, read in each step, would be read twice.
+    high = "bf16x3" if hidden_size <= RESIDENT_UNITS else "tf32"
+    return {"highest": "bf16x6", "high": high, "medium": "bf16"}[setting]

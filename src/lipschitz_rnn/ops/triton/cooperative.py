@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from lipschitz_rnn.ops.triton.elementwise import sigma, sigma_slope
-from lipschitz_rnn.ops.triton.products import load_parts, product, unstack
+from lipschitz_rnn.ops.triton.products import load_parts, parts_of, product, unstack
 
 
 @triton.jit
@@ -73,7 +73,7 @@ def forward_kernel(
     mask = unit_mask[:, None] & column_mask[None, :]
     cells = units[:, None] + columns[None, :] * N
 
-    PARTS: tl.constexpr = 3 if PRECISION == "bf16x6" else 1
+    PARTS: tl.constexpr = parts_of(PRECISION)
     SIZE: tl.constexpr = 2 * PADDED * PADDED
     weights += network * PARTS * SIZE
     both = tl.arange(0, 2 * BLOCK_R)
@@ -160,7 +160,7 @@ def backward_kernel(
     cells = units[:, None] + columns[None, :] * N
     double_cells = units[:, None] + columns[None, :] * (2 * N)
 
-    PARTS: tl.constexpr = 3 if PRECISION == "bf16x6" else 1
+    PARTS: tl.constexpr = parts_of(PRECISION)
     SIZE: tl.constexpr = 2 * PADDED * PADDED
     weights += network * PARTS * SIZE
     row_cells = units[:, None] * (2 * PADDED)

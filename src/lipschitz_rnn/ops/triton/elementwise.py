@@ -13,7 +13,7 @@ def tanh(z, PRECISION: tl.constexpr):
     """tanh as good as the products around it: 11 bits by the GPU's own instruction, 10⁻⁷ absolute, or float32."""
     if PRECISION == "bf16" and not INTERPRETING:
         return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [z], dtype=tl.float32, is_pure=True, pack=1)
-    if PRECISION == "tf32":
+    if PRECISION == "tf32" or PRECISION == "bf16x3":
         return 1.0 - 2.0 / (1.0 + tl.exp(2.0 * z))
     # Near zero the quotient below cancels, so a polynomial serves there: an odd minimax fit on |z| ≤ 0.55.
     q = z * z

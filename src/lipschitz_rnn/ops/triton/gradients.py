@@ -29,6 +29,8 @@ def matrix_shares(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Ten
     S, _, _, double = pairs[0][0].shape
     N = double // 2
     single = pairs[0][0].dtype == torch.float32
+    if precision == "tf32":
+        precision = "bf16x3"  # both operands lie the wrong way round for TF32, and turning them takes longer
     # Smaller blocks would leave the warp-group instructions, and six passes do not compile without them.
     least = 64 if precision == "bf16x6" else 32
     rows, columns = (min(128, max(least, power_of_two(size))) for size in (double, N))
@@ -42,8 +44,8 @@ def matrix_shares(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Ten
         _, T, B, _ = left.shape
         numbers = (T * B, B, N, length, first, count, *left.stride()[:3], *right.stride()[:3])
         launch(
-            _gradient_kernel, (splits, tiles, S), (left, right, shares, *numbers), (precision, rows, columns, inner),
-            num_warps=8 if rows >= 128 else 4, num_stages=2 if precision == "bf16x6" else 3,
+            _gradient_kernel, (splits, tiles, S), (left, right, shares, *numbers),
+            (precision, rows, columns, inner, single), num_warps=8 if rows >= 128 else 4, num_stages=1 if single else 3,
         )  # fmt: skip
         first += splits
     return shares
@@ -59,9 +61,13 @@ def _split(length: int, inner: int, others: int) -> tuple[int, int]:
 @triton.jit(do_not_specialize=["L", "length", "first", "count"])
 def _gradient_kernel(
     left, right, shares, L, B, N, length, first, count, left_s, left_t, left_b, right_s, right_t, right_b,
-    PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """ROWS of the 2N that κ and d have together, and COLUMNS of the N of H, over ``length`` of the L samples."""
+    """ROWS of the 2N that κ and d have together, and COLUMNS of the N of H, over ``length`` of the L samples.
+
+    AHEAD loads into registers a turn before the values are used. Triton's own pipeline, which is better for half
+    precision, copies what has to be rounded on its way to the tensor cores four bytes at a time.
+    """
     split, tile = tl.program_id(0), tl.program_id(1)
     network = tl.program_id(2).to(tl.int64)
     wide = tl.cdiv(N, COLUMNS)
@@ -70,24 +76,52 @@ def _gradient_kernel(
     m_mask, n_mask = m < 2 * N, n < N
     left += network * left_s
     right += network * right_s
+    # Sample r is step r // B, sample r % B of its batch. A division in every turn would cost more than the product, so
+    # places move on by what INNER samples make, and by the rest of a step where that passes the end of the batch.
+    r = split * length + tl.arange(0, INNER)
+    t, b = (r // B).to(tl.int64), r % B
+    left_rows, right_rows = t * left_t + b * left_b, t * right_t + b * right_b
+    whole, part = tl.cast(INNER // B, tl.int64), INNER % B
+    left_step, right_step = whole * left_t + part * left_b, whole * right_t + part * right_b
+    left_turn, right_turn = left_t - tl.cast(B, tl.int64) * left_b, right_t - tl.cast(B, tl.int64) * right_b
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(0, length, INNER):
-        r = split * length + start + tl.arange(0, INNER)
-        valid = (r < L)[:, None]
-        t, b = (r // B).to(tl.int64), r % B
-        kd = tl.load(left + (t * left_t + b * left_b)[:, None] + m[None, :], mask=valid & m_mask[None, :], other=0.0)
-        H = tl.load(right + (t * right_t + b * right_b)[:, None] + n[None, :], mask=valid & n_mask[None, :], other=0.0)
+    if AHEAD:
+        kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < L)
+    for _ in range(0, length, INNER):
+        if not AHEAD:
+            kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < L)
+        r += INNER
+        b += part
+        turned = b >= B
+        b = tl.where(turned, b - B, b)
+        left_rows += tl.where(turned, left_step + left_turn, left_step)
+        right_rows += tl.where(turned, right_step + right_turn, right_step)
+        if AHEAD:
+            kd_next, H_next = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < L)
         total = _accumulate(kd, H, total, PRECISION)
+        if AHEAD:
+            kd, H = kd_next, H_next
     out = shares + (network * count + first + split) * (2 * N * N)
     tl.store(out + m[:, None] * N + n[None, :], total, mask=m_mask[:, None] & n_mask[None, :])
+
+
+@triton.jit
+def _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, valid):
+    """κ and d, (INNER, ROWS), and H, (INNER, COLUMNS)."""
+    kd = tl.load(left + left_rows[:, None] + m[None, :], mask=valid[:, None] & m_mask[None, :], other=0.0)
+    H = tl.load(right + right_rows[:, None] + n[None, :], mask=valid[:, None] & n_mask[None, :], other=0.0)
+    return kd, H
 
 
 @triton.jit
 def _accumulate(left, right, total, PRECISION: tl.constexpr):
     """total + leftᵀ right."""
     l1, r1 = leading(left, PRECISION), leading(right, PRECISION)
-    if PRECISION == "tf32":
-        total = tl.dot(tl.trans(l1), r1, total, input_precision="tf32")
+    if PRECISION == "bf16x3":
+        l2, r2 = leading(left - l1.to(tl.float32), PRECISION), leading(right - r1.to(tl.float32), PRECISION)
+        total = tl.dot(tl.trans(l2), r1, total)
+        total = tl.dot(tl.trans(l1), r2, total)
+        total = tl.dot(tl.trans(l1), r1, total)
     elif PRECISION == "bf16x6":
         l_rest, r_rest = left - l1.to(tl.float32), right - r1.to(tl.float32)
         l2, r2 = leading(l_rest, PRECISION), leading(r_rest, PRECISION)

@@ -30,10 +30,7 @@ class Plan:
     rows: int = 0
     inner: int = 0
     on_chip: bool = True
-
-    @property
-    def warps(self) -> int:
-        return 8 if self.padded >= RESIDENT_UNITS else 4
+    pipeline: int = 3  # how far Triton loads ahead, into shared memory
 
     @property
     def resident(self) -> bool:
@@ -46,12 +43,17 @@ class Plan:
         return self.on_chip, self.padded, self.rows, self.inner, self.batch
 
 
-def make_plan(problem: Problem, precision: str) -> Plan:
-    N, stages = problem.A.shape[-1], len(problem.scheme.tableau)
+def make_plan(problem: Problem, precision: str, *, backward: bool) -> Plan:
+    S, _, B, N = problem.shape
+    stages = len(problem.scheme.tableau)
     block = max(16, power_of_two(N))
-    crowded = precision == "bf16x6" and block == RESIDENT_UNITS and stages > 1  # three parts of each matrix, two stages
-    if block <= RESIDENT_UNITS and not crowded:
-        return Plan(precision, block, batch=16)
+    if block <= RESIDENT_UNITS:
+        # Eight samples at a time are quicker through a step than sixteen, as long as all programs run at once. Products
+        # of one pass then leave the warp-group instructions, for which what is stored in float32 must be turned.
+        turned = backward and precision == "bf16" and problem.A.dtype == torch.float32
+        few = S * divide_up(B, 8) <= _multiprocessors(problem.A.device) and not turned
+        crowded = precision == "bf16x6" and block == RESIDENT_UNITS and stages > 1  # three parts of each, two stages
+        return Plan(precision, block, batch=8 if few or crowded else 16, pipeline=1 if crowded else 3)
     # Whether a program's rows fit beside the state that it reads, which float32 makes twice as large.
     on_chip = precision in ("bf16", "fp16") and block <= (512 if problem.A.dtype == torch.float32 else 1024)
     inner = block if on_chip else 64
@@ -66,7 +68,7 @@ def make_plan(problem: Problem, precision: str) -> Plan:
 def walk_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bool, save: bool) -> Tensor:
     """Runs all steps, fills the tape and returns the last state, (S, B, N)."""
     S, T, B, N = problem.shape
-    like, plan = problem.A, make_plan(problem, precision)
+    like, plan = problem.A, make_plan(problem, precision, backward=False)
     last = like.new_empty((S, B, N))
     fused = has_fused_input(problem)
     drive = problem.drive if fused else problem.expanded_drive()
@@ -85,7 +87,8 @@ def walk_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
     if plan.resident:
         grid = (divide_up(B, plan.batch), S)
         blocks = (plan.padded, plan.batch)
-        launch(resident.forward_kernel, grid, (*tensors, *numbers, *strides), constants + blocks, num_warps=plan.warps)
+        arguments = (*tensors, *numbers, *strides)
+        launch(resident.forward_kernel, grid, arguments, constants + blocks, **_resident_options(plan))
         return last
     exchange = torch.empty((S, 2, B, N), dtype=weights.dtype if plan.on_chip else torch.float32, device=like.device)
     for grid, counters, place in _cooperative_launches(problem, plan):
@@ -104,7 +107,7 @@ def walk_backward(
     The shares are (S, tiles of the batch, 2, N), in float32.
     """
     S, T, B, N = problem.shape
-    like, plan = problem.A, make_plan(problem, precision)
+    like, plan = problem.A, make_plan(problem, precision, backward=True)
     kappa_d = like.new_empty((S, T, len(problem.scheme.tableau), B, 2 * N))
     grad_h0 = like.new_empty((S, B, N))
     spans, span_strides = _spans(problem)
@@ -122,7 +125,8 @@ def walk_backward(
     if plan.resident:
         grid = (divide_up(B, plan.batch), S)
         blocks = (plan.padded, plan.batch)
-        launch(resident.backward_kernel, grid, (*tensors, *numbers, *strides), constants + blocks, num_warps=plan.warps)
+        arguments = (*tensors, *numbers, *strides)
+        launch(resident.backward_kernel, grid, arguments, constants + blocks, **_resident_options(plan))
         return kappa_d, grad_h0, shares
     for grid, counters, place in _cooperative_launches(problem, plan):
         arguments = (*tensors, counters, *numbers, *place, *strides)
@@ -150,6 +154,10 @@ def _cooperative_launches(problem: Problem, plan: Plan) -> Iterator[tuple[tuple[
         yield (plan.groups, min(at_once, S * tiles - first)), counters, (first, tiles)
 
 
+def _resident_options(plan: Plan) -> dict[str, Any]:
+    return {"num_warps": 8 if plan.padded >= RESIDENT_UNITS else 4, "num_stages": plan.pipeline}
+
+
 def _cooperative_options(plan: Plan) -> dict[str, Any]:
     options: dict[str, Any] = {} if interpreting() else {"launch_cooperative_grid": True}
     return options | {"num_warps": 8 if plan.rows >= 64 else 4}
@@ -157,7 +165,9 @@ def _cooperative_options(plan: Plan) -> dict[str, Any]:
 
 @cache
 def _multiprocessors(device: torch.device) -> int:
-    return 1 if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
+    if device.type == "cpu":
+        return 2  # of the interpreter: small batches take one way, larger ones the other
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _scheme(problem: Problem) -> tuple[Any, ...]:

@@ -13,9 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lipschitz_rnn.ops.triton.calls import divide_up, launch, power_of_two
-from lipschitz_rnn.ops.triton.products import leading
-
-PARTS = {"bf16": 1, "fp16": 1, "tf32": 1, "bf16x6": 3}
+from lipschitz_rnn.ops.triton.products import leading, parts_of
 
 
 def left_operand(A: Tensor, W: Tensor, alpha: float, precision: str, padded: int, *, transpose: bool) -> Tensor:
@@ -23,11 +21,12 @@ def left_operand(A: Tensor, W: Tensor, alpha: float, precision: str, padded: int
     dtype = {"tf32": torch.float32, "fp16": torch.float16}.get(precision, torch.bfloat16)
     S, N, _ = A.shape
     shape = (padded, 2 * padded) if transpose else (2 * padded, padded)
-    operand = torch.empty((S, PARTS[precision], *shape), dtype=dtype, device=A.device)
+    parts = parts_of(precision)
+    operand = torch.empty((S, parts, *shape), dtype=dtype, device=A.device)
     tile = min(64, power_of_two(padded))
     tiles = divide_up(padded, tile)
     arguments = (A, W, operand, N, alpha, padded, *A.stride(), *W.stride())
-    launch(_operand_kernel, (tiles * tiles, 2, S), arguments, (precision, PARTS[precision], transpose, tile))
+    launch(_operand_kernel, (tiles * tiles, 2, S), arguments, (precision, parts, transpose, tile))
     return operand
 
 

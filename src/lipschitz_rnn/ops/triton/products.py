@@ -1,8 +1,8 @@
 """Matrix products inside a kernel at a chosen accuracy.
 
-``PRECISION`` is ``bf16`` or ``fp16`` (one pass in half precision), ``tf32``, or ``bf16x6``: a bfloat16 keeps 8 bits of
-a float32's 24, so written as a sum of three of them a matrix is exact, and the six products whose share is above 2⁻²⁴
-give a float32-accurate result on the tensor cores.
+``PRECISION`` is ``bf16`` or ``fp16`` (one pass in half precision), ``tf32``, ``bf16x3`` or ``bf16x6``. A bfloat16 keeps
+8 bits of a float32's 24: a matrix written as a sum of three of them is exact, and the six products whose share is above
+2⁻²⁴ give a float32-accurate result on the tensor cores. Sums of two have 16 bits, more than TF32's 11, at its cost.
 """
 
 from __future__ import annotations
@@ -35,19 +35,27 @@ def leading(x, PRECISION: tl.constexpr):
     return part
 
 
+@triton.constexpr_function
+def parts_of(precision):
+    """How many matrices of the operand's precision add up to one."""
+    return {"bf16x3": 2, "bf16x6": 3}.get(precision, 1)
+
+
 @triton.jit
 def load_parts(operand, offsets, SIZE: tl.constexpr, PRECISION: tl.constexpr):
-    """The three left operands of ``product``; the second and third only matter to ``bf16x6``."""
+    """The three left operands of ``product``; the second and third only matter where there are as many parts."""
     M1 = tl.load(operand + offsets)
     if INTERPRETING:
         M1 = M1.to(tl.float32)
     M2 = M1
     M3 = M1
-    if PRECISION == "bf16x6":
+    if PRECISION == "bf16x6" or PRECISION == "bf16x3":
         M2 = tl.load(operand + SIZE + offsets)
-        M3 = tl.load(operand + 2 * SIZE + offsets)
         if INTERPRETING:
             M2 = M2.to(tl.float32)
+    if PRECISION == "bf16x6":
+        M3 = tl.load(operand + 2 * SIZE + offsets)
+        if INTERPRETING:
             M3 = M3.to(tl.float32)
     return M1, M2, M3
 
@@ -59,26 +67,44 @@ def product(
 ):  # fmt: skip
     """M h in float32: M is (OUT, IN), given by its parts, h (IN, COLUMNS).
 
-    PAIRED multiplies two parts of h at once, which Triton 3.6 cannot compile where h comes straight from memory.
+    What is read of M, not what is computed, takes the time, so all parts of h that meet a part of M stand side by side
+    in one product. Without PAIRED they come one after another: Triton 3.6 cannot compile the other where h comes
+    straight from memory.
     """
     h1 = leading(h, PRECISION)
     if PRECISION == "tf32":
         result = tl.dot(M1, h1, input_precision="tf32")
+    elif PRECISION == "bf16x3":
+        h2 = leading(h - h1.to(tl.float32), PRECISION)
+        # Columns of h1 and h2 interleaved, so that a pair of results stays in one thread.
+        pair = tl.reshape(tl.join(h1, h2), (IN, 2 * COLUMNS))
+        both = tl.dot(M1, pair, tl.dot(M2, pair))
+        first, second = tl.split(tl.reshape(both, (OUT, COLUMNS, 2)))
+        result = first + second
     elif PRECISION == "bf16x6":
         rest = h - h1.to(tl.float32)
         h2 = leading(rest, PRECISION)
         h3 = leading(rest - h2.to(tl.float32), PRECISION)
-        if PAIRED:
-            # Columns of h1 and h2 interleaved: one product serves both, and a pair of results stays in one thread.
-            pair = tl.reshape(tl.join(h1, h2), (IN, 2 * COLUMNS))
-            both = tl.dot(M1, pair, tl.dot(M2, pair))
-            first, second = tl.split(tl.reshape(both, (OUT, COLUMNS, 2)))
-            # The tensor cores cut off what they add, 16 terms at a time, which shrinks a long sum by about this much.
-            result = first * (1.0 + (IN // 16) * CUT_OFF) + (second + tl.dot(M1, h3, tl.dot(M3, h1)))
-        else:
+        # The tensor cores cut off what they add, 16 terms at a time, which shrinks a long sum by about this much.
+        cut_off: tl.constexpr = 1.0 + (IN // 16) * CUT_OFF
+        if not PAIRED:
             result = tl.dot(M1, h3, tl.dot(M3, h1))  # small terms first
             result = tl.dot(M1, h2, tl.dot(M2, h1, tl.dot(M2, h2, result)))
             result = tl.dot(M1, h1, result)
+        elif COLUMNS == 8:
+            # [h1 h2] interleaved in one half of the columns and [h3 0] in the other: again nothing leaves its thread.
+            four = tl.join(tl.join(h1, h2), tl.join(h3, tl.zeros_like(h3)))
+            four = tl.reshape(tl.permute(four, (0, 3, 1, 2)), (IN, 4 * COLUMNS))
+            result = tl.dot(M1, four, tl.dot(M2, four, tl.dot(M3, four)))
+            large, small = tl.split(tl.permute(tl.reshape(result, (OUT, 2, COLUMNS, 2)), (0, 2, 3, 1)))
+            first, second = tl.split(large)
+            third, _ = tl.split(small)
+            result = first * cut_off + (second + third)
+        else:
+            pair = tl.reshape(tl.join(h1, h2), (IN, 2 * COLUMNS))
+            both = tl.dot(M1, pair, tl.dot(M2, pair))
+            first, second = tl.split(tl.reshape(both, (OUT, COLUMNS, 2)))
+            result = first * cut_off + (second + tl.dot(M1, h3, tl.dot(M3, h1)))
     else:
         result = tl.dot(M1, h1)
     return result

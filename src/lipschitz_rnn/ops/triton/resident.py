@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from lipschitz_rnn.ops.triton.elementwise import sigma, sigma_slope
-from lipschitz_rnn.ops.triton.products import load_parts, product, stack, unstack
+from lipschitz_rnn.ops.triton.products import load_parts, parts_of, product, stack, unstack
 
 
 @triton.jit(do_not_specialize=["T", "starts"])
@@ -36,7 +36,7 @@ def forward_kernel(
     mask = unit_mask[:, None] & column_mask[None, :]
     cells = units[:, None] + columns[None, :] * N
 
-    PARTS: tl.constexpr = 3 if PRECISION == "bf16x6" else 1
+    PARTS: tl.constexpr = parts_of(PRECISION)
     SIZE: tl.constexpr = 2 * BLOCK_N * BLOCK_N
     rows = tl.arange(0, 2 * BLOCK_N)
     M1, M2, M3 = load_parts(weights + network * PARTS * SIZE, rows[:, None] * BLOCK_N + units[None, :], SIZE, PRECISION)
@@ -125,7 +125,7 @@ def backward_kernel(
     mask = unit_mask[:, None] & column_mask[None, :]
     cells = units[:, None] + columns[None, :] * N
 
-    PARTS: tl.constexpr = 3 if PRECISION == "bf16x6" else 1
+    PARTS: tl.constexpr = parts_of(PRECISION)
     SIZE: tl.constexpr = 2 * BLOCK_N * BLOCK_N
     rows = tl.arange(0, 2 * BLOCK_N)
     operand_cells = units[:, None] * (2 * BLOCK_N) + rows[None, :]
