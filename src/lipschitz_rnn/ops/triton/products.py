@@ -61,6 +61,16 @@ def load_parts(operand, offsets, SIZE: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def settled(columns):
+    """The same columns, made opaque: Triton 3.6 would reshape them in shared memory, and fails if 16 does not divide N."""
+    if not INTERPRETING:
+        columns = tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [columns], dtype=tl.bfloat16, is_pure=True, pack=2
+        )
+    return columns
+
+
+@triton.jit
 def product(
     M1, M2, M3, h, PRECISION: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, COLUMNS: tl.constexpr,
     PAIRED: tl.constexpr = True,
@@ -77,7 +87,7 @@ def product(
     elif PRECISION == "bf16x3":
         h2 = leading(h - h1.to(tl.float32), PRECISION)
         # Columns of h1 and h2 interleaved, so that a pair of results stays in one thread.
-        pair = tl.reshape(tl.join(h1, h2), (IN, 2 * COLUMNS))
+        pair = settled(tl.reshape(tl.join(h1, h2), (IN, 2 * COLUMNS)))
         both = tl.dot(M1, pair, tl.dot(M2, pair))
         first, second = tl.split(tl.reshape(both, (OUT, COLUMNS, 2)))
         result = first + second
@@ -94,14 +104,14 @@ def product(
         elif COLUMNS == 8:
             # [h1 h2] interleaved in one half of the columns and [h3 0] in the other: again nothing leaves its thread.
             four = tl.join(tl.join(h1, h2), tl.join(h3, tl.zeros_like(h3)))
-            four = tl.reshape(tl.permute(four, (0, 3, 1, 2)), (IN, 4 * COLUMNS))
+            four = settled(tl.reshape(tl.permute(four, (0, 3, 1, 2)), (IN, 4 * COLUMNS)))
             result = tl.dot(M1, four, tl.dot(M2, four, tl.dot(M3, four)))
             large, small = tl.split(tl.permute(tl.reshape(result, (OUT, 2, COLUMNS, 2)), (0, 2, 3, 1)))
             first, second = tl.split(large)
             third, _ = tl.split(small)
             result = first * cut_off + (second + third)
         else:
-            pair = tl.reshape(tl.join(h1, h2), (IN, 2 * COLUMNS))
+            pair = settled(tl.reshape(tl.join(h1, h2), (IN, 2 * COLUMNS)))
             both = tl.dot(M1, pair, tl.dot(M2, pair))
             first, second = tl.split(tl.reshape(both, (OUT, COLUMNS, 2)))
             result = first * cut_off + (second + tl.dot(M1, h3, tl.dot(M3, h1)))
