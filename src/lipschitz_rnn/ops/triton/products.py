@@ -62,7 +62,7 @@ def load_parts(operand, offsets, SIZE: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def settled(columns):
-    """The same columns, made opaque: Triton 3.6 would reshape them in shared memory, and fails if 16 does not divide N."""
+    """The same columns, made opaque: Triton 3.6 would reshape them in shared memory, and fails where 16 ∤ N."""
     if not INTERPRETING:
         columns = tl.inline_asm_elementwise(
             "mov.b32 $0, $1;", "=r,r", [columns], dtype=tl.bfloat16, is_pure=True, pack=2
