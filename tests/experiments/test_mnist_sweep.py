@@ -69,7 +69,7 @@ def test_one_lucky_epoch_does_not_win() -> None:
 
 def test_every_candidate_and_variant_has_its_row() -> None:
     records = [invented(plan, [0.97, 0.98]) for plan in plan_mnist(["sweep"])]
-    varied = len(CANDIDATES["average-units"].variants)
+    varied = len(CANDIDATES["average-shift-1-units"].variants)
     found = rows(records)
     assert len(found) == 2 * (len(CANDIDATES) - 1 + varied)
     assert {row[5] for row in found} == {"2"}
@@ -85,7 +85,7 @@ def test_every_candidate_and_variant_has_its_row() -> None:
         ("average-shift-1", {}, "the paper's"),
         ("average-shift-1-decay", {}, "the paper's"),
         ("average", {}, "the paper's"),
-        ("average-units", {"beta": 0.8}, "beta 0.8"),
+        ("average-shift-1-units", {"beta": 0.8}, "beta 0.8"),
     ],
 )
 def test_the_chosen_one_is_marked(

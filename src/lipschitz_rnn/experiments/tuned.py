@@ -70,12 +70,12 @@ CANDIDATES: dict[str, Candidate] = {
         ),
         Candidate("average-shift-1-long", {**_LONG, **_SHIFT}, f"average over about four epochs, and {_MOVED}"),
         Candidate(
-            "average-units",
-            _AVERAGE,
-            "average, and one option of the unit at a time away from the paper's",
+            "average-shift-1-units",
+            {**_AVERAGE, **_SHIFT},
+            f"average, one option of the unit at a time away from the paper's, and {_MOVED}",
             (
-                {"beta": 0.65}, {"beta": 0.7}, {"beta": 0.8}, {"beta": 0.85}, {"step_size": 0.02}, {"step_size": 0.045},
-                {"step_size": 0.06}, {"step_size": 0.1}, {"gamma": 0.01}, {"gamma": 0.03}, {"init_scale": 1.0},
+                {"beta": 0.65}, {"beta": 0.8}, {"beta": 0.85}, {"step_size": 0.02}, {"step_size": 0.045},
+                {"step_size": 0.06}, {"gamma": 0.01}, {"gamma": 0.03},
             ),
         ),
     )
