@@ -41,6 +41,7 @@ _SMOOTH = {"averaging": 0.002}
 _CONSTANT = {"schedule": "constant", "decay_epochs": ()}
 _AVERAGE = {**_SMOOTH, **_CONSTANT}
 _LONG = {"averaging": 0.0005, **_CONSTANT}
+_COSINE = {**_SMOOTH, "schedule": "cosine", "decay_epochs": (), "warmup": 0.02, "clip": 1.0}
 _SHIFT = {"task_options": {"shift": 1}}
 _MOVED = "training images moved at random by up to one pixel (validation and test images never)"
 
@@ -77,6 +78,28 @@ CANDIDATES: dict[str, Candidate] = {
                 {"beta": 0.65}, {"beta": 0.8}, {"beta": 0.85}, {"step_size": 0.02}, {"step_size": 0.045},
                 {"step_size": 0.06}, {"gamma": 0.01}, {"gamma": 0.03},
             ),
+        ),
+        Candidate(
+            "cosine-shift-1",
+            {**_COSINE, **_SHIFT},
+            f"average, the rate along a cosine to zero, gradients clipped at 1, and {_MOVED}",
+            (
+                {}, {"step_size": 0.02}, {"step_size": 0.015}, {"gamma": 0.03}, {"beta": 0.65},
+                {"step_size": 0.02, "gamma": 0.03}, {"step_size": 0.02, "beta": 0.65},
+                {"step_size": 0.02, "beta": 0.65, "gamma": 0.03},
+            ),
+        ),
+        Candidate(
+            "cosine-shift-2",
+            {**_COSINE, "task_options": {"shift": 2}},
+            f"the same with {_MOVED.replace('one pixel', 'two pixels')}",
+            ({}, {"step_size": 0.02}),
+        ),
+        Candidate(
+            "cosine-shift-1-fast",
+            {**_COSINE, **_SHIFT, "learning_rate": 0.006},
+            f"cosine and clipping from a larger rate, 0.006, and {_MOVED}",
+            ({}, {"step_size": 0.02}),
         ),
     )
 }  # fmt: skip
