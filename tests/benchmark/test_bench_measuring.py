@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 
@@ -75,6 +76,13 @@ def test_repeats_are_bounded_in_number_and_in_time() -> None:
     assert 0.01 <= times.median < 1.0
     assert len(time_calls(call, CPU, repeats=1000, most_seconds=0.0).seconds) == 3
     assert len(time_calls(call, CPU, repeats=2, most_seconds=0.0).seconds) == 2
+
+
+def test_nothing_is_collected_while_the_clock_runs() -> None:
+    seen: list[bool] = []
+    time_calls(lambda: seen.append(gc.isenabled()), CPU, repeats=3, most_seconds=1.0)
+    assert seen[-3:] == [False] * 3
+    assert gc.isenabled()
 
 
 def test_median_and_spread() -> None:

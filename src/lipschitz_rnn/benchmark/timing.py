@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +56,21 @@ def time_calls(call: Call, device: torch.device, repeats: int, most_seconds: flo
     call()
     once = max(_now(device) - started, 1e-9)
     repeats = max(min(repeats, FEWEST), min(repeats, int(most_seconds / once)))
-    return _with_events(call, repeats) if device.type == "cuda" else _with_clock(call, repeats)
+    with _no_garbage_collection():
+        return _with_events(call, repeats) if device.type == "cuda" else _with_clock(call, repeats)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """What one contestant leaves behind, such as the graph of a long loop, must not be cleared in another's time."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _now(device: torch.device) -> float:
