@@ -49,8 +49,8 @@ def make_plan(problem: Problem, precision: str, *, backward: bool) -> Plan:
     block = max(16, power_of_two(N))
     if block <= RESIDENT_UNITS:
         # Eight samples at a time are quicker through a step than sixteen, as long as all programs run at once. Products
-        # of one pass then leave the warp-group instructions, for which what is stored in float32 must be turned.
-        turned = backward and precision == "bf16" and problem.A.dtype == torch.float32
+        # of one pass then leave the warp-group instructions; backward that only pays where least has to be turned.
+        turned = backward and precision in ("bf16", "fp16") and (problem.A.dtype == torch.float32 or stages > 1)
         few = S * divide_up(B, 8) <= _multiprocessors(problem.A.device) and not turned
         crowded = precision == "bf16x6" and block == RESIDENT_UNITS and stages > 1  # three parts of each, two stages
         return Plan(precision, block, batch=8 if few or crowded else 16, pipeline=1 if crowded else 3)
