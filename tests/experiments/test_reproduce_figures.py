@@ -1,33 +1,255 @@
-"""``reproduce figures``: every study ends as a picture, and a second call finds its runs."""
+"""``reproduce figures``: one run with both β, its record, its page, and drawings that are computed afresh."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from invented_records import invented
 from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
+from lipschitz_rnn.experiments.campaign import Plan
+from lipschitz_rnn.experiments.figures_drawings import DRAWINGS, Drawing, drawn_numbers
+from lipschitz_rnn.experiments.figures_page import blocks, summary
+from lipschitz_rnn.experiments.figures_study import FiguresCampaign, plan_figures
+from lipschitz_rnn.experiments.figures_tracks import draw_training, read_tracks
+from lipschitz_rnn.experiments.report.document import to_markdown
+from lipschitz_rnn.experiments.report.pages import check_pages, write_pages
+from lipschitz_rnn.experiments.results import Record, read_records, spectral_curves, write_record
+from lipschitz_rnn.experiments.runner import load_members
+from lipschitz_rnn.experiments.spectra import spectral_probe
+from lipschitz_rnn.stability.studies import PENDULUM_SETTINGS, fit_pendulum, measure_lemma2, spectrum_against_beta
+from lipschitz_rnn.training import Watcher
 
-NAMES = {"pendulum", "spectrum-against-beta", "lemma2", "spectrum-over-training"}
+NAMES = ["pendulum.png", "spectrum-against-beta.png", "lemma2.png", "spectrum-over-training.png"]
 
 
-@pytest.mark.slow
-def test_all_studies_are_drawn(tmp_path: Path) -> None:
-    arguments = ["reproduce", "figures", "-o", str(tmp_path), "--epochs", "2", "--device", "cpu", "--offline", "--json"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    written = json.loads(result.stdout)
-    assert set(written) == NAMES
-    for path in written.values():
-        assert Path(path).read_bytes().startswith(b"\x89PNG")
-    for beta in (0.65, 0.95):
-        config = json.loads((tmp_path / "runs" / f"digits-beta{beta:g}" / "config.json").read_text())
-        assert config["unit_options"]["beta"] == beta
+def call(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, ["reproduce", "figures", *map(str, arguments)])
+
+
+def test_both_betas_are_variants_of_one_run_with_the_tasks_preset() -> None:
+    plan = plan_figures("ordered-mnist")
+    assert (plan.name, plan.kind, plan.why) == ("ordered-mnist/spectra", "paper", "")
+    assert plan.command == "lipschitz-rnn reproduce figures --task ordered-mnist"
+    members = [(member.variant["beta"], member.seed) for member in plan.settings.members]
+    assert members == [(0.65, 0), (0.65, 1), (0.65, 2), (0.95, 0), (0.95, 1), (0.95, 2)]
+    assert (plan.settings.hidden_size, plan.settings.epochs, plan.settings.decay_epochs) == (128, 100, (90,))
+
+
+def test_what_is_not_as_in_the_paper_stands_in_command_and_reason() -> None:
+    short = plan_figures("ordered-mnist", seeds=(3, 5), changes={"epochs": 20, "precision": "bfloat16"})
+    assert short.settings.decay_epochs == (18,)
+    assert short.command.endswith("--task ordered-mnist --seeds 3,5 --epochs 20 --precision bfloat16")
+    assert short.why == "20 epochs, not the paper's 100"
+    digits = plan_figures()
+    assert digits.command == "lipschitz-rnn reproduce figures"
+    assert digits.why == "not the paper's task: digits, N = 64 and 100 epochs"
 
 
 def test_unknown_task_is_wrong_usage(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["reproduce", "figures", "-o", str(tmp_path), "--task", "imagenet"])
-    assert result.exit_code in (1, 2)
+    result = call("-o", tmp_path, "--task", "imagenet")
+    assert result.exit_code == 2
     assert "imagenet" in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_lists_the_run() -> None:
+    assert call("--dry-run", "--task", "permuted-mnist").output.split() == ["permuted-mnist/spectra"]
+    (entry,) = json.loads(call("--dry-run", "--json").stdout)
+    assert entry["settings"]["variants"] == [{"beta": 0.65}, {"beta": 0.95}]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Record]:
+    """A tiny run whose rate is so low that its networks stay where they start."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("figures")
+    plan = plan_figures(seeds=(0, 4), changes={"epochs": 2, "hidden_size": 5, "device": "cpu"})
+    plan = replace(plan, settings=replace(plan.settings, learning_rate=1e-12, schedule="constant", optimiser="sgd"))
+    campaign = FiguresCampaign(folder, folder / "results", commit="abc")
+    records, failed = campaign.run([plan], lambda _: Watcher())
+    assert not failed
+    return folder, plan, records[0]
+
+
+def test_the_record_keeps_the_real_parts_of_every_network_and_epoch(trained: tuple[Path, Plan, Record]) -> None:
+    folder, plan, record = trained
+    assert record == read_records(folder / "results")[0]
+    _, models = load_members(folder / plan.name, "last")
+    for matrix in "AW":
+        values = record.curves[f"{matrix}_real_max"]
+        assert [len(member) for member in values] == [2] * 4
+        expected = [values[f"{matrix}.real_max"] for values in spectral_probe(models)]
+        assert [member[-1] for member in values] == pytest.approx(expected, rel=1e-4)
+        start = record.measures["before_training"][f"{matrix}_real_max"]
+        assert start == pytest.approx(expected, rel=1e-3)  # nothing moved
+        assert len(set(start)) == 4  # but the networks differ
+        assert all(len(f"{abs(value):e}".split("e")[0].rstrip("0").replace(".", "")) <= 5 for value in start)
+    assert set(record.curves) == {"train_loss", "validation_loss", "validation_accuracy", "A_real_max", "W_real_max"}
+
+
+def test_curves_take_the_largest_layer_and_none_where_a_network_is_not_finite() -> None:
+    probes: list[dict[str, Any]] = [
+        {"kind": "probe", "0/A.real_max": [0.1234567, 0.5], "1/A.real_max": [-1.0, 0.75], "A.symmetric_max": [9, 9]},
+        {"kind": "probe", "0/A.real_max": [0.2, None], "1/A.real_max": [0.3, None]},
+    ]
+    assert spectral_curves(probes) == {"A_real_max": [[0.12346, 0.3], [0.75, None]]}
+    assert spectral_curves([]) == {}
+
+
+def invented_tracks(low: list[float], high: list[float | None]) -> Record:
+    """Two seeds of each β that start at 0.1; W goes half as far as A, and the second seed as far as the first."""
+    record = invented(plan_figures("ordered-mnist", seeds=(0, 1)), [0.9, 0.94])
+    tracks: list[list[Any]] = [low, low, high, high]
+    half = [[None if value is None else value / 2 for value in member] for member in tracks]
+    start = {f"{matrix}_real_max": [0.1] * 4 for matrix in "AW"}
+    curves = {**record.curves, "A_real_max": tracks, "W_real_max": half}
+    return replace(record, curves=curves, measures={"before_training": start})
+
+
+@pytest.fixture
+def only_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without the drawings that take seconds."""
+    monkeypatch.setattr("lipschitz_rnn.experiments.figures_page.DRAWINGS", ())
+
+
+@pytest.mark.usefixtures("only_training")
+def test_the_page_says_start_end_maximum_and_what_the_paper_says() -> None:
+    text = to_markdown(blocks([invented_tracks([0.5, -0.3, -0.1], [0.05, -0.02, -0.04])]))
+    row = "| ordered-mnist | 0.65 | 2 | 90.00 % | 92.00 % | 94.00 % | 0.1 | −0.1 | 0.5 | 0.1 | −0.05 | 0.25 |"
+    assert row in text
+    assert "For β = 0.65 the largest real part of A goes up to 0.4 away from its start, that of W up to 0.25;" in text
+    assert "both are negative after 2 of 3 epochs" in text
+    assert "The first is seen here for A and W, the second is not seen: both are equal." in text
+    assert "Not the paper's task" not in text
+    assert "](figures/figures-spectrum-over-training-ordered-mnist.svg)" in text
+
+
+@pytest.mark.parametrize(
+    ("high", "verdict"),
+    [
+        ([-0.2, -0.3, -0.5], "The first is not seen here, the second is seen."),
+        ([0.1, 0.1, 0.1], "The first is seen here for A and W, the second is not seen: it is less of it."),
+        ([None, None, None], "stay in the stable region for more of it."),
+    ],
+)
+@pytest.mark.usefixtures("only_training")
+def test_the_verdict_follows_from_the_numbers(high: list[float | None], verdict: str) -> None:
+    record = invented_tracks([0.2, -0.1, -0.3], high)
+    low, last = read_tracks(record)
+    assert (len(low.values["A"]), len(last.values["A"])) == (2, 0 if None in high else 2)
+    assert f"{verdict}\n" in to_markdown(blocks([record]))
+    rows = to_markdown(summary([record])).splitlines()[2:]
+    assert ["–" in row for row in rows] == [False, None in high]
+
+
+def test_the_figure_has_a_panel_for_each_beta_with_mean_range_and_zero() -> None:
+    record = invented_tracks([0.5, -0.3], [0.05, -0.02])
+    moved = [*record.curves["A_real_max"]]
+    moved[1] = [0.7, -0.5]
+    figure = draw_training(replace(record, curves={**record.curves, "A_real_max": moved}))
+    left, right = figure.axes
+    assert [axis.get_title() for axis in figure.axes] == ["ordered-mnist, β = 0.65", "ordered-mnist, β = 0.95"]
+    assert left.get_ylim() == right.get_ylim()
+    mean, _, zero = left.lines
+    assert mean.get_ydata() == pytest.approx([0.1, 0.6, -0.4])
+    assert list(zero.get_ydata()) == [0.0, 0.0]
+    band = left.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == pytest.approx((-0.5, 0.7))
+
+
+def tiny(values: list[float]) -> Drawing:
+    from lipschitz_rnn.drawing import empty_figure
+
+    def draw() -> Any:
+        figure, (axis,) = empty_figure(1, 2, 2)
+        axis.plot(range(len(values)), values)
+        return figure
+
+    return Drawing("tiny", "Tiny", draw, "A line.", "It falls.")
+
+
+def test_computed_pictures_are_compared_by_their_numbers_and_within_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def use(*values: float) -> list[str]:
+        monkeypatch.setattr("lipschitz_rnn.experiments.figures_page.DRAWINGS", (tiny(list(values)),))
+        return check_pages(tmp_path / "results", tmp_path / "docs")
+
+    write_record(invented_tracks([0.5, -0.3], [0.05, -0.02]), tmp_path / "results")
+    assert use(1.0, 0.5, 1e-17)  # nothing is written yet
+    write_pages(tmp_path / "results", tmp_path / "docs")
+    assert use(1.0, 0.5, 1e-17) == []
+    assert use(1.0 + 1e-9, 0.5 - 1e-12, -3e-17) == []
+    picture = tmp_path / "docs" / "figures" / "figures-tiny.svg"
+    told = [f"{picture} was drawn from other numbers than are computed now"]
+    assert use(1.0, 0.51, 0.0) == told
+    assert use(1.0, 0.5) == told
+    picture.write_bytes(picture.read_bytes().partition(b"<!-- drawn from [")[0])
+    assert use(1.0, 0.5, 0.0) == told
+    other = tmp_path / "docs" / "figures" / "figures-spectrum-over-training-ordered-mnist.svg"
+    other.write_text(other.read_text().replace("drawn from ", "drawn from 0"))
+    assert f"{other} was drawn from other records" in use(1.0, 0.5, 0.0)
+
+
+def test_a_line_is_known_by_its_ends_and_points_between() -> None:
+    line = np.linspace(0.0, 1.0, 101) ** 2
+    numbers = drawn_numbers(tiny(list(line)).draw())
+    assert len(numbers) == 18
+    assert numbers[:2] == (0.0, 0.0)
+    assert numbers[-2:] == (100.0, 1.0)
+    assert drawn_numbers(tiny([2.0]).draw()) == (0.0, 2.0)
+
+
+def test_what_is_said_of_the_drawings_is_so() -> None:
+    inner, outer = (1.0, 0.0), ((0.0, 1.5), (-1.8, 0.0))
+    fits = [fit_pendulum(beta, gamma) for beta, gamma in PENDULUM_SETTINGS]
+
+    def sizes(fit: Any, start: tuple[float, float]) -> tuple[float, float]:
+        """Of the first and of the last turn."""
+        size = np.linalg.norm(fit.trajectory(start, time=100.0, step=0.02) - fit.equilibrium, axis=1)
+        return size[:350].max(), size[-350:].max()
+
+    limits = [sizes(fits[0], start)[1] for start in (inner, *outer)]
+    assert max(limits) - min(limits) < 0.05
+    for fit in fits[1:3]:
+        assert np.diff(sizes(fit, inner)) < 0
+        assert all(np.diff(sizes(fit, start)) > 0 for start in outer)
+    assert np.diff(sizes(fits[3], inner)) == pytest.approx(0.0, abs=1e-2)
+    for size in (64, 128):
+        study = spectrum_against_beta(size, betas=(0.5, 0.55, 0.6))
+        printed = (study.upper_bound - 0.001) / 2, (study.lower_bound - 0.001) / 2  # half as wide, moved by −γ
+        assert np.all((study.real_max > printed[0]) | (study.real_min < printed[1]))
+    lemma = measure_lemma2()
+    law = lemma.change / (1 - lemma.betas) ** 2
+    assert law[1:] == pytest.approx(law[-1], rel=0.05)
+    assert law[0] / law[-1] == pytest.approx(1.5, abs=0.1)
+
+
+@pytest.mark.slow
+def test_the_command_draws_all_writes_page_and_json_and_goes_on(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    small = ["-o", tmp_path, "--epochs", 2, "--seeds", "0", "--device", "cpu", "--offline", "--commit", "abc"]
+    answer = call(*small, "--json")
+    assert answer.exit_code == 0, answer.output
+    written = [Path(path).relative_to(tmp_path).as_posix() for path in json.loads(answer.stdout)]
+    assert written[:5] == [*NAMES, "figures.md"]
+    assert written[-1] == "results/figures/digits-spectra.json"
+    assert all((tmp_path / name).exists() for name in written)
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in NAMES)
+    page = (tmp_path / "figures.md").read_text()
+    for drawing in DRAWINGS:
+        assert f"](figures/figures-{drawing.name}.svg)\n\n*{drawing.caption}*\n\n{drawing.seen}\n" in page
+    assert "Not the paper's task: digits, N = 64 and 2 epochs." in page
+    assert call(*small).exit_code == 2  # the folder holds a run
+    again = call(*small, "--resume")
+    assert again.exit_code == 0, again.output
+    assert "already complete" in again.output
+    assert (tmp_path / "figures.md").read_text() == page

@@ -1,4 +1,4 @@
-"""`lipschitz-rnn reproduce ablation` and `reproduce robustness`: the paper's last section again."""
+"""`lipschitz-rnn reproduce ablation`, `reproduce robustness` and `reproduce figures`: last section and stability."""
 
 from __future__ import annotations
 
@@ -165,6 +165,62 @@ def robustness(
         _tell(console, [*written, *(campaign.results / record.file for record in records)], as_json)
     if failed:
         raise RunError(f"not trained or not measured: {'; '.join(failed)}; go on with --resume")
+
+
+@guarded
+def figures(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for pictures, page, run and results.")] = Path(
+        "figures"
+    ),
+    task: Annotated[
+        str, typer.Option(help="Task on which the eigenvalues are tracked; the paper's is ordered-mnist.")
+    ] = "digits",
+    seeds: Annotated[str | None, SEEDS] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", "-e", min=1, help="Epochs; the decay moves along.")] = None,
+    resume: Annotated[bool, RESUME] = False,
+    precision: Annotated[Precision | None, PRECISION] = None,
+    results: Annotated[Path | None, RESULTS] = None,
+    commit: Annotated[str | None, COMMIT] = None,
+    device: Annotated[str, DEVICE] = "auto",
+    data_dir: Annotated[str | None, DATA] = None,
+    offline: Annotated[bool, OFFLINE] = False,
+    dry_run: Annotated[bool, DRY_RUN] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """Draw the stability studies: pendulum, eigenvalues against β, Lemma 2, eigenvalues over training.
+
+    The last one trains three seeds of β = 0.65 and of 0.95 side by side, with the preset of the task: on the embedded
+    digits in about a minute, with --task ordered-mnist on a GPU as in the paper. Writes four pictures, figures.md and
+    one JSON.
+
+    Example: lipschitz-rnn reproduce figures -o figures
+    """
+    from lipschitz_rnn.experiments import figures_page
+    from lipschitz_rnn.experiments.figures_drawings import DRAWINGS
+    from lipschitz_rnn.experiments.figures_study import DEFAULT_TASK, FiguresCampaign, plan_figures
+    from lipschitz_rnn.experiments.figures_tracks import draw_training
+    from lipschitz_rnn.experiments.plans import write_page
+
+    changes = _changes(epochs=epochs, precision=precision, data_dir=data_dir, device=device, offline=offline)
+    plan = plan_figures(task, seeds=None if seeds is None else parse_seeds(seeds), changes=changes)
+    if dry_run:
+        _list([(plan.name, plan.settings.to_dict())], as_json)
+        return
+    if task == DEFAULT_TASK:
+        torch.set_num_threads(1)  # networks this small only wait for each other on more
+    console = Console(stderr=as_json)
+    campaign = FiguresCampaign(out, results or out / "results", resume, commit)
+    records, _ = campaign.run([plan], lambda name: choose_watcher(console, name))
+    if not records:
+        raise RunError(f"{plan.name} failed; go on with --resume")
+    drawn = {drawing.name: drawing.draw for drawing in DRAWINGS}
+    drawn["spectrum-over-training"] = lambda: draw_training(records[0])
+    written = []
+    for name, draw in drawn.items():
+        written.append(out / f"{name}.png")
+        draw().savefig(written[-1], dpi=150)
+    written += write_page(figures_page.blocks(records), out / "figures.md")
+    _tell(console, [*written, campaign.results / records[0].file], as_json)
 
 
 def _changes(**given: Any) -> dict[str, Any]:

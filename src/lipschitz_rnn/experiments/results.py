@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn.experiments.report.collect import Run, read_run
+from lipschitz_rnn.experiments.spectra import real_part_names
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.folder import RunError
 from lipschitz_rnn.training.settings import PLACE_SETTINGS
@@ -40,7 +41,8 @@ class Record:
 
     kind: which column or group of its study the run belongs to, for example paper, tuned, baseline.
     seeds: one entry per member: seed, selected_epoch, validation, test, test_last, diverged_step.
-    curves: name -> for every member one value per epoch: train_loss, validation_loss, validation_<metric>.
+    curves: name -> for every member one value per epoch: train_loss, validation_loss, validation_<metric>; where a
+        study shows them also A_real_max and W_real_max, the largest real parts of the eigenvalues.
     measures: what a study measured beyond the scores: name -> one value per member, or whatever its page reads.
     command: what repeats the run; why: the reason for its settings, where they are not the paper's.
     """
@@ -117,6 +119,27 @@ def _curves(run: Run) -> dict[str, list[list[float | None]]]:
     _, losses = run.curve("validation", "loss")
     curves = {"train_loss": training_losses(run), "validation_loss": losses, f"validation_{run.metric}": scores}
     return {name: [[_round(value, 4) for value in member] for member in values] for name, values in curves.items()}
+
+
+def spectral_curves(probes: list[dict[str, Any]]) -> dict[str, list[list[float | None]]]:
+    """A_real_max and W_real_max of every probe, for each member: the largest real part over all layers.
+
+    None where a network was not finite. Nothing for units without such matrices.
+    """
+    curves = {}
+    for matrix in "AW":
+        names = real_part_names(probes, matrix)
+        epochs = [
+            [_largest(layers) for layers in zip(*(probe[name] for name in names), strict=True)] for probe in probes
+        ]
+        if names:
+            curves[f"{matrix}_real_max"] = [list(member) for member in zip(*epochs, strict=True)]
+    return curves
+
+
+def _largest(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return _round(max(known), 5) if len(known) == len(values) else None
 
 
 def training_losses(run: Run) -> list[list[float | None]]:

@@ -1,0 +1,122 @@
+"""The page of the stability figures: eigenvalues over training from the records, and three drawings computed afresh."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lipschitz_rnn.experiments.campaign import time_of
+from lipschitz_rnn.experiments.figures import to_svg
+from lipschitz_rnn.experiments.figures_drawings import DRAWINGS
+from lipschitz_rnn.experiments.figures_tracks import COLOURS, Tracks, draw_training, read_tracks
+from lipschitz_rnn.experiments.report.document import Block, Heading, Paragraph, Picture, Table
+from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.scores import show_score, spread
+
+_INTRODUCTION = (
+    "The paper's figures on stability: the eigenvalues of A and W while networks train, and three studies that need no "
+    "training. The paper's Theorem 1 needs all eigenvalues of A left of zero, and its case (b) also those of W; that "
+    "alone is no proof, `lipschitz_rnn.stability.theorem1` checks the whole condition."
+)
+_PAPER = (
+    "The paper says of one network each: as β increases, the eigenvalues change less during training, and stay in the "
+    "stable region for more of it."
+)
+
+
+def blocks(records: Sequence[Record]) -> list[Block]:
+    """The whole page."""
+    page: list[Block] = [Heading("Stability: the eigenvalues of A and W", 1), Paragraph(_INTRODUCTION)]
+    for record in records:
+        task, svg = record.settings["task"], to_svg(draw_training(record))
+        page += [
+            Heading(f"Eigenvalues over training: {task}"),
+            Picture(f"figures-spectrum-over-training-{task}", svg, _caption(record)),
+            Paragraph(_finding(read_tracks(record))),
+            _table([record]),
+            Paragraph(_origin(record)),
+        ]
+    for drawing in DRAWINGS:
+        page += [Heading(drawing.title), drawing.picture(), Paragraph(drawing.seen)]
+    return page
+
+
+def summary(records: Sequence[Record]) -> list[Block]:
+    """Start, end and maximum of all tracks in one table."""
+    return [_table(records)]
+
+
+def _caption(record: Record) -> str:
+    seeds = len(record.settings["seeds"])
+    text = (
+        "Largest real part of the eigenvalues of A (red) and W (blue), before training and after every epoch: mean "
+        f"over {seeds} seeds, with the range from the lowest to the highest seed."
+    )
+    return f"{text} {_sentence(record.why)}" if record.why else text
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _finding(tracks: Sequence[Tracks]) -> str:
+    """What one sees in numbers, and whether it is what the paper says."""
+    finite = [each for each in tracks if each.values["A"]]
+    if not finite:
+        return "No network of this run stayed finite."
+    low, high = (choose(finite, key=lambda each: each.beta) for choose in (min, max))
+    verdict = [_verdict(low, high)] if low is not high else []
+    return " ".join([*map(_movement, finite), _PAPER, *verdict])
+
+
+def _movement(tracks: Tracks) -> str:
+    epochs, negative = len(tracks.values["A"][0]) - 1, tracks.negative_epochs()
+    changes = [_show(tracks.change(matrix)) for matrix in COLOURS]
+    return (
+        f"For β = {tracks.beta:g} the largest real part of A goes up to {changes[0]} away from its start, that of W up "
+        f"to {changes[1]}; both are negative after {negative:.3g} of {epochs} epochs."
+    )
+
+
+def _verdict(low: Tracks, high: Tracks) -> str:
+    """Of the smallest and the largest β."""
+    less = [matrix for matrix in COLOURS if high.change(matrix) < low.change(matrix)]
+    change = f"seen here for {' and '.join(less)}" + (" alone" if len(less) == 1 else "") if less else "not seen here"
+    before, after = low.negative_epochs(), high.negative_epochs()
+    stay = "seen" if after > before else "not seen: both are equal" if after == before else "not seen: it is less of it"
+    return f"The first is {change}, the second is {stay}."
+
+
+def _table(records: Sequence[Record]) -> Table:
+    """All values are means over seeds; the maximum is that of each network over its training."""
+    header = ["task", "β", "seeds", "test min", "mean", "max"]
+    header += [f"{matrix}, {when}" for matrix in COLOURS for when in ("start", "end", "maximum")]
+    rows = []
+    for record in records:
+        for tracks in read_tracks(record):
+            scores = [show_score(value, record.percent) for value in spread(tracks.scores)]
+            parts = [_show(tracks.mean(matrix, choose)) for matrix in COLOURS for choose in (_first, _last, max)]
+            rows.append([record.settings["task"], f"{tracks.beta:g}", str(len(tracks.seeds)), *scores, *parts])
+    return Table(header, rows, left=1)
+
+
+def _first(values: Sequence[float]) -> float:
+    return values[0]
+
+
+def _last(values: Sequence[float]) -> float:
+    return values[-1]
+
+
+def _show(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3g}".replace("-", "−")
+
+
+def _origin(record: Record) -> str:
+    settings = record.settings
+    fixed = ", ".join(f"{name} = {value}" for name, value in settings["unit_options"].items() if name != "beta")
+    return (
+        "Largest real parts are means over seeds; the maximum is each network's own over its training. "
+        f"N = {settings['hidden_size']}, {fixed}; {settings['epochs']} epochs, all networks as one ensemble; "
+        f"{time_of([record])} on {record.environment.get('device', '?')}. Made by `{record.command}`."
+    )
