@@ -63,6 +63,7 @@ def fit(
 
 def _saved(folder: RunFolder, resume: bool, world: World) -> Saved | None:
     """The state to go on from, the same for all processes; rank 0 then clears what came after it."""
+    world.wait()  # rank 0 may still be writing the last checkpoint of a run before this one
     saved = folder.latest() if resume else None
     world.wait()
     if world.writes:
