@@ -213,12 +213,12 @@ def figures(
     records, _ = campaign.run([plan], lambda name: choose_watcher(console, name))
     if not records:
         raise RunError(f"{plan.name} failed; go on with --resume")
-    drawn = {drawing.name: drawing.draw for drawing in DRAWINGS}
-    drawn["spectrum-over-training"] = lambda: draw_training(records[0])
-    written = []
-    for name, draw in drawn.items():
-        written.append(out / f"{name}.png")
-        draw().savefig(written[-1], dpi=150)
+    numbers = records[0].measures["drawings"]
+    drawn = {drawing.name: drawing.draw(numbers[drawing.name]) for drawing in DRAWINGS}
+    drawn["spectrum-over-training"] = draw_training(records[0])
+    written = [out / f"{name}.png" for name in drawn]
+    for path, figure in zip(written, drawn.values(), strict=True):
+        figure.savefig(path, dpi=150)
     written += write_page(figures_page.blocks(records), out / "figures.md")
     _tell(console, [*written, campaign.results / records[0].file], as_json)
 

@@ -1,46 +1,99 @@
-"""The three figures of the paper's stability studies that need no training: what is drawn, and what one sees.
+"""The three figures of the paper's stability studies that need no training: numbers, picture, and what one sees.
 
-Their numbers are in no record. They are computed when they are drawn, in seconds, and are the same on every machine up
-to the last bits; so a picture carries some of them, and those are compared within a tolerance.
+The numbers are computed once and kept in the record, like everything else that a page shows: it takes seconds to find
+them, and another machine finds other last digits.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from lipschitz_rnn.experiments.figures import to_svg
-from lipschitz_rnn.experiments.report.pages import ComputedPicture
-from lipschitz_rnn.stability.figures import draw_lemma2, draw_pendulum, draw_spectrum_against_beta
+from lipschitz_rnn.experiments.figures import BLUE, GREY, RED, new_figure, to_svg
+from lipschitz_rnn.experiments.report.document import Picture
+from lipschitz_rnn.stability.figures import draw_lemma2, draw_pendulum
+from lipschitz_rnn.stability.rounding import Matrix
+from lipschitz_rnn.stability.studies import (
+    PENDULUM_SETTINGS,
+    Lemma2,
+    Pendulum,
+    SpectrumAgainstBeta,
+    fit_pendulum,
+    measure_lemma2,
+    spectrum_against_beta,
+)
 
-_POINTS = 9  # of every line, spread over it: enough to know it by
+SIZES = (64, 128)  # N of the paper's figure
+Numbers = Any  # what JSON holds: mappings, lists, numbers
+Study = TypeVar("Study")
+
+
+def measure_drawings() -> dict[str, Numbers]:
+    """What the drawings show, by their names, in plain numbers."""
+    return {
+        "pendulum": [_plain(fit_pendulum(beta, gamma)) for beta, gamma in PENDULUM_SETTINGS],
+        "spectrum-against-beta": {str(size): _plain(spectrum_against_beta(size)) for size in SIZES},
+        "lemma2": _plain(measure_lemma2()),
+    }
+
+
+def _plain(study: Any) -> Numbers:
+    """The fields of a study; five digits are more than can be seen."""
+    fields = ((item.name, np.asarray(getattr(study, item.name))) for item in dataclasses.fields(study))
+    return {name: np.vectorize(lambda value: float(f"{value:.5g}"))(values).tolist() for name, values in fields}
+
+
+def _read(kind: Callable[..., Study], numbers: Mapping[str, Numbers]) -> Study:
+    return kind(**{name: np.array(value) if isinstance(value, list) else value for name, value in numbers.items()})
+
+
+class _SketchedPendulum(Pendulum):
+    """Its trajectories are as fine as a picture needs them."""
+
+    def trajectory(self, start: Sequence[float], time: float = 30.0, step: float = 0.05) -> Matrix:
+        return super().trajectory(start, time, step)
+
+
+def _pendulum(numbers: Numbers) -> Any:
+    return draw_pendulum([_read(_SketchedPendulum, fit) for fit in numbers])
+
+
+def _spectrum_against_beta(numbers: Numbers) -> Any:
+    figure, axes = new_figure(len(numbers))
+    for axis, (size, values) in zip(axes, numbers.items(), strict=True):
+        study = _read(SpectrumAgainstBeta, values)
+        axis.plot(study.betas, study.real_max.T, color=RED, linewidth=1)
+        axis.plot(study.betas, study.real_min.T, color=BLUE, linewidth=1)
+        for bound in (study.lower_bound, study.upper_bound):
+            axis.plot(study.betas, bound.T, color=GREY, linestyle="--", linewidth=0.7)
+        axis.set(xlabel="β", ylabel="real part", title=f"N = {size}")
+    return figure
+
+
+def _lemma2(numbers: Numbers) -> Any:
+    """With a mark at every measured point: those of a short logarithmic axis stand in each other's way."""
+    study = _read(Lemma2, numbers)
+    figure = draw_lemma2(study)
+    figure.axes[0].set_xticks(1 - study.betas, [f"{distance:.4g}" for distance in 1 - study.betas])
+    figure.axes[0].set_xticks([], minor=True)
+    return figure
 
 
 @dataclass(frozen=True)
 class Drawing:
     name: str
     title: str
-    draw: Callable[[], Any]
+    draw: Callable[[Numbers], Any]
     caption: str  # what is drawn
     seen: str  # what one sees, and what the paper says
 
-    def picture(self) -> ComputedPicture:
-        figure = self.draw()
-        return ComputedPicture(f"figures-{self.name}", _shorten(to_svg(figure)), self.caption, drawn_numbers(figure))
-
-
-def drawn_numbers(figure: Any) -> tuple[float, ...]:
-    """Points of every line of a figure, x and y, to six digits."""
-    numbers: list[float] = []
-    for line in (line for axis in figure.axes for line in axis.lines):
-        points = np.column_stack([np.asarray(values, dtype=np.float64) for values in line.get_data()])
-        chosen = np.unique(np.linspace(0, len(points) - 1, _POINTS).round().astype(int))
-        numbers += [float(f"{value:.6g}") for value in points[chosen].ravel()]
-    return tuple(numbers)
+    def picture(self, numbers: Numbers) -> Picture:
+        return Picture(f"figures-{self.name}", _shorten(to_svg(self.draw(numbers))), self.caption)
 
 
 def _shorten(svg: bytes) -> bytes:
@@ -52,21 +105,11 @@ def _hundredths(number: re.Match[bytes]) -> bytes:
     return b"%.2f" % float(number[0])
 
 
-def _lemma2() -> Any:
-    """With a mark at every measured point: those of a short logarithmic axis stand in each other's way."""
-    figure = draw_lemma2()
-    (axis,) = figure.axes
-    distances = np.asarray(axis.lines[0].get_xdata(), dtype=np.float64)
-    axis.set_xticks(distances, [f"{distance:.4g}" for distance in distances])
-    axis.set_xticks([], minor=True)
-    return figure
-
-
 DRAWINGS = (
     Drawing(
         "pendulum",
         "A pendulum in two dimensions",
-        draw_pendulum,
+        _pendulum,
         "Vector fields ḣ = A h + tanh(W h + b) fitted to a pendulum, with three trajectories, and the equilibrium "
         "(star) with the largest real part of its Jacobian.",
         "Near the equilibrium one sees the paper's cases: β = 0.5 repels, β = 0.75 and 0.85 attract, β = 1 circles. "
@@ -77,7 +120,7 @@ DRAWINGS = (
     Drawing(
         "spectrum-against-beta",
         "Eigenvalues against β",
-        draw_spectrum_against_beta,
+        _spectrum_against_beta,
         "Largest (red) and smallest (blue) real part of the eigenvalues of five random matrices against β, for N = 64 "
         "and 128 and γ = 0.001, with the bound of Proposition 1 for each (dashed).",
         "As in the paper the real parts shrink as β tends to one, to −γ there. The bound is the corrected one, about "

@@ -13,6 +13,7 @@ from typing import Any
 
 from lipschitz_rnn import tasks
 from lipschitz_rnn.experiments.campaign import Campaign, Plan
+from lipschitz_rnn.experiments.figures_drawings import measure_drawings
 from lipschitz_rnn.experiments.mnist import show_seeds
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.report.collect import read_run
@@ -65,11 +66,13 @@ def _command(settings: Settings, usual: Settings) -> str:
 
 @dataclass(frozen=True)
 class FiguresCampaign(Campaign):
-    """Keeps in the record what the matrices did: largest real parts before training and after every epoch."""
+    """Keeps in the record what the figures show: largest real parts before training and after every epoch, and the
+    numbers of the drawings that need no training."""
 
     def export(self, plan: Plan, measures: Mapping[str, Any] | None = None) -> Record:
         folder = self.out / plan.name
-        record = super().export(plan, {**(measures or {}), "before_training": initial_spectra(folder)})
+        found = {"before_training": initial_spectra(folder), "drawings": measure_drawings()}
+        record = super().export(plan, {**(measures or {}), **found})
         record = replace(record, curves={**record.curves, **spectral_curves(read_run(folder).of_kind("probe"))})
         write_record(record, self.results)
         return record

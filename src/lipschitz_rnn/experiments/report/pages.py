@@ -2,8 +2,7 @@
 
 Text is compared as it stands. Pictures are not: the same data give other bytes with another version of matplotlib or of
 a font. Instead each picture carries the checksum of the records that it was drawn from, and that is compared; it is
-drawn again all the same, so that a picture that can no longer be drawn is found. A picture that is computed afresh, not
-from records, carries some of its numbers instead; they are compared within a tolerance, as machines round differently.
+drawn again all the same, so that a picture that can no longer be drawn is found.
 """
 
 from __future__ import annotations
@@ -12,11 +11,8 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
-import json
-import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -29,17 +25,8 @@ _ORDER = ("mnist", "robustness", "ablation", "figures")
 _NOTES = "notes.md"
 _MADE = ("*.md", "figures/*.svg")  # what is made here; pictures of other commands may lie beside it
 _CHECKSUM = re.compile(rb"<!-- drawn from ([0-9a-f]{64}) -->")
-_NUMBERS = re.compile(rb"<!-- drawn from (\[[^]]*\]) -->")
-_TOLERANCE = {"rel_tol": 1e-3, "abs_tol": 1e-7}  # what is drawn looks the same, however the last bits were rounded
 _MARKED = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- /results:\2 -->)", re.DOTALL)
 Files = dict[str, bytes]  # by path below docs/results
-
-
-@dataclass(frozen=True)
-class ComputedPicture(Picture):
-    """A picture of numbers that stand in no record: the same code gives them again, but for the last bits."""
-
-    numbers: tuple[float, ...] = ()
 
 
 def write_pages(results: Path, folder: Path, readme: Path | None = None) -> list[Path]:
@@ -86,10 +73,8 @@ def make_pages(results: Path) -> Files:
         own = [record for record in records if record.study == study]
         blocks = [*(_blocks(study, own) if own else ()), *_notes(results / study / _NOTES), Paragraph(_origin(study))]
         files[f"{study}.md"] = to_markdown(blocks).encode()
-        origin = checksum(results, study)
-        for block in (block for block in blocks if isinstance(block, Picture)):
-            source = json.dumps(block.numbers) if isinstance(block, ComputedPicture) else origin
-            files[f"figures/{block.name}.svg"] = block.svg + f"<!-- drawn from {source} -->\n".encode()
+        mark = f"<!-- drawn from {checksum(results, study)} -->\n".encode()
+        files |= {f"figures/{block.name}.svg": block.svg + mark for block in blocks if isinstance(block, Picture)}
     if files:
         files["README.md"] = to_markdown(_index(_studies(results, records), records)).encode()
     return files
@@ -177,17 +162,8 @@ def _index(studies: Sequence[str], records: Sequence[Record]) -> list[Block]:
 
 
 def _compare_pictures(path: Path, content: bytes) -> list[str]:
-    found = path.read_bytes()
-    if computed := _NUMBERS.search(content):
-        before = _NUMBERS.search(found)
-        same = before is not None and _are_close(json.loads(before[1]), json.loads(computed[1]))
-        return [] if same else [f"{path} was drawn from other numbers than are computed now"]
-    same = _CHECKSUM.findall(found) == _CHECKSUM.findall(content)
-    return [] if same else [f"{path} was drawn from other records"]
-
-
-def _are_close(found: Sequence[float], expected: Sequence[float]) -> bool:
-    return len(found) == len(expected) and all(map(lambda a, b: math.isclose(a, b, **_TOLERANCE), found, expected))
+    marks = [_CHECKSUM.findall(data) for data in (path.read_bytes(), content)]
+    return [] if marks[0] == marks[1] else [f"{path} was drawn from other records"]
 
 
 def _compare_text(path: Path, found: str, expected: str) -> list[str]:
