@@ -6,95 +6,27 @@
 `digits`: 8 × 8 images, one pixel a step (T = 64); a unit learns it with a test accuracy of at least 80 %. `adding`: the
 sum of two marked numbers among T = 100; learned below half of 0.167, the error of always guessing the mean.
 
-The settings were chosen on the validation split alone: from N = 64, batch 64 and a clip of 1, first the rate (0.003 to
-0.15) and the number of epochs (10 to 70), then the clip or the unit's own options were changed, until a run of seed 0
-validated above 90 %. The run in the table then reads the test split once, at the epoch that validation selects.
+The settings are those of `lipschitz-rnn train` (experiments/recipes.py). A run reads the test split once, at the epoch
+that validation selects.
 """
 
 import argparse
 import re
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from lipschitz_rnn import tasks, units
+from lipschitz_rnn.experiments.recipes import RECIPES
 from lipschitz_rnn.training import Settings, fit
 
 PAGE = Path(__file__).parents[1] / "docs" / "units.md"
-TASK_OPTIONS: dict[str, dict[str, Any]] = {"digits": {}, "adding": {"length": 100}}
-CLIP, HIDDEN_SIZE = 1.0, 64
 
 
-def recipe(
-    unit: str,
-    rate: float,
-    epochs: int,
-    clip: float = CLIP,
-    hidden_size: int = HIDDEN_SIZE,
-    task: str = "digits",
-    **unit_options: Any,
-) -> Settings:
-    return Settings(
-        task=task,
-        task_options=TASK_OPTIONS[task],
-        unit=unit,
-        unit_options=unit_options,
-        hidden_size=hidden_size,
-        batch_size=64,
-        epochs=epochs,
-        learning_rate=rate,
-        clip=clip,
-        schedule="one-cycle",
-        warmup=0.3,
-        device="cpu",
-    )
-
-
-# Units that integrate an equation need time to pass: over T = 64 steps a step of 0.03 would be 2 units of time.
-RECIPES = {
-    settings.unit: settings
-    for settings in (
-        recipe("rnn", 0.006, 60),
-        recipe("lstm", 0.02, 40),
-        recipe("gru", 0.03, 25),
-        recipe("rnn-orth", 0.01, 20),
-        recipe("momentum-lstm", 0.02, 25),
-        recipe("srlstm", 0.02, 40, clip=0.5, hidden_size=48, restart=5, step_size=0.3),
-        recipe("urnn", 0.01, 10),
-        recipe("full-urnn", 0.004, 15),
-        recipe("eurnn", 0.01, 10),
-        recipe("soft-orth", 0.004, 30, margin=0.3),
-        recipe("kronecker", 0.01, 15),
-        recipe("scornn", 0.004, 20),
-        recipe("exprnn", 0.004, 20),
-        recipe("dtriv", 0.004, 20),
-        recipe("nnrnn", 0.01, 15),
-        recipe("antisymmetric", 0.02, 20, step_size=0.3),
-        recipe("antisymmetric-gated", 0.04, 20, step_size=0.3),
-        recipe("nais", 0.005, 2, task="adding", nonlinearity="relu"),
-        recipe("irnn", 0.004, 70),
-        recipe("neural-ode", 0.04, 20, step_size=0.3),
-        recipe("residual", 0.003, 2, task="adding", nonlinearity="relu"),
-        recipe("fastrnn", 0.12, 40),
-        recipe("fastgrnn", 0.015, 40, clip=0.3),
-        recipe("fastgrnn-lsq", 0.02, 30, clip=0.3),
-        recipe("spectral-rnn", 0.01, 40),
-        recipe("lipschitz", 0.02, 20, step_size=0.3),
-        recipe("lipschitz-gated", 0.04, 20, step_size=0.3),
-        recipe("cornn", 0.04, 20, step_size=0.2, gamma=1.0, epsilon=0.5),
-        recipe("lem", 0.02, 20),
-    )
-}
-
-
-def in_words(settings: Settings) -> str:
-    """What a recipe says beyond what all have in common."""
-    text = f"rate {settings.learning_rate:g}, {settings.epochs} epochs"
-    text += "" if settings.clip == CLIP else f", clip {settings.clip:g}"
-    text += "" if settings.hidden_size == HIDDEN_SIZE else f", N = {settings.hidden_size}"
-    return text + "".join(f", {name} {value}" for name, value in settings.unit_options.items())
+def settings_of(unit: str) -> Settings:
+    return Settings(**RECIPES[unit].settings(), unit=unit, device="cpu")
 
 
 class Reached(NamedTuple):
@@ -111,14 +43,14 @@ class Reached(NamedTuple):
 
     def cells(self) -> list[str]:
         """Its row of the table."""
-        settings = RECIPES[self.unit]
-        scores = (f"{s:.1%}".replace("%", " %") if settings.task == "digits" else f"{s:.4f}" for s in self[1:3])
-        return [f"`{self.unit}`", settings.task, *scores, in_words(settings)]
+        recipe = RECIPES[self.unit]
+        scores = (f"{s:.1%}".replace("%", " %") if recipe.task == "digits" else f"{s:.4f}" for s in self[1:3])
+        return [f"`{self.unit}`", recipe.task, *scores, str(recipe)]
 
 
 def train(unit: str) -> Reached:
     """One run of a unit's recipe."""
-    settings, threads, started = RECIPES[unit], torch.get_num_threads(), time.process_time()
+    settings, threads, started = settings_of(unit), torch.get_num_threads(), time.process_time()
     torch.set_num_threads(1)  # products are so small that a second thread only waits
     try:
         result = fit(settings, tasks.load(settings.task, **settings.task_options))

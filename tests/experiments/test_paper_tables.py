@@ -7,6 +7,7 @@ import pytest
 from lipschitz_rnn import tasks, units
 from lipschitz_rnn.experiments.paper import CELLS, find_cell, tuning
 from lipschitz_rnn.experiments.presets import preset_settings
+from lipschitz_rnn.experiments.recipes import RECIPES
 
 
 def test_every_cell_names_a_task_and_a_unit_that_exist() -> None:
@@ -72,3 +73,16 @@ def test_cifar_parameters_match_the_papers_counts() -> None:
 
     counts = [count_parameters("lipschitz", n, p, 10) for p in (3, 96) for n in (128, 256)]
     assert [round(count / 1000) for count in counts] == [35, 135, 46, 158]
+
+
+@pytest.mark.parametrize("unit", [name for name in RECIPES if name != "lipschitz"])
+def test_every_unit_starts_from_settings_of_its_own(unit: str) -> None:
+    recipe = RECIPES[unit]
+    settings = preset_settings(recipe.task, changes={"unit": unit})
+    assert (settings.unit, settings.learning_rate, settings.epochs) == (unit, recipe.learning_rate, recipe.epochs)
+    assert settings.unit_options == recipe.unit_options
+    own = preset_settings(recipe.task, changes={"unit": unit, "learning_rate": 0.1, "epochs": 3})
+    assert (own.learning_rate, own.epochs, own.clip) == (0.1, 3, recipe.clip)
+    assert preset_settings(recipe.task, "quick", {"unit": unit}).epochs <= 30
+    elsewhere = preset_settings("ordered-mnist", changes={"unit": unit})
+    assert (elsewhere.learning_rate, elsewhere.unit_options) == (preset_settings("ordered-mnist").learning_rate, {})

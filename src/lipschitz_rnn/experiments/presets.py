@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from lipschitz_rnn.experiments.paper import tuning
+from lipschitz_rnn.experiments.recipes import RECIPES
 from lipschitz_rnn.training import Settings
 
 Preset = Literal["paper", "quick"]
@@ -50,14 +51,21 @@ _OURS: dict[str, dict[str, Any]] = {
 def preset_settings(task: str, preset: Preset = "paper", changes: Mapping[str, Any] | None = None) -> Settings:
     """Settings for a task: the preset, overlaid by `changes`.
 
-    `unit_options` and `task_options` in `changes` are merged key by key. The Lipschitz unit's options are dropped when
-    another unit is asked for, and its initial scale follows a changed hidden size as the paper's does.
+    `unit_options` and `task_options` in `changes` are merged key by key. Another unit than the Lipschitz one has its own
+    settings on the task of its recipe; elsewhere it takes the task's, without the options of the Lipschitz unit. That
+    unit's initial scale follows a changed hidden size as the paper's does.
     """
     if preset not in PRESETS:
         raise ValueError(f"preset is {preset!r}; it must be one of {', '.join(PRESETS)}")
     changes = dict(changes or {})
-    values = tuning(task, changes.get("hidden_size")) or _OURS.get(task, {})
-    values = {"task": task} | values
+    unit = changes.get("unit", "lipschitz")
+    values = {"task": task} | (tuning(task, changes.get("hidden_size")) or _OURS.get(task, {}))
+    if unit != "lipschitz":
+        recipe = RECIPES.get(unit)
+        if recipe is not None and recipe.task == task:
+            values = recipe.settings()
+        else:
+            values.pop("unit_options", None)
     if task in _OURS and "init_scale" in values.get("unit_options", {}):
         # The spread of M belongs to the table, its scale to the size: σ = init_scale / N stays.
         size = changes.get("hidden_size", values["hidden_size"])
@@ -65,8 +73,6 @@ def preset_settings(task: str, preset: Preset = "paper", changes: Mapping[str, A
         values["unit_options"] = values["unit_options"] | {"init_scale": scale}
     if preset == "quick":
         values |= _quick(values)
-    if changes.get("unit", "lipschitz") != "lipschitz":
-        values.pop("unit_options", None)
     for name in ("unit_options", "task_options"):
         values[name] = {**values.get(name, {}), **changes.pop(name, {})}
     return Settings(**(values | changes))
@@ -75,6 +81,6 @@ def preset_settings(task: str, preset: Preset = "paper", changes: Mapping[str, A
 def _quick(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same unit for a few epochs: to see it learn, not to measure it."""
     if values["task"] == "digits":
-        return {"epochs": 30}
+        return {"epochs": min(values["epochs"], 30)}
     rate = 0.003 if values.get("optimiser", "adam") == "adam" else values["learning_rate"]
     return {"epochs": min(int(values.get("epochs", 100)), 3), "learning_rate": rate} | _ONE_CYCLE

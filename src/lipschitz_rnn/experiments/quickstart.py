@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lipschitz_rnn.experiments.figures import GREY, RED, draw_curves, draw_eigenvalues, new_figure
@@ -30,7 +30,7 @@ def quickstart_settings(seed: int = 0, epochs: int | None = None) -> tuple[Setti
     ours = preset_settings("digits", changes=changes)
     target = count_parameters("lipschitz", ours.hidden_size, 1, 10)
     size = min(range(1, 2 * ours.hidden_size), key=lambda n: abs(count_parameters("lstm", n, 1, 10) - target))
-    return ours, preset_settings("digits", changes={**changes, "unit": "lstm", "hidden_size": size})
+    return ours, replace(ours, unit="lstm", unit_options={}, hidden_size=size)
 
 
 def run_quickstart(
