@@ -111,7 +111,9 @@ def invented_tracks(low: list[float], high: list[float | None]) -> Record:
     half = [[None if value is None else value / 2 for value in member] for member in tracks]
     start = {f"{matrix}_real_max": [0.1] * 4 for matrix in "AW"}
     curves = {**record.curves, "A_real_max": tracks, "W_real_max": half}
-    return replace(record, curves=curves, measures={"before_training": start, "drawings": {}})
+    lost = 7 if None in high else None
+    seeds = [{**seed, "diverged_step": lost if index > 1 else None} for index, seed in enumerate(record.seeds)]
+    return replace(record, seeds=seeds, curves=curves, measures={"before_training": start, "drawings": {}})
 
 
 @pytest.fixture
@@ -145,7 +147,9 @@ def test_the_verdict_follows_from_the_numbers(high: list[float | None], verdict:
     record = invented_tracks([0.2, -0.1, -0.3], high)
     low, last = read_tracks(record)
     assert (len(low.values["A"]), len(last.values["A"])) == (2, 0 if None in high else 2)
-    assert f"{verdict}\n" in to_markdown(blocks([record]))
+    text = to_markdown(blocks([record]))
+    assert f"{verdict}\n" in text
+    assert ("2 of 4 networks diverged and are left out." in text) == (None in high)
     rows = to_markdown(summary([record])).splitlines()[2:]
     assert ["–" in row for row in rows] == [False, None in high]
 

@@ -48,10 +48,10 @@ def summary(records: Sequence[Record]) -> list[Block]:
 
 
 def _caption(record: Record) -> str:
-    seeds = len(record.settings["seeds"])
+    count = len(record.settings["seeds"])
+    seeds = f"mean over {count} seeds, with the range from the lowest to the highest" if count > 1 else "one seed"
     text = (
-        "Largest real part of the eigenvalues of A (red) and W (blue), before training and after every epoch: mean "
-        f"over {seeds} seeds, with the range from the lowest to the highest seed."
+        f"Largest real part of the eigenvalues of A (red) and W (blue), before training and after every epoch: {seeds}."
     )
     return f"{text} {_sentence(record.why)}" if record.why else text
 
@@ -62,12 +62,11 @@ def _sentence(text: str) -> str:
 
 def _finding(tracks: Sequence[Tracks]) -> str:
     """What one sees in numbers, and whether it is what the paper says."""
-    finite = [each for each in tracks if each.values["A"]]
-    if not finite:
-        return "No network of this run stayed finite."
-    low, high = (choose(finite, key=lambda each: each.beta) for choose in (min, max))
-    verdict = [_verdict(low, high)] if low is not high else []
-    return " ".join([*map(_movement, finite), _PAPER, *verdict])
+    known = [each for each in tracks if each.values["A"]]
+    lost = sum(len(each.seeds) - len(each.values["A"]) for each in tracks)
+    told = [f"{lost} of {sum(len(each.seeds) for each in tracks)} networks diverged and are left out."] if lost else []
+    told += [*map(_movement, known), _PAPER]
+    return " ".join([*told, _verdict(known[0], known[-1])] if len(known) > 1 else told)
 
 
 def _movement(tracks: Tracks) -> str:

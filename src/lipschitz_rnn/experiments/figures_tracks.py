@@ -19,7 +19,9 @@ class Tracks:
 
     beta: float
     seeds: list[Any]  # as in the record
-    values: dict[str, list[list[float]]]  # A and W -> networks that stayed finite -> epochs, the first before training
+    values: dict[
+        str, list[list[float]]
+    ]  # A and W -> networks that did not diverge -> epochs, the first before training
 
     @property
     def scores(self) -> list[float]:
@@ -40,7 +42,7 @@ class Tracks:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """NaN where no network stayed finite."""
+    """NaN where all networks diverged."""
     return sum(values) / len(values) if values else math.nan
 
 
@@ -57,9 +59,9 @@ def _of_beta(record: Record, beta: float) -> Tracks:
         matrix: [[record.measures["before_training"][name][index], *record.curves[name][index]] for index in own]
         for matrix, name in names.items()
     }
-    finite = [place for place in range(len(own)) if all(None not in networks[place] for networks in whole.values())]
-    values = {matrix: [networks[place] for place in finite] for matrix, networks in whole.items()}
-    return Tracks(beta, [record.seeds[index] for index in own], values)
+    seeds = [record.seeds[index] for index in own]
+    good = [place for place, seed in enumerate(seeds) if seed["diverged_step"] is None]
+    return Tracks(beta, seeds, {matrix: [networks[place] for place in good] for matrix, networks in whole.items()})
 
 
 def draw_training(record: Record) -> Any:
