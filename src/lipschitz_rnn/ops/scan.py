@@ -78,7 +78,8 @@ def lipschitz_scan(
         states = states.masked_fill(~mask.unsqueeze(-1), 0.0)
     if ensemble:
         return states, last
-    return (None if states is None else states[0]), last[0]
+    # A squeeze costs nothing on the way back; an index would fill a tensor of zeros.
+    return (None if states is None else states.squeeze(0)), last.squeeze(0)
 
 
 def _canonical(
