@@ -85,3 +85,18 @@ def test_variants_come_from_a_file_to_the_command(tmp_path: Path) -> None:
     assert answer.exit_code == 0, answer.output
     assert read_settings(tmp_path / "run").variants == ({"beta": 0.5}, {"alpha": 0.0, "step_size": 0.2})
     assert "beta=0.5, 4" in answer.output
+
+
+def test_certify_takes_all_networks(run: tuple[Path, Result]) -> None:
+    found = CliRunner().invoke(app, ["certify", str(run[0]), "--seed", "4", "--json"])
+    assert list(json.loads(found.stdout)) == ["beta=0.5, seed 4", "alpha=0.0, step_size=0.2, seed 4"]
+
+
+def test_robustness_measures_the_variant_that_is_named(run: tuple[Path, Result]) -> None:
+    command = ["robustness", "attack", str(run[0]), "--attacks", "fgsm", "--json", "--offline"]
+    found = json.loads(CliRunner().invoke(app, [*command, "--variant", "1"]).stdout)
+    clean = [seed["attacks"][0]["clean_accuracy"] for seed in found["seeds"]]
+    assert clean == pytest.approx([seed.test for seed in run[1].seeds if seed.variant != {"beta": 0.5}])
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 2
+    assert "0: {'beta': 0.5}" in " ".join(refused.output.split())

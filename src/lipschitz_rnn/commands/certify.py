@@ -17,7 +17,7 @@ NOT_CERTIFIED = 3
 @guarded
 def certify(
     target: Annotated[Path, typer.Argument(help="Run folder, or a .safetensors, .npz or .pt file with A and W.")],
-    seed: Annotated[int | None, typer.Option(help="Only the network of this seed; all of a run by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Only networks of this seed; all of a run by default.")] = None,
     which: Annotated[
         Literal["best", "last"], typer.Option(help="Weights selected on validation data, or the newest ones.")
     ] = "best",
@@ -66,12 +66,13 @@ def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
     """What to certify, by name: the networks of a run, or the matrices of a file."""
     if not target.is_dir():
         return {target.name: target}
-    from lipschitz_rnn.experiments.runner import load_models
+    from lipschitz_rnn.experiments.runner import load_members
 
-    _, models = load_models(target, which)
-    if seed is not None and seed not in models:
-        raise ValueError(f"seed is {seed}; {target} has the seeds {', '.join(map(str, models))}")
-    return {f"seed {each}": model for each, model in models.items() if seed in (None, each)}
+    settings, models = load_members(target, which)
+    if seed is not None and seed not in settings.seeds:
+        raise ValueError(f"seed is {seed}; {target} has the seeds {', '.join(map(str, settings.seeds))}")
+    pairs = zip(settings.members, models, strict=True)
+    return {member.name: model for member, model in pairs if seed in (None, member.seed)}
 
 
 def _steps(text: str | None) -> float | tuple[float, float] | None:

@@ -30,6 +30,9 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, as
 Seeds = Annotated[
     str | None, typer.Option("--seeds", "-s", help="Networks of these seeds, as 0-3 or 0,2; all of a run by default.")
 ]
+Variant = Annotated[
+    int | None, typer.Option(min=0, help="Of a run whose networks differ in options: which of them, counted from 0.")
+]
 Which = Annotated[
     Literal["best", "last"], typer.Option(help="Weights selected on validation data, or the newest ones.")
 ]
@@ -61,6 +64,7 @@ def measures() -> None:
 def hessian(
     run: RunArgument,
     seeds: Seeds = None,
+    variant: Variant = None,
     which: Which = "best",
     parameters: Annotated[
         Literal["all", "unit"], typer.Option(help="All parameters, or those of the recurrent unit, as in the paper.")
@@ -88,7 +92,7 @@ def hessian(
     from lipschitz_rnn.robustness import hessian as measure
     from lipschitz_rnn.robustness.hessian import NotConverged
 
-    opened = open_run(run, which, seeds, device, data_dir, offline)
+    opened = open_run(run, which, seeds, variant, device, data_dir, offline)
     batch = draw_samples(opened.task, split, min(samples, opened.task.size(split)))
     found = {}
     try:
@@ -133,6 +137,7 @@ def attack(
         str, typer.Option("--attacks", "-a", help=f"Which, separated by commas, of {', '.join(ATTACKS)}.")
     ] = "pgd,deepfool-l2,deepfool-linf",
     seeds: Seeds = None,
+    variant: Variant = None,
     which: Which = "best",
     steps: Annotated[int, typer.Option(min=1, help="Iterations of pgd and deepfool.")] = 7,
     step_size: Annotated[float, typer.Option(help="Step of pgd, as a share of the pixels' range.")] = 0.01,
@@ -166,7 +171,7 @@ def attack(
     unknown = [name for name in chosen if name not in ATTACKS]
     if unknown:
         raise ValueError(f"there is no attack {unknown[0]!r}; the attacks are {', '.join(ATTACKS)}")
-    opened = open_run(run, which, seeds, device, data_dir, offline)
+    opened = open_run(run, which, seeds, variant, device, data_dir, offline)
     total = opened.task.size(split)
     batch = draw_samples(opened.task, split, None if samples is None else min(samples, total))
     shared: dict[str, Any] = {"bounds": valid_range(opened.task), "lengths": batch.lengths, "batch_size": batch_size}
@@ -222,6 +227,7 @@ def noise(
     noise_seeds: Annotated[str, typer.Option(help="Seeds of the noise, as 0-2.")] = "0-2",
     clip: Annotated[bool, typer.Option("--clip", help="Bring white noise back into the range of pixels.")] = False,
     seeds: Seeds = None,
+    variant: Variant = None,
     which: Which = "best",
     split: Annotated[Split, typer.Option(help="Which part of the data.")] = "test",
     samples: Annotated[
@@ -244,7 +250,7 @@ def noise(
     from lipschitz_rnn.robustness.noise import KINDS
 
     opened = {
-        label: open_run(run, which, seeds, device, data_dir, offline)
+        label: open_run(run, which, seeds, variant, device, data_dir, offline)
         for label, run in zip(distinct_names(runs), runs, strict=True)
     }
     chosen = KINDS if kind == "both" else (kind,)

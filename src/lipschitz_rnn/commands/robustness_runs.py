@@ -19,7 +19,6 @@ from lipschitz_rnn.robustness.calls import Progress as Callback
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training import Settings
 from lipschitz_rnn.training.fitting import matmul_precision
-from lipschitz_rnn.training.folder import read_settings
 from lipschitz_rnn.training.parallel import choose_device
 from lipschitz_rnn.training.update import forward_precision
 
@@ -48,13 +47,18 @@ class Run:
 
 
 def open_run(
-    folder: Path, which: str, seeds: str | None, device: str | None, data_dir: str | None, offline: bool
+    folder: Path,
+    which: str,
+    seeds: str | None,
+    variant: int | None,
+    device: str | None,
+    data_dir: str | None,
+    offline: bool,
 ) -> Run:
     """The networks of a run folder, all or those of some seeds, and the task that they were trained on."""
-    settings = read_settings(folder)
+    settings, models = load_models(folder, which, variant)
     place = choose_device(device or settings.device)
     settings = replace(settings, data_dir=data_dir or settings.data_dir, offline=offline)
-    _, models = load_models(folder, which)
     if seeds is not None:
         wanted = parse_seeds(seeds)
         missing = [seed for seed in wanted if seed not in models]

@@ -50,7 +50,7 @@ def load_models(
         return settings, dict(zip(settings.seeds, models, strict=True))
     if variant is None or not 0 <= variant < len(variants):
         known = "; ".join(f"{index}: {options}" for index, options in enumerate(variants)) or "none"
-        raise ValueError(f"variant is {variant}; the variants of {folder} are {known}")
+        raise ValueError(f"variant is {variant}; the variants of {folder} are {known}; name one of them by its number")
     chosen = models[variant * len(settings.seeds) : (variant + 1) * len(settings.seeds)]
     return settings.of_variant(variants[variant]), dict(zip(settings.seeds, chosen, strict=True))
 
