@@ -51,7 +51,8 @@ def test_lemma_2_is_seen() -> None:
 
 def test_figures_hold_what_they_should(pendulums: list) -> None:
     assert len(figures.draw_pendulum(pendulums).axes) == 4
-    assert len(figures.draw_spectrum_against_beta((8, 12), trials=2).axes) == 2
+    spectra = {size: spectrum_against_beta(size, trials=2) for size in (8, 12)}
+    assert [axis.get_title() for axis in figures.draw_spectrum_against_beta(spectra).axes] == ["N = 8", "N = 12"]
     assert len(figures.draw_lemma2().axes[0].lines) == 2
     epochs = [{"A.real_max": 0.1 * k, "W.real_max": 0.2, "A.symmetric_max": 1.0} for k in range(3)]
     drawn = figures.draw_spectrum_over_training({0.65: epochs, 0.95: epochs})

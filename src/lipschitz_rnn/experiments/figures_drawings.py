@@ -14,9 +14,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lipschitz_rnn.experiments.figures import BLUE, GREY, RED, new_figure, to_svg
+from lipschitz_rnn.experiments.figures import to_svg
 from lipschitz_rnn.experiments.report.document import Picture
-from lipschitz_rnn.stability.figures import draw_lemma2, draw_pendulum
+from lipschitz_rnn.stability.figures import (
+    SPECTRUM_SIZES,
+    draw_lemma2,
+    draw_pendulum,
+    draw_spectrum_against_beta,
+)
 from lipschitz_rnn.stability.rounding import Matrix
 from lipschitz_rnn.stability.studies import (
     PENDULUM_SETTINGS,
@@ -28,7 +33,6 @@ from lipschitz_rnn.stability.studies import (
     spectrum_against_beta,
 )
 
-SIZES = (64, 128)  # N of the paper's figure
 Numbers = Any  # what JSON holds: mappings, lists, numbers
 Study = TypeVar("Study")
 
@@ -37,7 +41,7 @@ def measure_drawings() -> dict[str, Numbers]:
     """What the drawings show, by their names, in plain numbers."""
     return {
         "pendulum": [_plain(fit_pendulum(beta, gamma)) for beta, gamma in PENDULUM_SETTINGS],
-        "spectrum-against-beta": {str(size): _plain(spectrum_against_beta(size)) for size in SIZES},
+        "spectrum-against-beta": {str(size): _plain(spectrum_against_beta(size)) for size in SPECTRUM_SIZES},
         "lemma2": _plain(measure_lemma2()),
     }
 
@@ -64,24 +68,11 @@ def _pendulum(numbers: Numbers) -> Any:
 
 
 def _spectrum_against_beta(numbers: Numbers) -> Any:
-    figure, axes = new_figure(len(numbers))
-    for axis, (size, values) in zip(axes, numbers.items(), strict=True):
-        study = _read(SpectrumAgainstBeta, values)
-        axis.plot(study.betas, study.real_max.T, color=RED, linewidth=1)
-        axis.plot(study.betas, study.real_min.T, color=BLUE, linewidth=1)
-        for bound in (study.lower_bound, study.upper_bound):
-            axis.plot(study.betas, bound.T, color=GREY, linestyle="--", linewidth=0.7)
-        axis.set(xlabel="β", ylabel="real part", title=f"N = {size}")
-    return figure
+    return draw_spectrum_against_beta({int(size): _read(SpectrumAgainstBeta, one) for size, one in numbers.items()})
 
 
 def _lemma2(numbers: Numbers) -> Any:
-    """With a mark at every measured point: those of a short logarithmic axis stand in each other's way."""
-    study = _read(Lemma2, numbers)
-    figure = draw_lemma2(study)
-    figure.axes[0].set_xticks(1 - study.betas, [f"{distance:.4g}" for distance in 1 - study.betas])
-    figure.axes[0].set_xticks([], minor=True)
-    return figure
+    return draw_lemma2(_read(Lemma2, numbers))
 
 
 @dataclass(frozen=True)

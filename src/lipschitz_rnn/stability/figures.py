@@ -12,6 +12,7 @@ from lipschitz_rnn.stability.studies import (
     PENDULUM_SETTINGS,
     Lemma2,
     Pendulum,
+    SpectrumAgainstBeta,
     fit_pendulum,
     measure_lemma2,
     spectrum_against_beta,
@@ -20,12 +21,14 @@ from lipschitz_rnn.stability.studies import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SPECTRUM_SIZES = (64, 128)  # N of the paper's figure
+
 
 def draw_pendulum(fits: Sequence[Pendulum] | None = None) -> Figure:
     """Figure 1: vector fields of two-dimensional units fitted to a pendulum, with trajectories and the equilibrium."""
     fits = [fit_pendulum(beta, gamma) for beta, gamma in PENDULUM_SETTINGS] if fits is None else fits
     figure, axes = empty_figure(len(fits), width=3.4, height=3.2)
-    ticks = np.linspace(-2.0, 2.0, 17)
+    ticks = np.linspace(-2.0, 2.0, 11)
     grid = np.stack(np.meshgrid(ticks, ticks), axis=-1)
     for axis, fit in zip(axes, fits, strict=True):
         field = fit.field(grid)
@@ -39,16 +42,15 @@ def draw_pendulum(fits: Sequence[Pendulum] | None = None) -> Figure:
     return figure
 
 
-def draw_spectrum_against_beta(sizes: Sequence[int] = (64, 128), trials: int = 5, seed: int = 0) -> Figure:
-    """Extreme real parts of the eigenvalues against β; dashed: the corrected bound of Proposition 1."""
-    figure, axes = empty_figure(len(sizes), width=4.5, height=3.2)
-    for axis, size in zip(axes, sizes, strict=True):
-        study = spectrum_against_beta(size, trials=trials, seed=seed)
-        for trial in range(trials):
-            axis.plot(study.betas, study.real_max[trial], color="tab:red", linewidth=1)
-            axis.plot(study.betas, study.real_min[trial], color="tab:blue", linewidth=1)
-            axis.plot(study.betas, study.upper_bound[trial], "k--", linewidth=0.7)
-            axis.plot(study.betas, study.lower_bound[trial], "k--", linewidth=0.7)
+def draw_spectrum_against_beta(studies: Mapping[int, SpectrumAgainstBeta] | None = None) -> Figure:
+    """Extreme real parts of the eigenvalues against β, by N; dashed: the corrected bound of Proposition 1."""
+    studies = {size: spectrum_against_beta(size) for size in SPECTRUM_SIZES} if studies is None else studies
+    figure, axes = empty_figure(len(studies), width=4.5, height=3.2)
+    for axis, (size, study) in zip(axes, studies.items(), strict=True):
+        axis.plot(study.betas, study.real_max.T, color="tab:red", linewidth=1)
+        axis.plot(study.betas, study.real_min.T, color="tab:blue", linewidth=1)
+        for bound in (study.lower_bound, study.upper_bound):
+            axis.plot(study.betas, bound.T, "k--", linewidth=0.7)
         axis.set(xlabel="β", ylabel="real part", title=f"N = {size}")
     return figure
 
@@ -80,6 +82,9 @@ def draw_lemma2(study: Lemma2 | None = None) -> Figure:
     distance = 1 - study.betas
     axes[0].loglog(distance, study.change, "o-", label=f"measured, slope {study.slope:.2f}")
     axes[0].loglog(distance, study.change[-1] * (distance / distance[-1]) ** 2, "k--", label="slope 2")
+    # A mark at every measured point: those of a short logarithmic axis stand in each other's way.
+    axes[0].set_xticks(distance, [f"{value:.4g}" for value in distance])
+    axes[0].set_xticks([], minor=True)
     axes[0].set(xlabel="1 − β", ylabel="change of the eigenvalues")
     axes[0].legend()
     return figure
