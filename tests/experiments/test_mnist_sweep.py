@@ -102,7 +102,7 @@ def test_pages_say_where_images_were_moved(monkeypatch: pytest.MonkeyPatch) -> N
     for page in (mnist_page.blocks, mnist_page.summary):
         assert "moved" not in to_markdown(page([paper, tuned("average", monkeypatch)]))
         text = to_markdown(page([paper, tuned("average-shift-1", monkeypatch)]))
-        assert "tuned/ordered-mnist/lipschitz/128/euler by up to 1 pixel. Validation and test images are never" in text
+        assert "ordered N = 128 by up to 1 pixel. Validation and test images are never" in text
         assert "by up to 2 pixels." in to_markdown(page([paper, tuned("average-shift-2", monkeypatch)]))
     whole = to_markdown(mnist_page.blocks([paper, tuned("average-shift-1", monkeypatch)]))
     row = next(line for line in whole.splitlines() if line.startswith("| tuned/") and "adam" in line)

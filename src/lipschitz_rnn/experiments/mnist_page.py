@@ -113,10 +113,14 @@ def _shifts(records: Sequence[Record]) -> list[Block]:
     moved = [record for record in records if record.kind == "tuned" and record.settings["task_options"].get("shift")]
     if not moved:
         return []
-    sizes = {record.name: record.settings["task_options"]["shift"] for record in moved}
-    cells = ", ".join(f"{name} by up to {size} pixel{'s' if size > 1 else ''}" for name, size in sizes.items())
-    text = "Trained on images that are moved at random, down or up and to either side"
-    return [Paragraph(f"{text}: {cells}. Validation and test images are never moved; the paper moves none at all.")]
+    cells = ", ".join(
+        f"{record.settings['task'].removesuffix('-mnist')} N = {record.settings['hidden_size']} by up to {size} "
+        f"pixel{'s' if size > 1 else ''}"
+        for record in moved
+        for size in [record.settings["task_options"]["shift"]]
+    )
+    text = f"Tuned networks see training images moved at random, up or down and to either side: {cells}."
+    return [Paragraph(f"{text} Validation and test images are never moved; the paper moves none at all.")]
 
 
 def _checks(records: Sequence[Record]) -> list[Block]:
