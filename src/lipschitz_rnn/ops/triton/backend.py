@@ -9,7 +9,8 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.problem import Problem, matmul, state_dtype
 from lipschitz_rnn.ops.triton.gradients import add_shares, matrix_shares
-from lipschitz_rnn.ops.triton.launch import RESIDENT_UNITS, walk_backward, walk_forward
+from lipschitz_rnn.ops.triton.launch import walk_backward, walk_forward
+from lipschitz_rnn.ops.triton.plan import RESIDENT_UNITS
 
 
 def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Tensor:

@@ -1,10 +1,8 @@
-"""Which kernel walks through time for a problem, with which blocks, and its launch."""
+"""The walk through time, forward and back: what a kernel is given, and its launch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -12,57 +10,10 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.problem import Problem
 from lipschitz_rnn.ops.triton import cooperative, resident
-from lipschitz_rnn.ops.triton.calls import divide_up, launch, power_of_two
+from lipschitz_rnn.ops.triton.calls import divide_up, launch
 from lipschitz_rnn.ops.triton.operands import left_operand
+from lipschitz_rnn.ops.triton.plan import Plan, make_plan, multiprocessors
 from lipschitz_rnn.ops.triton.support import interpreting
-
-RESIDENT_UNITS = 128  # up to this hidden size both matrices fit on one multiprocessor
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Blocks of a launch. ``groups`` programs share one tile of the batch; with one group nothing is shared."""
-
-    precision: str
-    padded: int
-    batch: int
-    groups: int = 1
-    rows: int = 0
-    inner: int = 0
-    on_chip: bool = True
-    pipeline: int = 3  # how far Triton loads ahead, into shared memory
-
-    @property
-    def resident(self) -> bool:
-        """Whether one program has everything on chip."""
-        return self.groups == 1 and self.rows == 0
-
-    @property
-    def shared_blocks(self) -> tuple[bool, int, int, int, int]:
-        """RESIDENT, PADDED, BLOCK_R, BLOCK_K and BLOCK_B of the cooperative kernels."""
-        return self.on_chip, self.padded, self.rows, self.inner, self.batch
-
-
-def make_plan(problem: Problem, precision: str, *, backward: bool) -> Plan:
-    S, _, B, N = problem.shape
-    stages = len(problem.scheme.tableau)
-    block = max(16, power_of_two(N))
-    if block <= RESIDENT_UNITS:
-        # Eight samples at a time are quicker through a step than sixteen, as long as all programs run at once. Products
-        # of one pass then leave the warp-group instructions; backward that only pays where least has to be turned.
-        turned = backward and precision in ("bf16", "fp16") and (problem.A.dtype == torch.float32 or stages > 1)
-        few = S * divide_up(B, 8) <= _multiprocessors(problem.A.device) and not turned
-        crowded = precision == "bf16x6" and block == RESIDENT_UNITS and stages > 1  # three parts of each, two stages
-        return Plan(precision, block, batch=8 if few or crowded else 16, pipeline=1 if crowded else 3)
-    # Whether a program's rows fit beside the state that it reads, which float32 makes twice as large.
-    on_chip = precision in ("bf16", "fp16") and block <= (512 if problem.A.dtype == torch.float32 else 1024)
-    inner = block if on_chip else 64
-    padded = divide_up(N, inner) * inner
-    rows = 64 if padded <= 512 or not on_chip else 32
-    if interpreting():
-        rows = block  # programs run one after another there, so none can wait for another
-        padded = max(padded, block)
-    return Plan(precision, padded, 16 if block <= 512 else 32, divide_up(N, rows), rows, inner, on_chip)
 
 
 def walk_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bool, save: bool) -> Tensor:
@@ -88,7 +39,7 @@ def walk_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
         grid = (divide_up(B, plan.batch), S)
         blocks = (plan.padded, plan.batch)
         arguments = (*tensors, *numbers, *strides)
-        launch(resident.forward_kernel, grid, arguments, constants + blocks, **_resident_options(plan))
+        launch(resident.forward_kernel, grid, arguments, constants + blocks, **plan.options)
         return last
     exchange = torch.empty((S, 2, B, N), dtype=weights.dtype if plan.on_chip else torch.float32, device=like.device)
     for grid, counters, place in _cooperative_launches(problem, plan):
@@ -126,7 +77,7 @@ def walk_backward(
         grid = (divide_up(B, plan.batch), S)
         blocks = (plan.padded, plan.batch)
         arguments = (*tensors, *numbers, *strides)
-        launch(resident.backward_kernel, grid, arguments, constants + blocks, **_resident_options(plan))
+        launch(resident.backward_kernel, grid, arguments, constants + blocks, **plan.options)
         return kappa_d, grad_h0, shares
     for grid, counters, place in _cooperative_launches(problem, plan):
         arguments = (*tensors, counters, *numbers, *place, *strides)
@@ -149,25 +100,13 @@ def _cooperative_launches(problem: Problem, plan: Plan) -> Iterator[tuple[tuple[
     S, _, B, _ = problem.shape
     tiles = divide_up(B, plan.batch)
     counters = torch.zeros(S * tiles, dtype=torch.int32, device=problem.A.device)
-    at_once = max(1, _multiprocessors(problem.A.device) // plan.groups)
+    at_once = max(1, multiprocessors(problem.A.device) // plan.groups)
     for first in range(0, S * tiles, at_once):
         yield (plan.groups, min(at_once, S * tiles - first)), counters, (first, tiles)
 
 
-def _resident_options(plan: Plan) -> dict[str, Any]:
-    return {"num_warps": 8 if plan.padded >= RESIDENT_UNITS else 4, "num_stages": plan.pipeline}
-
-
 def _cooperative_options(plan: Plan) -> dict[str, Any]:
-    options: dict[str, Any] = {} if interpreting() else {"launch_cooperative_grid": True}
-    return options | {"num_warps": 8 if plan.rows >= 64 else 4}
-
-
-@cache
-def _multiprocessors(device: torch.device) -> int:
-    if device.type == "cpu":
-        return 2  # of the interpreter: small batches take one way, larger ones the other
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return plan.options | ({} if interpreting() else {"launch_cooperative_grid": True})
 
 
 def _scheme(problem: Problem) -> tuple[Any, ...]:

@@ -86,11 +86,14 @@ def product(
         result = tl.dot(M1, h1, input_precision="tf32")
     elif PRECISION == "bf16x3":
         h2 = leading(h - h1.to(tl.float32), PRECISION)
-        # Columns of h1 and h2 interleaved, so that a pair of results stays in one thread.
-        pair = settled(tl.reshape(tl.join(h1, h2), (IN, 2 * COLUMNS)))
-        both = tl.dot(M1, pair, tl.dot(M2, pair))
-        first, second = tl.split(tl.reshape(both, (OUT, COLUMNS, 2)))
-        result = first + second
+        if PAIRED:
+            # Columns of h1 and h2 interleaved, so that a pair of results stays in one thread.
+            pair = settled(tl.reshape(tl.join(h1, h2), (IN, 2 * COLUMNS)))
+            both = tl.dot(M1, pair, tl.dot(M2, pair))
+            first, second = tl.split(tl.reshape(both, (OUT, COLUMNS, 2)))
+            result = first + second
+        else:
+            result = tl.dot(M1, h1, tl.dot(M1, h2, tl.dot(M2, h1)))  # small terms first
     elif PRECISION == "bf16x6":
         rest = h - h1.to(tl.float32)
         h2 = leading(rest, PRECISION)

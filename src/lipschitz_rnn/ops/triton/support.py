@@ -33,8 +33,26 @@ def obstacle(problem: Problem) -> str | None:
         return "Triton is not installed (pip install triton)"
     if device.type != "cuda" and not (device.type == "cpu" and interpreting()):
         return f"the tensors are on {device}, and it needs a CUDA device"
+    if device.type == "cuda":
+        lacking, most_units = _gpu(device)
+        if lacking:
+            return lacking
+        if problem.A.shape[-1] > most_units:
+            return f"the hidden size is {problem.A.shape[-1]}, and on {device} its kernels go up to {most_units}"
     if problem.timespans is not None and tracked(problem.timespans):
         return "it has no gradient with respect to the step sizes"
     if problem.A.shape[-1] > MAX_UNITS:
         return f"the hidden size is {problem.A.shape[-1]}, and its kernels go up to {MAX_UNITS}"
     return None
+
+
+@cache
+def _gpu(device: torch.device) -> tuple[str | None, int]:
+    """What a GPU lacks, if anything: the kernels speak to NVIDIA's tensor cores. And the most hidden units: programs of
+    at least 32 of them wait for each other, so all must run at once."""
+    if torch.version.hip is not None:
+        return "its kernels are for NVIDIA GPUs", 0
+    found = torch.cuda.get_device_properties(device)
+    if (found.major, found.minor) < (8, 0):
+        return f"its kernels need compute capability 8.0, and {found.name} has {found.major}.{found.minor}", 0
+    return None, 32 * found.multi_processor_count

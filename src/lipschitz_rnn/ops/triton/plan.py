@@ -1,0 +1,98 @@
+"""Which kernel walks through time for a problem, and with which blocks: as much on chip as the GPU has room for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from lipschitz_rnn.ops.problem import Problem
+from lipschitz_rnn.ops.triton.calls import divide_up, power_of_two
+from lipschitz_rnn.ops.triton.products import parts_of
+from lipschitz_rnn.ops.triton.support import interpreting
+
+RESIDENT_UNITS = 128  # up to this hidden size one program holds both matrices
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Blocks of a launch. ``groups`` programs share one tile of the batch; with one group nothing is shared."""
+
+    precision: str
+    padded: int
+    batch: int
+    groups: int = 1
+    rows: int = 0
+    inner: int = 0
+    on_chip: bool = True
+    pipeline: int = 3  # how far Triton loads ahead, into shared memory
+
+    @property
+    def resident(self) -> bool:
+        """Whether one program has everything on chip."""
+        return self.groups == 1 and self.rows == 0
+
+    @property
+    def shared_blocks(self) -> tuple[bool, int, int, int, int]:
+        """RESIDENT, PADDED, BLOCK_R, BLOCK_K and BLOCK_B of the cooperative kernels."""
+        return self.on_chip, self.padded, self.rows, self.inner, self.batch
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Triton's own."""
+        large = self.padded >= RESIDENT_UNITS if self.resident else self.rows >= 64
+        return {"num_warps": 8 if large else 4, "num_stages": self.pipeline}
+
+
+def make_plan(problem: Problem, precision: str, *, backward: bool) -> Plan:
+    block = max(16, power_of_two(problem.A.shape[-1]))
+    plan = _resident_plan(problem, precision, block, backward) if block <= RESIDENT_UNITS else None
+    return plan or _shared_plan(problem, precision, block)
+
+
+def _resident_plan(problem: Problem, precision: str, block: int, backward: bool) -> Plan | None:
+    """One program for each tile of the batch, if both matrices find room on a multiprocessor."""
+    S, _, B, _ = problem.shape
+    device, stages = problem.A.device, len(problem.scheme.tableau)
+    matrices = 2 * block * block * 2 * parts_of(precision)  # bytes
+    passing = 128 * block  # what goes through shared memory from thread to thread, for eight samples
+    if matrices + passing > shared_memory(device):
+        return None
+    crowded = matrices + (stages + 1) * passing > shared_memory(device)
+    # Eight samples at a time are quicker through a step than sixteen, as long as all programs run at once. Products of
+    # one pass then leave the warp-group instructions; backward that only pays where least has to be turned.
+    turned = backward and precision in ("bf16", "fp16") and (problem.A.dtype == torch.float32 or stages > 1)
+    few = S * divide_up(B, 8) <= multiprocessors(device) and not turned
+    return Plan(precision, block, batch=8 if few or crowded else 16, pipeline=1 if crowded else 3)
+
+
+def _shared_plan(problem: Problem, precision: str, block: int) -> Plan:
+    """Several programs for each tile, with some rows of both matrices each, on chip or read anew in every step."""
+    N, room = problem.A.shape[-1], shared_memory(problem.A.device)
+    batch, rows = (16, 64) if block <= 512 else (32, 32)
+    state = block * batch * (4 if problem.A.dtype == torch.float32 else 2)  # bytes that a program reads in every stage
+    on_chip = precision in ("bf16", "fp16") and 2 * rows * block * 2 + state <= room
+    inner = block if on_chip else 64
+    if not on_chip:
+        rows = 64 if room >= 110 * 1024 else 32  # three parts of 64 rows come through 104 KB
+    padded = divide_up(N, inner) * inner
+    if interpreting():
+        rows = block  # programs run one after another there, so none can wait for another
+        padded = max(padded, block)
+    return Plan(precision, padded, batch, divide_up(N, rows), rows, inner, on_chip)
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    if device.type == "cpu":
+        return 2  # of the interpreter: small batches take one way, larger ones the other
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes that one program may have: all of a multiprocessor's but the one KB that CUDA keeps."""
+    if device.type == "cpu":
+        return 227 * 1024
+    return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor - 1024
