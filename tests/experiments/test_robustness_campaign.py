@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from lipschitz_rnn.commands.reproduce_studies import _line
+from lipschitz_rnn.commands.progress import line_watcher
 from lipschitz_rnn.experiments import measured_network
 from lipschitz_rnn.experiments.campaign import Plan
 from lipschitz_rnn.experiments.report.document import to_markdown
@@ -68,9 +68,9 @@ def shown(record: Record) -> str:
 @pytest.mark.slow
 def test_processes_measure_what_one_process_measures(tmp_path: Path) -> None:
     plans = tiny_plans("lipschitz", "urnn")
-    alone, _ = campaign(tmp_path / "alone").run(plans, _line)
+    alone, _ = campaign(tmp_path / "alone").run(plans, line_watcher)
     shutil.copytree(tmp_path / "alone", tmp_path / "together", ignore=shutil.ignore_patterns("measures", "results"))
-    together, failed = campaign(tmp_path / "together", jobs=2).run(plans, _line)
+    together, failed = campaign(tmp_path / "together", jobs=2).run(plans, line_watcher)
     assert failed == []
     assert [shown(record) for record in together] == [shown(record) for record in alone]
     assert [record.measures.get("cells_at_once") for record in (*alone, *together)] == [None, None, 2, 2]

@@ -41,3 +41,8 @@ def parse_epochs(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise ValueError(f"decay epochs are {text!r}; write them as 90 or 30,60,90") from None
+
+
+def asked_for(**given: Any) -> dict[str, Any]:
+    """Options that were given; the others stay the preset's or the study's."""
+    return {name: value for name, value in given.items() if value is not None}

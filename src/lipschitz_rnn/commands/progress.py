@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +19,16 @@ REDRAW_SECONDS = 0.1
 
 def choose_watcher(console: Console, name: str = "") -> Watcher:
     return BarWatcher(console, name) if console.is_terminal else LineWatcher(console, name)
+
+
+def watch_runs(console: Console, jobs: int) -> Callable[[str], Watcher]:
+    """A watcher for each run by its name; plain lines where several processes write to one terminal."""
+    return line_watcher if jobs > 1 else partial(choose_watcher, console)
+
+
+def line_watcher(name: str) -> Watcher:
+    """Importable by name: it has to reach a process."""
+    return LineWatcher(Console(stderr=True), name)
 
 
 class LineWatcher(Watcher):

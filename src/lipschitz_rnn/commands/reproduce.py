@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from lipschitz_rnn.commands.errors import guarded
-from lipschitz_rnn.commands.parsing import parse_seeds
-from lipschitz_rnn.commands.progress import LineWatcher, choose_watcher
+from lipschitz_rnn.commands.parsing import asked_for, parse_seeds
+from lipschitz_rnn.commands.progress import watch_runs
 from lipschitz_rnn.commands.reproduce_studies import ablation, figures, robustness
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.scores import show_duration, show_score, spread
-from lipschitz_rnn.training import RunError, Watcher
+from lipschitz_rnn.training import RunError
 from lipschitz_rnn.training.settings import Precision
 
 reproduce = typer.Typer(no_args_is_help=True, help="Run the paper's studies again and write what came out.")
@@ -25,11 +25,6 @@ reproduce = typer.Typer(no_args_is_help=True, help="Run the paper's studies agai
 @reproduce.callback()
 def studies() -> None:
     """Run the paper's studies again and write what came out."""
-
-
-def _changes(**given: Any) -> dict[str, Any]:
-    """Settings that were asked for; the others stay the preset's."""
-    return {name: value for name, value in given.items() if value is not None}
 
 
 @reproduce.command()
@@ -102,7 +97,7 @@ def mnist(
     from lipschitz_rnn.experiments.campaign import Campaign
     from lipschitz_rnn.experiments.mnist import plan_mnist
 
-    changes = _changes(epochs=epochs, precision=precision, device=device, data_dir=data_dir, offline=offline)
+    changes = asked_for(epochs=epochs, precision=precision, device=device, data_dir=data_dir, offline=offline)
     plans = plan_mnist(
         only or (),
         baselines=baselines,
@@ -119,7 +114,7 @@ def mnist(
         return
     console = Console(stderr=as_json)
     campaign = Campaign(out, results or out / "results", resume, commit, jobs)
-    records, failed = campaign.run(plans, _line if jobs > 1 else lambda name: choose_watcher(console, name))
+    records, failed = campaign.run(plans, watch_runs(console, jobs))
     if as_json:
         typer.echo(json.dumps([_scores(record) for record in records], indent=2))
     else:
@@ -127,11 +122,6 @@ def mnist(
         console.print(f"results: {campaign.results}", highlight=False, soft_wrap=True)
     if failed:
         raise RunError(f"{len(failed)} of {len(plans)} cells failed: {', '.join(failed)}; go on with --resume")
-
-
-def _line(name: str) -> Watcher:
-    """Plain lines with the cell's name: several processes write to one terminal."""
-    return LineWatcher(Console(stderr=True), name)
 
 
 def _scores(record: Record) -> dict[str, Any]:

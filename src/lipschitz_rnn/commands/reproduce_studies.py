@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 
 from lipschitz_rnn.commands.errors import guarded
-from lipschitz_rnn.commands.parsing import parse_seeds
-from lipschitz_rnn.commands.progress import LineWatcher, choose_watcher
+from lipschitz_rnn.commands.parsing import asked_for, parse_seeds
+from lipschitz_rnn.commands.progress import watch_runs
 from lipschitz_rnn.experiments.results import Record, read_records
-from lipschitz_rnn.training import RunError, Watcher
+from lipschitz_rnn.training import RunError
 from lipschitz_rnn.training.settings import Precision
 
 SEEDS = typer.Option("--seeds", "-s", help="Seeds of every value or unit, trained together: 0-4, or 0,2,5.")
@@ -72,7 +72,7 @@ def ablation(
     from lipschitz_rnn.experiments.campaign import Campaign
     from lipschitz_rnn.experiments.plans import write_page
 
-    changes = _changes(
+    changes = asked_for(
         epochs=epochs, hidden_size=hidden_size, precision=precision, data_dir=data_dir, device=device, offline=offline
     )
     plans = plan_ablation(
@@ -85,7 +85,7 @@ def ablation(
         torch.set_num_threads(1)  # networks this small only wait for each other on more
     console = Console(stderr=as_json)
     campaign = Campaign(out, results or out / "results", resume, commit, jobs)
-    records, failed = campaign.run(plans, _line if jobs > 1 else lambda name: choose_watcher(console, name))
+    records, failed = campaign.run(plans, watch_runs(console, jobs))
     if records:
         known = _known(campaign.results, records[0])
         written = write_page(ablation_page.blocks(known), out / "ablation.md")
@@ -144,8 +144,8 @@ def robustness(
     from lipschitz_rnn.experiments.robustness_pictures import draw_noise
     from lipschitz_rnn.experiments.robustness_study import RobustnessCampaign, choose_method, plan_robustness
 
-    changes = _changes(epochs=epochs, learning_rate=learning_rate, precision=precision)
-    changes |= _changes(data_dir=data_dir, device=device, offline=offline)
+    changes = asked_for(epochs=epochs, learning_rate=learning_rate, precision=precision)
+    changes |= asked_for(data_dir=data_dir, device=device, offline=offline)
     method = choose_method(quick, target_loss, samples)
     chosen = None if seeds is None else parse_seeds(seeds)
     plans = plan_robustness(only or (), quick=quick, seeds=chosen, method=method, changes=changes)
@@ -156,7 +156,7 @@ def robustness(
         torch.set_num_threads(1)  # networks this small only wait for each other on more
     console = Console(stderr=as_json)
     campaign = RobustnessCampaign(out, results or out / "results", resume, commit, jobs, method)
-    records, failed = campaign.run(plans, _line if jobs > 1 else lambda name: choose_watcher(console, name))
+    records, failed = campaign.run(plans, watch_runs(console, jobs))
     if records:
         known = _known(campaign.results, records[0])
         written = write_page(robustness_page.blocks(known), out / "robustness.md")
@@ -201,7 +201,7 @@ def figures(
     from lipschitz_rnn.experiments.figures_tracks import draw_training
     from lipschitz_rnn.experiments.plans import write_page
 
-    changes = _changes(epochs=epochs, precision=precision, data_dir=data_dir, device=device, offline=offline)
+    changes = asked_for(epochs=epochs, precision=precision, data_dir=data_dir, device=device, offline=offline)
     plan = plan_figures(task, seeds=None if seeds is None else parse_seeds(seeds), changes=changes)
     if dry_run:
         _list([(plan.name, plan.settings.to_dict())], as_json)
@@ -210,7 +210,7 @@ def figures(
         torch.set_num_threads(1)  # networks this small only wait for each other on more
     console = Console(stderr=as_json)
     campaign = FiguresCampaign(out, results or out / "results", resume, commit)
-    records, _ = campaign.run([plan], lambda name: choose_watcher(console, name))
+    records, _ = campaign.run([plan], watch_runs(console, jobs=1))
     if not records:
         raise RunError(f"{plan.name} failed; go on with --resume")
     numbers = records[0].measures["drawings"]
@@ -221,16 +221,6 @@ def figures(
         figure.savefig(path, dpi=150)
     written += write_page(figures_page.blocks(records), out / "figures.md")
     _tell(console, [*written, campaign.results / records[0].file], as_json)
-
-
-def _changes(**given: Any) -> dict[str, Any]:
-    """Settings that were asked for; the others stay the study's."""
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _line(name: str) -> Watcher:
-    """Plain lines with the run's name: several processes write to one terminal."""
-    return LineWatcher(Console(stderr=True), name)
 
 
 def _known(results: Path, record: Record) -> list[Record]:
