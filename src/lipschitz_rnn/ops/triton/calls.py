@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.triton.support import interpreting
 
+_REMEMBERED = 4096  # launches; sequences of ever new lengths must not fill the memory
 _compiled: dict[tuple[Any, ...], Any] = {}
 
 
@@ -25,22 +26,17 @@ def launch(
     if interpreting():
         kernel[grid](*arguments, *constants, **options)
         return
-    device = next(argument.device for argument in arguments if isinstance(argument, Tensor))
-    key = (kernel.fn, device, constants, *options.values(), *[_facts(argument) for argument in arguments])
+    # Triton compiles for dtypes, for addresses and numbers that divide by 16, and for ones. Numbers stand in the key as
+    # they are: to ask each for what matters takes longer than the launch.
+    facts = [(a.dtype, a.data_ptr() & 15, a.device) if isinstance(a, Tensor) else a for a in arguments]
+    key = (kernel.fn, constants, *options.values(), *facts)
     program = _compiled.get(key)
     if program is None:
+        if len(_compiled) >= _REMEMBERED:
+            _compiled.clear()
         _compiled[key] = kernel[grid](*arguments, *constants, **options)
     else:
         program[(*grid, 1, 1)[:3]](*arguments, *constants)
-
-
-def _facts(argument: Any) -> Any:
-    """What Triton compiles for: types, whether addresses and numbers divide by 16, and whether a number is 1."""
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % 16 == 0
-    if isinstance(argument, int):
-        return argument == 1, argument % 16 == 0, argument >= 2**31
-    return float
 
 
 def divide_up(number: int, by: int) -> int:

@@ -27,7 +27,7 @@ def walk_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
     U = problem.input_weight.contiguous() if fused and problem.input_weight is not None else None
     bias = problem.bias.contiguous() if fused and problem.bias is not None else None
     spans, span_strides = _spans(problem)
-    weights = left_operand(problem.A, problem.W, problem.scheme.alpha, precision, plan.padded, transpose=False)
+    weights = left_operand(problem.A, problem.W, problem.scheme.alpha, plan, transpose=False)
     # Any tensor may stand where none is read.
     given = [like if tensor is None else tensor for tensor in (start, U, bias)]
     tensors = (drive, weights, *given, spans, tape, last)
@@ -62,7 +62,7 @@ def walk_backward(
     kappa_d = like.new_empty((S, T, len(problem.scheme.tableau), B, 2 * N))
     grad_h0 = like.new_empty((S, B, N))
     spans, span_strides = _spans(problem)
-    weights = left_operand(problem.A, problem.W, problem.scheme.alpha, precision, plan.padded, transpose=True)
+    weights = left_operand(problem.A, problem.W, problem.scheme.alpha, plan, transpose=True)
     final = None if grad_last is None else grad_last.contiguous()
     x = problem.drive[..., 0] if has_fused_input(problem) else None
     shares = torch.empty((S, divide_up(B, plan.batch), 2, N), device=like.device) if x is not None else None

@@ -13,15 +13,16 @@ import triton.language as tl
 from torch import Tensor
 
 from lipschitz_rnn.ops.triton.calls import divide_up, launch, power_of_two
-from lipschitz_rnn.ops.triton.products import leading, parts_of
+from lipschitz_rnn.ops.triton.plan import Plan
+from lipschitz_rnn.ops.triton.products import leading
 
 
-def left_operand(A: Tensor, W: Tensor, alpha: float, precision: str, padded: int, *, transpose: bool) -> Tensor:
+def left_operand(A: Tensor, W: Tensor, alpha: float, plan: Plan, *, transpose: bool) -> Tensor:
     """(S, N, N) twice → (S, parts, 2·padded, padded), or (S, parts, padded, 2·padded) with ``transpose``."""
+    precision, padded, parts = plan.precision, plan.padded, plan.parts
     dtype = {"tf32": torch.float32, "fp16": torch.float16}.get(precision, torch.bfloat16)
     S, N, _ = A.shape
     shape = (padded, 2 * padded) if transpose else (2 * padded, padded)
-    parts = parts_of(precision)
     operand = torch.empty((S, parts, *shape), dtype=dtype, device=A.device)
     tile = min(64, power_of_two(padded))
     tiles = divide_up(padded, tile)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, lru_cache
 
 import torch
 
@@ -38,7 +38,12 @@ class Plan:
         """RESIDENT, PADDED, BLOCK_R, BLOCK_K and BLOCK_B of the cooperative kernels."""
         return self.on_chip, self.padded, self.rows, self.inner, self.batch
 
-    @property
+    @cached_property
+    def parts(self) -> int:
+        """How many matrices of the operand's precision add up to one."""
+        return int(parts_of(self.precision))
+
+    @cached_property
     def options(self) -> dict[str, int]:
         """Triton's own."""
         large = self.padded >= RESIDENT_UNITS if self.resident else self.rows >= 64
@@ -46,38 +51,57 @@ class Plan:
 
 
 def make_plan(problem: Problem, precision: str, *, backward: bool) -> Plan:
-    block = max(16, power_of_two(problem.A.shape[-1]))
-    plan = _resident_plan(problem, precision, block, backward) if block <= RESIDENT_UNITS else None
-    return plan or _shared_plan(problem, precision, block)
-
-
-def _resident_plan(problem: Problem, precision: str, block: int, backward: bool) -> Plan | None:
-    """One program for each tile of the batch, if both matrices find room on a multiprocessor."""
-    S, _, B, _ = problem.shape
+    S, _, B, N = problem.shape
     device, stages = problem.A.device, len(problem.scheme.tableau)
+    gpu = (shared_memory(device), multiprocessors(device))
+    return _plan((S, B, N), problem.A.dtype, stages, precision, backward, *gpu, interpreting())
+
+
+@lru_cache(maxsize=1024)  # asked for twice in every training step, which Python would notice
+def _plan(
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    stages: int,
+    precision: str,
+    backward: bool,
+    room: int,
+    processors: int,
+    interpreted: bool,
+) -> Plan:
+    """The plan for (S, B, N) on a GPU with ``room`` bytes of shared memory on each of its multiprocessors."""
+    S, B, N = shape
+    block = max(16, power_of_two(N))
+    if block <= RESIDENT_UNITS:
+        # Eight samples at a time are quicker through a step than sixteen, as long as all programs run at once. Products
+        # of one pass then leave the warp-group instructions; backward that only pays where least has to be turned.
+        turned = backward and precision in ("bf16", "fp16") and (dtype == torch.float32 or stages > 1)
+        few = S * divide_up(B, 8) <= processors and not turned
+        plan = _resident_plan(precision, block, stages, few, room)
+        if plan is not None:
+            return plan
+    return _shared_plan(N, dtype, precision, block, room, interpreted)
+
+
+def _resident_plan(precision: str, block: int, stages: int, few: bool, room: int) -> Plan | None:
+    """One program for each tile of the batch, if both matrices find room on a multiprocessor."""
     matrices = 2 * block * block * 2 * parts_of(precision)  # bytes
     passing = 128 * block  # what goes through shared memory from thread to thread, for eight samples
-    if matrices + passing > shared_memory(device):
+    if matrices + passing > room:
         return None
-    crowded = matrices + (stages + 1) * passing > shared_memory(device)
-    # Eight samples at a time are quicker through a step than sixteen, as long as all programs run at once. Products of
-    # one pass then leave the warp-group instructions; backward that only pays where least has to be turned.
-    turned = backward and precision in ("bf16", "fp16") and (problem.A.dtype == torch.float32 or stages > 1)
-    few = S * divide_up(B, 8) <= multiprocessors(device) and not turned
+    crowded = matrices + (stages + 1) * passing > room
     return Plan(precision, block, batch=8 if few or crowded else 16, pipeline=1 if crowded else 3)
 
 
-def _shared_plan(problem: Problem, precision: str, block: int) -> Plan:
+def _shared_plan(N: int, dtype: torch.dtype, precision: str, block: int, room: int, interpreted: bool) -> Plan:
     """Several programs for each tile, with some rows of both matrices each, on chip or read anew in every step."""
-    N, room = problem.A.shape[-1], shared_memory(problem.A.device)
     batch, rows = (16, 64) if block <= 512 else (32, 32)
-    state = block * batch * (4 if problem.A.dtype == torch.float32 else 2)  # bytes that a program reads in every stage
+    state = block * batch * (4 if dtype == torch.float32 else 2)  # bytes that a program reads in every stage
     on_chip = precision in ("bf16", "fp16") and 2 * rows * block * 2 + state <= room
     inner = block if on_chip else 64
     if not on_chip:
         rows = 64 if room >= 110 * 1024 else 32  # three parts of 64 rows come through 104 KB
     padded = divide_up(N, inner) * inner
-    if interpreting():
+    if interpreted:
         rows = block  # programs run one after another there, so none can wait for another
         padded = max(padded, block)
     return Plan(precision, padded, batch, divide_up(N, rows), rows, inner, on_chip)
