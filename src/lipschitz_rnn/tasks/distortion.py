@@ -1,0 +1,70 @@
+"""Small random affine distortions of images: turned, stretched, sheared and moved, black outside."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SIDE = 28
+_FRAME = 32  # images get a black margin up to a power of two: fractions of it are exact, and so are whole pixels
+# The farthest that an image is distorted at strength 1.
+ROTATION = math.radians(15.0)  # to either side
+STRETCH = 0.15  # of each axis: a factor 1 ± STRETCH
+SHEAR = 0.15  # pixels to either side per pixel down
+STRONGEST = 2.0
+
+
+def check_strength(name: str, value: object) -> None:
+    """Raise unless `value` is a number in [0, STRONGEST]."""
+    allowed = f"it must be a number between 0 and {STRONGEST:g}"
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); {allowed}")
+    if not 0 <= value <= STRONGEST:  # a NaN is not
+        raise ValueError(f"{name} is {value}; {allowed}")
+
+
+def farthest(strength: float) -> Tensor:
+    """(4,): the largest rotation, stretch of the width and of the height, and shear at this strength."""
+    return strength * torch.tensor([ROTATION, STRETCH, STRETCH, SHEAR], dtype=torch.float32)
+
+
+def draw_maps(generator: torch.Generator, count: int) -> Tensor:
+    """(count, 4) evenly from [-1, 1): times `farthest`, these are maps for `distorted`."""
+    values = torch.empty(count, 4, dtype=torch.float32, device=generator.device)
+    return values.uniform_(-1.0, 1.0, generator=generator)
+
+
+def distorted(images: Tensor, maps: Tensor, moves: Tensor | None = None) -> Tensor:
+    """Bytes (n, 28, 28) as floats (n, 28, 28) in 0..255, each image under its own affine map about its centre.
+
+    `maps`, (n, 4): the angle a in radians (clockwise), the stretches u of the width and v of the height, and the
+    shear k. With x to the right and y down from the centre, what was at (x, y) comes to
+
+        R(a) · [1 k; 0 1] · [1 + u, 0; 0, 1 + v] · (x, y) + (right, down),
+
+    where `moves`, (n, 2), holds (down, right) in pixels. Zeros leave an image exactly as it is. Between pixels the
+    value is bilinear. It is one map: what a distortion pushes over the edge and a move brings back is not lost.
+
+    Every pixel is read from where the inverse map leads. The grid is written out here, not left to `F.affine_grid`,
+    because that one is a matrix product: TF32 would round it to a hundredth of a pixel, and libraries choose their
+    algorithm by the number of images, so that a network's images could differ between company and alone.
+    """
+    angle, wider, taller, shear = maps.unbind(-1)
+    cos, sin = angle.cos(), angle.sin()
+    pixels = torch.arange((1 - SIDE) / 2, SIDE / 2, dtype=maps.dtype, device=maps.device)
+    rows = columns = pixels.expand(len(images), SIDE)
+    if moves is not None:
+        rows, columns = rows - moves[:, :1], columns - moves[:, 1:]
+    # `grid_sample` wants (x, y) where the edges of the frame are -1 and 1.
+    across, upright = (1 + wider) * (_FRAME / 2), (1 + taller) * (_FRAME / 2)
+    per_column = torch.stack([(cos + shear * sin) / across, -sin / upright], -1)
+    per_row = torch.stack([(sin - shear * cos) / across, cos / upright], -1)
+    along = columns[:, None] * per_column[:, :, None]  # (n, 2, 28)
+    down = rows[:, None] * per_row[:, :, None]
+    grid = (along[:, :, None] + down[:, :, :, None]).movedim(1, -1)  # (n, 28, 28, 2)
+    framed = F.pad(images, ((_FRAME - SIDE) // 2,) * 4)[:, None].to(maps.dtype)
+    sampled = F.grid_sample(framed, grid, "bilinear", "zeros", align_corners=False)[:, 0]
+    return sampled.clamp_(0.0, 255.0)  # the four weights of a pixel may add up to one and a rounding
