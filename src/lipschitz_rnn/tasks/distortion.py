@@ -52,19 +52,17 @@ def distorted(images: Tensor, maps: Tensor, moves: Tensor | None = None) -> Tens
     because that one is a matrix product: TF32 would round it to a hundredth of a pixel, and libraries choose their
     algorithm by the number of images, so that a network's images could differ between company and alone.
     """
-    angle, wider, taller, shear = maps.unbind(-1)
+    angle, shear = maps[:, 0], maps[:, 3]
     cos, sin = angle.cos(), angle.sin()
     pixels = torch.arange((1 - SIDE) / 2, SIDE / 2, dtype=maps.dtype, device=maps.device)
-    rows = columns = pixels.expand(len(images), SIDE)
-    if moves is not None:
-        rows, columns = rows - moves[:, :1], columns - moves[:, 1:]
-    # `grid_sample` wants (x, y) where the edges of the frame are -1 and 1.
-    across, upright = (1 + wider) * (_FRAME / 2), (1 + taller) * (_FRAME / 2)
-    per_column = torch.stack([(cos + shear * sin) / across, -sin / upright], -1)
-    per_row = torch.stack([(sin - shear * cos) / across, cos / upright], -1)
-    along = columns[:, None] * per_column[:, :, None]  # (n, 2, 28)
-    down = rows[:, None] * per_row[:, :, None]
-    grid = (along[:, :, None] + down[:, :, :, None]).movedim(1, -1)  # (n, 28, 28, 2)
+    places = pixels.expand(len(images), 2, SIDE) if moves is None else pixels - moves[:, :, None]
+    rows, columns = places[:, :1], places[:, 1:]  # (n, 1, 28), as seen from where the centre went
+    # (x, y) that are read for a step to the right and a step down; `grid_sample` has the frame's edges at -1 and 1.
+    lengths = (1 + maps[:, 1:3]) * (_FRAME / 2)
+    to_the_right = torch.stack([cos + shear * sin, -sin], -1) / lengths
+    downwards = torch.stack([sin - shear * cos, cos], -1) / lengths
+    along, down = to_the_right[:, :, None] * columns, downwards[:, :, None] * rows  # (n, 2, 28)
+    grid = (along[:, :, None, :] + down[:, :, :, None]).movedim(1, -1)  # (n, 28, 28, 2)
     framed = F.pad(images, ((_FRAME - SIDE) // 2,) * 4)[:, None].to(maps.dtype)
     sampled = F.grid_sample(framed, grid, "bilinear", "zeros", align_corners=False)[:, 0]
     return sampled.clamp_(0.0, 255.0)  # the four weights of a pixel may add up to one and a rounding
