@@ -56,7 +56,7 @@ def test_only_takes_names_parts_and_patterns() -> None:
     assert len(names("sweep")) == 2 * len(CANDIDATES)
     assert set(names(baselines=True)) - set(names()) == {
         f"{task}-mnist/{unit}" for task in ("ordered", "permuted") for unit in
-        ("lstm/128", "antisymmetric/128", "exprnn/360", "cornn/128")
+        ("lstm/128", "antisymmetric/128", "exprnn/360", "cornn/64", "cornn/128")
     }  # fmt: skip
     with pytest.raises(ValueError, match=r"'imagenet'.*permuted-mnist/lipschitz/64/euler"):
         plan_mnist(["imagenet"])
@@ -79,8 +79,11 @@ def test_tuned_settings_keep_the_size_and_meet_fresh_seeds() -> None:
     for candidate in CANDIDATES.values():
         assert candidate.why
         assert not {"hidden_size", "num_layers", "unit", "unit_options"} & set(candidate.changes)
-        assert set(candidate.changes.get("task_options", {})) <= {"shift"}
-        assert ("moved" in candidate.why) == ("task_options" in candidate.changes)
+        assert set(candidate.changes.get("task_options", {})) <= {"shift", "distort"}
+        options = candidate.changes.get("task_options", {})
+        assert [word in candidate.why for word in ("moved", "turned")] == [
+            key in options for key in ("shift", "distort")
+        ]
 
 
 def test_shifts_reach_the_settings_and_nothing_else_changes() -> None:
@@ -108,6 +111,16 @@ def test_a_choice_carries_its_unit_options(monkeypatch: pytest.MonkeyPatch) -> N
     assert plan.settings.unit_options["step_size"] == 0.06
     assert plan.settings.unit_options["beta"] == 0.75
     assert (plan.settings.dropout, plan.settings.averaging) == (0.2, 0.002)
+
+
+def test_a_choice_may_train_longer_and_its_decay_moves_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CHOSEN, ("ordered-mnist", 64), Choice("average-distort-0.5", epochs=200))
+    (plan,) = plan_mnist(["tuned/ordered-mnist/lipschitz/64"])
+    assert (plan.settings.epochs, plan.settings.decay_epochs) == (200, (180,))
+    assert plan.command == "lipschitz-rnn reproduce mnist --only tuned"
+    (short,) = plan_mnist(["tuned/ordered-mnist/lipschitz/64"], changes={"epochs": 10})
+    assert (short.settings.epochs, short.settings.decay_epochs) == (10, (9,))
+    assert short.command == "lipschitz-rnn reproduce mnist --only tuned --epochs 10"
 
 
 def test_each_check_changes_one_thing_of_its_cell() -> None:

@@ -104,6 +104,8 @@ def test_pages_say_where_images_were_moved(monkeypatch: pytest.MonkeyPatch) -> N
         text = to_markdown(page([paper, tuned("average-shift-1", monkeypatch)]))
         assert "ordered N = 128 by up to 1 pixel. Validation and test images are never" in text
         assert "by up to 2 pixels." in to_markdown(page([paper, tuned("average-shift-2", monkeypatch)]))
+        distorted = to_markdown(page([paper, tuned("average-distort-0.5", monkeypatch)]))
+        assert "turned by up to 7.5°, stretched by up to 7.5 % and sheared by up to 7.5 %. Validation" in distorted
     whole = to_markdown(mnist_page.blocks([paper, tuned("average-shift-1", monkeypatch)]))
     row = next(line for line in whole.splitlines() if line.startswith("| tuned/") and "adam" in line)
     assert "averaging 0.002, shift 1, beta 0.75" in row

@@ -32,20 +32,16 @@ _EXPRNN = Baseline(
     {"learning_rate": 0.0002},
     "the paper's N; Adam at one rate, between those of expRNN's public code for W (0.00007) and for the rest (0.0007)",
 )
-_CORNN = "N of our unit, so about its number of parameters; rate, Δt, γ and ε from coRNN's public code at N = 256"
+_CORNN = "about as many parameters as our unit at the same N; rate, Δt, γ and ε from coRNN's public code at N = 256"
 
-BASELINES: dict[tuple[str, str], Baseline] = {
-    ("ordered-mnist", "lstm"): _LSTM,
-    ("permuted-mnist", "lstm"): _LSTM,
-    ("ordered-mnist", "antisymmetric"): _ANTISYMMETRIC,
-    ("permuted-mnist", "antisymmetric"): _ANTISYMMETRIC,
-    ("ordered-mnist", "exprnn"): _EXPRNN,
-    ("permuted-mnist", "exprnn"): _EXPRNN,
-    ("ordered-mnist", "cornn"): Baseline(
-        "cornn", 128, {"learning_rate": 0.0021}, _CORNN, {"step_size": 0.042, "gamma": 2.7, "epsilon": 4.7}
-    ),
-    ("permuted-mnist", "cornn"): Baseline(
-        "cornn", 128, {"learning_rate": 0.0054}, _CORNN, {"step_size": 0.076, "gamma": 0.4, "epsilon": 8.0}
-    ),
-}
-UNITS = tuple(dict.fromkeys(unit for _, unit in BASELINES))
+
+def _cornn(hidden_size: int, rate: float, **options: float) -> Baseline:
+    return Baseline("cornn", hidden_size, {"learning_rate": rate}, _CORNN, options)
+
+
+BASELINES: tuple[tuple[str, Baseline], ...] = (  # with the task of each
+    *((task, row) for row in (_LSTM, _ANTISYMMETRIC, _EXPRNN) for task in ("ordered-mnist", "permuted-mnist")),
+    *(("ordered-mnist", _cornn(size, 0.0021, step_size=0.042, gamma=2.7, epsilon=4.7)) for size in (64, 128)),
+    *(("permuted-mnist", _cornn(size, 0.0054, step_size=0.076, gamma=0.4, epsilon=8.0)) for size in (64, 128)),
+)
+UNITS = tuple(dict.fromkeys(row.unit for _, row in BASELINES))

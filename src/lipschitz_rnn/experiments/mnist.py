@@ -71,11 +71,11 @@ def _paper(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan
 
 def _baselines(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan]:
     plans = []
-    for (task, unit), row in BASELINES.items():
-        network = {"unit": unit, "hidden_size": row.hidden_size, "unit_options": row.unit_options, **row.changes}
+    for task, row in BASELINES:
+        network = {"unit": row.unit, "hidden_size": row.hidden_size, "unit_options": row.unit_options, **row.changes}
         settings = _settings(task, network, seeds or SEEDS, changes)
-        command = _command(settings, SEEDS, f"--only {unit}")
-        plans.append(Plan(STUDY, f"{task}/{unit}/{row.hidden_size}", "baseline", settings, command, row.why))
+        command = _command(settings, SEEDS, f"--only {row.unit}/{row.hidden_size}")
+        plans.append(Plan(STUDY, f"{task}/{row.unit}/{row.hidden_size}", "baseline", settings, command, row.why))
     return plans
 
 
@@ -83,9 +83,10 @@ def _tuned(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan
     plans = []
     for (task, size), choice in CHOSEN.items():
         candidate = CANDIDATES[choice.candidate]
-        network = {"hidden_size": size, "unit_options": choice.unit_options, **candidate.changes}
-        settings = _settings(task, network, seeds or SEEDS, changes)
-        command, weights = _command(settings, SEEDS, "--only tuned"), f"{task}-{size}-tuned"
+        network = {"hidden_size": size, "unit_options": choice.unit_options, "epochs": choice.epochs}
+        settings = _settings(task, {**network, **candidate.changes}, seeds or SEEDS, changes)
+        command = _command(settings, SEEDS, "--only tuned", epochs=choice.epochs)
+        weights = f"{task}-{size}-tuned"
         name, why = f"tuned/{task}/lipschitz/{size}/euler", f"{candidate.name}: {candidate.why}"
         plans.append(Plan(STUDY, name, "tuned", settings, command, why, weights))
     return plans
@@ -132,7 +133,7 @@ def _quick(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan
 def _settings(task: str, network: Mapping[str, Any], seeds: Sequence[int], changes: Mapping[str, Any]) -> Settings:
     values: dict[str, Any] = {**network, "seeds": tuple(seeds), **changes}
     settings = preset_settings(task, changes=values)
-    if "epochs" in changes and settings.decay_epochs:
+    if settings.epochs != _PAPER_EPOCHS and settings.decay_epochs:
         decays = tuple(epoch * settings.epochs // _PAPER_EPOCHS for epoch in settings.decay_epochs)
         settings = preset_settings(task, changes={**values, "decay_epochs": decays})
     return settings

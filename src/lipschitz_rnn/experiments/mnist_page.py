@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from lipschitz_rnn.experiments.paper import CELLS, MNIST, Cell, find_cell
 from lipschitz_rnn.experiments.report.document import Block, Commands, Heading, Paragraph, Table
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.scores import show_duration, spread
+from lipschitz_rnn.tasks.distortion import ROTATION, SHEAR, STRETCH
 from lipschitz_rnn.training import Settings
 from lipschitz_rnn.units import info
 
@@ -109,18 +111,28 @@ def _other_settings(records: Sequence[Record]) -> list[Block]:
 
 
 def _shifts(records: Sequence[Record]) -> list[Block]:
-    """Which tuned cells were trained on moved images, which the paper's are not; nothing where none was."""
-    moved = [record for record in records if record.kind == "tuned" and record.settings["task_options"].get("shift")]
-    if not moved:
+    """Which tuned cells were trained on changed images, which the paper's are not; nothing where none was."""
+    changed = [record for record in records if record.kind == "tuned" and record.settings["task_options"].get("shift")]
+    if not changed:
         return []
-    cells = ", ".join(
-        f"{record.settings['task'].removesuffix('-mnist')} N = {record.settings['hidden_size']} by up to {size} "
-        f"pixel{'s' if size > 1 else ''}"
-        for record in moved
-        for size in [record.settings["task_options"]["shift"]]
-    )
+    cells = ", ".join(_seen_by(record) for record in changed)
     text = f"Tuned networks see training images moved at random, up or down and to either side: {cells}."
-    return [Paragraph(f"{text} Validation and test images are never moved; the paper moves none at all.")]
+    return [Paragraph(f"{text} Validation and test images are never changed; the paper changes none at all.")]
+
+
+def _seen_by(record: Record) -> str:
+    """What happened to the training images of a tuned cell."""
+    options = record.settings["task_options"]
+    size, strength = options["shift"], options.get("distort", 0)
+    cell = f"{record.settings['task'].removesuffix('-mnist')} N = {record.settings['hidden_size']}"
+    text = f"{cell} by up to {size} pixel{'s' if size > 1 else ''}"
+    if not strength:
+        return text
+    angle, share = math.degrees(strength * ROTATION), 100 * strength
+    return (
+        f"{text}, and before that turned by up to {angle:g}°, stretched by up to {share * STRETCH:g} % and "
+        f"sheared by up to {share * SHEAR:g} %"
+    )
 
 
 def _checks(records: Sequence[Record]) -> list[Block]:

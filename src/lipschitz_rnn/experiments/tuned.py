@@ -2,9 +2,9 @@
 
 A first sweep showed that these networks overfit once the step is small: a cosine decay ends below the paper's step
 decay while its training loss is far lower, and an average of the weights under the large step is ahead of both. So the
-candidates average, and regularise: dropout, weight decay, small shifts of the training images. They are compared on
-validation data alone (`mnist_sweep.criterion`), with seeds that are used for nothing else (`lipschitz-rnn reproduce
-mnist --sweep`); the chosen one is then trained from fresh seeds (``--tuned``).
+candidates average, and regularise: dropout, weight decay, small shifts and distortions of the training images. They are
+compared on validation data alone (`mnist_sweep.criterion`), with seeds that are used for nothing else (`lipschitz-rnn
+reproduce mnist --sweep`); the chosen one is then trained from fresh seeds (``--tuned``).
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the sweep decided for one cell: a candidate, and the unit options that were best under it."""
+    """What the sweep decided for one cell: a candidate, the unit options that were best under it, and how long it then
+    trains; decays move along."""
 
     candidate: str
     unit_options: Mapping[str, Any] = field(default_factory=dict)
+    epochs: int = 100
 
 
 _SMOOTH = {"averaging": 0.002}
@@ -44,6 +46,21 @@ _LONG = {"averaging": 0.0005, **_CONSTANT}
 _COSINE = {**_SMOOTH, "schedule": "cosine", "decay_epochs": (), "warmup": 0.02, "clip": 1.0}
 _SHIFT = {"task_options": {"shift": 1}}
 _MOVED = "training images moved at random by up to one pixel (validation and test images never)"
+
+
+def _distorted(strength: float) -> tuple[Candidate, Candidate]:
+    """Training images also turned, stretched and sheared, under the paper's decay and under a cosine."""
+    options = {"task_options": {"shift": 1, "distort": strength}}
+    seen = f"{_MOVED}, turned, stretched and sheared at random by {strength:g} times the usual"
+    units: tuple[Mapping[str, Any], ...] = ({}, {"step_size": 0.02})
+    decay = Candidate(
+        f"average-distort-{strength:g}", {**_SMOOTH, **options}, f"average, the paper's decay, and {seen}", units
+    )
+    cosine = Candidate(
+        f"cosine-distort-{strength:g}", {**_COSINE, **options}, f"average, a cosine, clipping, and {seen}", units
+    )
+    return decay, cosine
+
 
 CANDIDATES: dict[str, Candidate] = {
     candidate.name: candidate
@@ -101,6 +118,8 @@ CANDIDATES: dict[str, Candidate] = {
             f"cosine and clipping from a larger rate, 0.006, and {_MOVED}",
             ({}, {"step_size": 0.02}),
         ),
+        *_distorted(0.5),
+        *_distorted(1),
     )
 }  # fmt: skip
 
