@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lipschitz_rnn.ops.modrelu import modrelu_scan
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
 from lipschitz_rnn.units.matrices import mod_relu
@@ -47,6 +48,12 @@ class ConstrainedCell(Cell):
         if self.nonlinearity == "modrelu":
             return (mod_relu(z, self.bias),)
         return (NONLINEARITIES[self.nonlinearity](z + self.bias),)
+
+    def scan(self, inputs: Tensor, state: State, weights: Tensor, lengths: Tensor | None) -> tuple[Tensor, State]:
+        if self.nonlinearity != "modrelu" or weights.is_complex() or lengths is not None or len(inputs) == 0:
+            return super().scan(inputs, state, weights, lengths)
+        states = modrelu_scan(inputs, weights.mT, self.bias, state[0])
+        return states, (states[-1],)
 
     def extra_repr(self) -> str:
         return f"nonlinearity={self.nonlinearity!r}"

@@ -1,0 +1,222 @@
+"""The scan of orthogonal units: h⁺ = modReLU(W h + u) with modReLU(z) = sign(z) relu(|z| + b), gradients by hand.
+
+The states say all that a backward pass needs. h⁺ = ±(|z| + b) exactly where z ≠ 0 and |z| + b > 0, and 0 elsewhere, so
+that the slope is 1 where h⁺ ≠ 0 and 0 where h⁺ = 0, the same that autograd finds (0 too at z = 0 and at |z| + b = 0),
+and the derivative with respect to b is sign(h⁺). The walk back then only finds d = ∂loss/∂z; the gradients of W, u and
+b follow from d at once for all steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from lipschitz_rnn.ops.checks import require_floating, require_like, require_shape
+from lipschitz_rnn.ops.differentiation import vector_jacobian
+from lipschitz_rnn.ops.problem import autocast_enabled, matmul, without_autocast
+from lipschitz_rnn.ops.registration import _fold, _unfold, plain_eager
+from lipschitz_rnn.ops.triton import support
+
+BACKENDS = ("auto", "torch", "triton")
+TENSORS = 4  # inputs, W, bias, h0
+PIECES = 16
+
+
+def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend: str = "auto") -> Tensor:
+    """States (T, B, N) of h⁺ = modReLU(W h + u), each after its step.
+
+    Under autocast the operands of the products are in its dtype; z and the state keep that of W. Further derivatives,
+    forward mode, `torch.compile` and half-precision parameters take the plain loop.
+
+    Args:
+        inputs: u, (T, B, N).
+        W: (N, N), real.
+        bias: b, (N,).
+        h0: (B, N).
+        backend: "triton" (float32 on CUDA), "torch" (anywhere), or "auto".
+    """
+    _check(inputs, W, bias, h0, backend)
+    dtype, compute = W.dtype, _compute_dtype(W)
+    h0 = h0.to(dtype)
+    if inputs.dtype not in (dtype, compute):
+        inputs = inputs.to(dtype)
+    with without_autocast(W.device):
+        if not _by_hand(W):
+            return reference(inputs, W, bias, h0, compute)
+        name = ("triton" if _has_kernels(W) else "torch") if backend == "auto" else backend
+        ensemble_of_one = [tensor.unsqueeze(0) for tensor in (inputs, W, bias, h0)]
+        return ModReluScan.apply(*ensemble_of_one, compute, name).squeeze(0)
+
+
+def reference(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torch.dtype) -> Tensor:
+    """The plain loop, differentiable as often as one likes: inputs (…, T, B, N), W (…, N, N), bias (…, N)."""
+    h, W_t, b = h0, W.mT.to(compute), bias.unsqueeze(-2)
+    states = []
+    for u in inputs.unbind(-3):
+        z = matmul(h.to(compute), W_t).to(h0.dtype) + u
+        h = torch.sign(z) * torch.relu(z.abs() + b)
+        states.append(h)
+    return torch.stack(states, dim=-3)
+
+
+class ModReluScan(torch.autograd.Function):
+    """S networks at once: inputs (S, T, B, N), W (S, N, N), bias (S, N), h0 (S, B, N) → states (S, T, B, N).
+
+    Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all.
+    """
+
+    @staticmethod
+    def forward(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torch.dtype, backend: str) -> Tensor:
+        if backend == "triton":
+            from lipschitz_rnn.ops.triton import modrelu as kernels
+
+            return kernels.walk_forward(inputs, W, bias, h0, compute)
+        return reference(inputs, W, bias, h0, compute)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:TENSORS], output)
+        ctx.options = inputs[TENSORS:]
+
+    @staticmethod
+    def backward(ctx: Any, grad_states: Tensor) -> tuple[Tensor | None, ...]:
+        needs = ctx.needs_input_grad[:TENSORS]
+        args = (*ctx.saved_tensors, grad_states, *ctx.options)
+        with without_autocast(grad_states.device):
+            if plain_eager() and not torch.is_grad_enabled():
+                found = gradients(needs, *args)
+            else:
+                found = ModReluScanBackward.apply(*args)
+        return (*(gradient if need else None for gradient, need in zip(found, needs, strict=True)), None, None)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+        folded = [_fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
+        return _unfold(ModReluScan.apply(*folded), info.batch_size), 0
+
+
+class ModReluScanBackward(torch.autograd.Function):
+    """The gradients as a function that can be differentiated again: its own derivative is that of the plain loop."""
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor | None, ...]:
+        return gradients((True,) * TENSORS, *args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, _, grad_states, compute, _ = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, grad_states)
+        ctx.compute = compute
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        def loop(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor) -> list[Tensor]:
+            return [reference(inputs, W, bias, h0, ctx.compute)]
+
+        def first(*inputs: Any) -> list[Tensor | None]:
+            return vector_jacobian(loop, inputs[:TENSORS], (True,) * TENSORS, inputs[TENSORS:])
+
+        needs = (*ctx.needs_input_grad[:TENSORS], ctx.needs_input_grad[TENSORS + 1])
+        with without_autocast(ctx.saved_tensors[0].device):
+            *found, of_grads = vector_jacobian(first, ctx.saved_tensors, needs, cotangents)
+        # The states are a function of the tensors before them: their share is in the total derivative of those.
+        return (*found, None, of_grads, None, None)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        folded = [_fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
+        found = ModReluScanBackward.apply(*folded)
+        return tuple(_unfold(gradient, info.batch_size) for gradient in found), (0,) * TENSORS
+
+
+def gradients(
+    needs: Sequence[bool],
+    inputs: Tensor,
+    W: Tensor,
+    bias: Tensor,
+    h0: Tensor,
+    states: Tensor,
+    grad_states: Tensor,
+    compute: torch.dtype,
+    backend: str,
+) -> tuple[Tensor | None, ...]:
+    """∂u = d, ∂W = Σ d hᵀ with the h before a step, ∂b = Σ sign(h⁺) d, ∂h0 = Wᵀ d₁; ∂W and ∂h0 only where needed."""
+    if backend == "triton":
+        from lipschitz_rnn.ops.triton import modrelu as kernels
+
+        d, grad_bias = kernels.walk_backward(states, grad_states, W, compute, inputs.dtype)
+    else:
+        d, grad_bias = walk_backward(states, grad_states, W, compute, inputs.dtype)
+    grad_W = _matrix_gradient(d, states, h0, compute) if needs[1] else None
+    grad_h0 = matmul(d[:, 0].to(compute), W.to(compute)).to(W.dtype) if needs[3] else None
+    return d, grad_W, grad_bias, grad_h0
+
+
+def walk_backward(
+    states: Tensor, grad_states: Tensor, W: Tensor, compute: torch.dtype, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """d of every step in ``dtype``, (S, T, B, N), and ∂b, (S, N); d = ∂loss/∂h⁺ + Wᵀ (d one step on) where h⁺ ≠ 0."""
+    weights = W.to(compute)
+    d = torch.empty(states.shape, dtype=dtype, device=states.device)
+    later: Tensor | None = None
+    for dead, grad, now in reversed([*zip((states == 0).unbind(1), grad_states.unbind(1), d.unbind(1), strict=True)]):
+        if later is None:
+            total = grad
+        elif compute == W.dtype:
+            total = torch.baddbmm(grad, later, weights)
+        else:
+            total = grad + matmul(later.to(compute), weights)
+        later = now.copy_(torch.where(dead, 0.0, total))
+    return d, (states.sign() * d).sum((1, 2))
+
+
+def _matrix_gradient(d: Tensor, states: Tensor, h0: Tensor, compute: torch.dtype) -> Tensor:
+    """Σ d hᵀ over steps and samples. Half-precision products are rounded at their end: pieces are added in float32."""
+    S, T, _, N = d.shape
+    before = torch.empty(d.shape, dtype=compute, device=d.device)
+    before[:, 0], before[:, 1:] = h0, states[:, :-1]
+    pieces = 1 if compute == h0.dtype else math.gcd(T, PIECES)
+    left, right = (tensor.reshape(S * pieces, -1, N) for tensor in (d.to(compute), before))
+    return matmul(left.mT, right).unflatten(0, (S, pieces)).sum(1, dtype=h0.dtype)
+
+
+def _compute_dtype(W: Tensor) -> torch.dtype:
+    """Like PyTorch's own layers, float64 stays out of autocast."""
+    if W.dtype == torch.float64 or not autocast_enabled(W.device):
+        return W.dtype
+    return torch.get_autocast_dtype(W.device.type)
+
+
+def _by_hand(W: Tensor) -> bool:
+    """Whether nobody traces or asks for forward-mode derivatives; half-precision parameters are left to the loop."""
+    if torch.compiler.is_compiling():  # first, and alone: the tracer cannot take the questions below
+        return False
+    plain = forward_ad._current_level < 0 and torch._C._len_torch_dispatch_stack() == 0
+    return plain and W.dtype in (torch.float32, torch.float64)
+
+
+def _has_kernels(W: Tensor) -> bool:
+    if not W.is_cuda or W.dtype != torch.float32 or not support._triton_installed():
+        return False
+    return support._gpu(W.device)[0] is None
+
+
+def _check(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, backend: str) -> None:
+    if inputs.dim() != 3 or len(inputs) == 0:
+        raise ValueError(f"inputs has shape {tuple(inputs.shape)}; it must be (T, B, N) with at least one step")
+    _, B, N = inputs.shape
+    require_floating("W", W)
+    require_shape("W", W, (N, N), "one row and one column for each unit of inputs")
+    require_shape("bias", bias, (N,), "one number for each unit")
+    require_like("bias", bias, "W", W)
+    require_shape("h0", h0, (B, N), "one state for each sample of inputs")
+    if backend not in BACKENDS:
+        raise ValueError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
+    if backend == "triton" and not _has_kernels(W) and not (support.interpreting() and W.dtype == torch.float32):
+        raise ValueError("backend 'triton' serves float32 on NVIDIA GPUs of compute capability 8.0; use backend='auto'")
