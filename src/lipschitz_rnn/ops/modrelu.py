@@ -8,7 +8,6 @@ b follow from d at once for all steps.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,7 +57,7 @@ def reference(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torc
     h, W_t, b = h0, W.mT.to(compute), bias.unsqueeze(-2)
     states = []
     for u in inputs.unbind(-3):
-        z = matmul(h.to(compute), W_t).to(h0.dtype) + u
+        z = (h @ W_t if compute == h0.dtype else matmul(h.to(compute), W_t).to(h0.dtype)) + u
         h = torch.sign(z) * torch.relu(z.abs() + b)
         states.append(h)
     return torch.stack(states, dim=-3)
@@ -76,6 +75,8 @@ class ModReluScan(torch.autograd.Function):
             from lipschitz_rnn.ops.triton import modrelu as kernels
 
             return kernels.walk_forward(inputs, W, bias, h0, compute)
+        if len(W) == 1:  # plain matrices: less work around each product, and the bits that the loop itself gives
+            return reference(inputs[0], W[0], bias[0], h0[0], compute).unsqueeze(0)
         return reference(inputs, W, bias, h0, compute)
 
     @staticmethod
@@ -177,11 +178,15 @@ def walk_backward(
 
 
 def _matrix_gradient(d: Tensor, states: Tensor, h0: Tensor, compute: torch.dtype) -> Tensor:
-    """Σ d hᵀ over steps and samples. Half-precision products are rounded at their end: pieces are added in float32."""
+    """Σ d hᵀ over steps and samples, in pieces of equal length.
+
+    One product is a sum of T·B terms for each of only N² entries: pieces keep all of a GPU at work, and what
+    half-precision products round at their end is added up in float32.
+    """
     S, T, _, N = d.shape
     before = torch.empty(d.shape, dtype=compute, device=d.device)
     before[:, 0], before[:, 1:] = h0, states[:, :-1]
-    pieces = 1 if compute == h0.dtype else math.gcd(T, PIECES)
+    pieces = max(count for count in range(1, PIECES + 1) if T % count == 0)
     left, right = (tensor.reshape(S * pieces, -1, N) for tensor in (d.to(compute), before))
     return matmul(left.mT, right).unflatten(0, (S, pieces)).sum(1, dtype=h0.dtype)
 
