@@ -23,7 +23,7 @@ from lipschitz_rnn.ops.triton import support
 
 BACKENDS = ("auto", "torch", "triton")
 TENSORS = 4  # inputs, W, bias, h0
-PIECES = 16
+PIECES = 16  # at most, of the sum that is the gradient of W
 
 
 def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend: str = "auto") -> Tensor:
@@ -89,7 +89,7 @@ class ModReluScan(torch.autograd.Function):
         needs = ctx.needs_input_grad[:TENSORS]
         args = (*ctx.saved_tensors, grad_states, *ctx.options)
         with without_autocast(grad_states.device):
-            if plain_eager() and not torch.is_grad_enabled():
+            if plain_eager() and not torch.is_grad_enabled() and not _forward_mode():
                 found = gradients(needs, *args)
             else:
                 found = ModReluScanBackward.apply(*args)
@@ -183,11 +183,11 @@ def _matrix_gradient(d: Tensor, states: Tensor, h0: Tensor, compute: torch.dtype
     One product is a sum of T·B terms for each of only N² entries: pieces keep all of a GPU at work, and what
     half-precision products round at their end is added up in float32.
     """
-    S, T, _, N = d.shape
+    S, T, B, N = d.shape
     before = torch.empty(d.shape, dtype=compute, device=d.device)
     before[:, 0], before[:, 1:] = h0, states[:, :-1]
     pieces = max(count for count in range(1, PIECES + 1) if T % count == 0)
-    left, right = (tensor.reshape(S * pieces, -1, N) for tensor in (d.to(compute), before))
+    left, right = (tensor.reshape(S * pieces, T // pieces * B, N) for tensor in (d.to(compute), before))
     return matmul(left.mT, right).unflatten(0, (S, pieces)).sum(1, dtype=h0.dtype)
 
 
@@ -202,8 +202,12 @@ def _by_hand(W: Tensor) -> bool:
     """Whether nobody traces or asks for forward-mode derivatives; half-precision parameters are left to the loop."""
     if torch.compiler.is_compiling():  # first, and alone: the tracer cannot take the questions below
         return False
-    plain = forward_ad._current_level < 0 and torch._C._len_torch_dispatch_stack() == 0
-    return plain and W.dtype in (torch.float32, torch.float64)
+    traced = _forward_mode() or torch._C._len_torch_dispatch_stack() > 0
+    return not traced and W.dtype in (torch.float32, torch.float64)
+
+
+def _forward_mode() -> bool:
+    return forward_ad._current_level >= 0
 
 
 def _has_kernels(W: Tensor) -> bool:
