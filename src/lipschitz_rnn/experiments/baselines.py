@@ -29,8 +29,9 @@ _ANTISYMMETRIC = Baseline(
 _EXPRNN = Baseline(
     "exprnn",
     360,
-    {"learning_rate": 0.0002},
-    "the paper's N; Adam at one rate, between those of expRNN's public code for W (0.00007) and for the rest (0.0007)",
+    {"learning_rate": 0.0007},
+    "the paper's N; the rates of expRNN's public code, 0.0007 and for W a tenth of it, with Adam in place of RMSprop",
+    {"relative_rate": 0.1},
 )
 _CORNN = "about as many parameters as our unit at the same N; rate, Δt, γ and ε from coRNN's public code at N = 256"
 

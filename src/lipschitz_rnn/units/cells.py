@@ -1,7 +1,8 @@
 """A cell is one layer's parameters and one step; `CellStack` makes a unit of it. The only loop over time is here."""
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -74,11 +75,27 @@ class Cell(nn.Module, ABC):
             x = x.masked_fill(padding, 0.0)  # so that not even NaN in the padding reaches a gradient
         if state is None:
             state = self.initial_state(x.shape[1], x)
-        with _without_autocast(x.device):  # a constraint in bfloat16 would hold to two digits
+        with _full_precision(x.device):
             weights = self.weights()
         states, last = self.scan(self.project(x), state, weights, lengths)
         output = self.output(states)
         return output if padding is None else output.masked_fill(padding, 0.0), last
+
+
+@contextmanager
+def _full_precision(device: torch.device) -> Iterator[None]:
+    """A constraint in bfloat16 would hold to two digits and in TF32 to three, and T steps multiply its error by T."""
+    if torch.compiler.is_compiling():  # a compiled program keeps the setting that it was compiled under
+        with _without_autocast(device):
+            yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with _without_autocast(device):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _without_autocast(device: torch.device) -> AbstractContextManager[object]:

@@ -30,6 +30,33 @@ def skew_hermitian(numbers: Tensor, size: int) -> Tensor:
     return torch.complex(skew(real, size), lower + lower.mT)
 
 
+def exponential(K: Tensor) -> Tensor:
+    """exp(K) of a skew-symmetric or skew-Hermitian K, (…, n, n): orthogonal or unitary."""
+    if torch.compiler.is_compiling() or not (K.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return torch.matrix_exp(K)
+    return exponential_unseen(K)  # PyTorch's own reads the values of K, which a CUDA graph does not allow
+
+
+def exponential_unseen(K: Tensor) -> Tensor:
+    """exp(K) by 18 terms of its series at K/16, squared four times, whatever K is.
+
+    For a skew K the series is off by less than (‖K‖₂/16)¹⁹/19!: 10⁻¹⁵ at ‖K‖₂ = 20, and 10⁻⁹ at 40.
+    """
+    squarings, terms, block = 4, 18, 6
+    powers = [torch.eye(K.shape[-1], dtype=K.dtype, device=K.device), K / 2**squarings]
+    while len(powers) <= block:
+        powers.append(powers[-1] @ powers[1])
+    result = powers[0] / math.factorial(terms)
+    for start in range(terms - block, -1, -block):  # Horner's rule in the sixth power
+        coefficients = [1.0 / math.factorial(start + i) for i in range(block)]
+        result = result @ powers[block]
+        for coefficient, power in zip(reversed(coefficients), reversed(powers[:block]), strict=True):
+            result = result + coefficient * power
+    for _ in range(squarings):
+        result = result @ result
+    return result
+
+
 def cayley(K: Tensor) -> Tensor:
     """(I + K)⁻¹ (I − K): skew-symmetric to orthogonal, without the eigenvalue −1."""
     identity = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)

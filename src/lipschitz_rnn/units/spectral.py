@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.units.constrained import ConstrainedCell
 from lipschitz_rnn.units.matrices import (
+    exponential,
     householder_product,
     planar_rotations,
     random_unitary,
@@ -38,7 +39,7 @@ class SoftOrthogonalCell(ConstrainedCell):
 
     def hidden_matrix(self) -> Tensor:
         left, right = (
-            base @ torch.matrix_exp(skew(triangle, self.hidden_size))
+            base @ exponential(skew(triangle, self.hidden_size))
             for base, triangle in zip(self.bases, self.triangles, strict=True)
         )
         return (left * within_margin(self.free_values, self.margin)) @ right.mT
@@ -126,7 +127,7 @@ class NonNormalCell(ConstrainedCell):
         return blocks.transpose(1, 2).reshape(self.hidden_size, self.hidden_size)
 
     def hidden_matrix(self) -> Tensor:
-        basis = torch.matrix_exp(skew(self.triangle, self.hidden_size))
+        basis = exponential(skew(self.triangle, self.hidden_size))
         return basis @ self.schur_form() @ basis.mT
 
     def penalty(self) -> Tensor | None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.units.constrained import UnitaryCell
-from lipschitz_rnn.units.matrices import random_unitary, skew_hermitian
+from lipschitz_rnn.units.matrices import exponential, random_unitary, skew_hermitian
 
 
 def _phase(angle: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class FullURNNCell(UnitaryCell):
 
     def hidden_matrix(self) -> Tensor:
         base = torch.view_as_complex(self.base)
-        return base @ torch.matrix_exp(skew_hermitian(self.logarithm, self.hidden_size))
+        return base @ exponential(skew_hermitian(self.logarithm, self.hidden_size))
 
 
 class EURNNCell(UnitaryCell):

@@ -1,0 +1,121 @@
+"""Orthogonal units: the exponential that a CUDA graph can hold, a rate of their own for W, constraints in full."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipschitz_rnn import units
+from lipschitz_rnn.training import build_model, fit
+from lipschitz_rnn.units import matrices
+
+ORTHOGONAL = ("exprnn", "dtriv", "scornn")
+
+
+def skew_of_norm(size: int, norm: float, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(size)
+    M = torch.randn(3, size, size, dtype=dtype, generator=generator)
+    K = M - M.mH
+    return norm * K / torch.linalg.matrix_norm(K, 2)[:, None, None]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize(("norm", "error"), [(0.0, 1e-15), (0.3, 1e-14), (5.0, 1e-13), (20.0, 1e-12), (40.0, 1e-8)])
+def test_the_exponential_that_looks_at_no_value_is_the_exponential(
+    norm: float, error: float, dtype: torch.dtype
+) -> None:
+    K = skew_of_norm(12, norm, dtype)
+    found = matrices.exponential_unseen(K)
+    torch.testing.assert_close(found, torch.matrix_exp(K), rtol=0, atol=error)
+    torch.testing.assert_close(found @ found.mH, torch.eye(12, dtype=dtype).expand(3, -1, -1), rtol=0, atol=error)
+
+
+def test_its_gradient_is_that_of_the_exponential() -> None:
+    K = skew_of_norm(7, 3.0, torch.float64)
+    cotangent = torch.randn(K.shape, dtype=K.dtype, generator=torch.Generator().manual_seed(1))
+    gradients = []
+    for function in (torch.matrix_exp, matrices.exponential_unseen):
+        leaf = K.clone().requires_grad_()
+        gradients.append(torch.autograd.grad(function(leaf), leaf, cotangent)[0])
+    torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-11)
+
+
+def test_in_float32_it_stays_orthogonal() -> None:
+    W = matrices.exponential_unseen(skew_of_norm(128, 8.0, torch.float32))
+    assert float((W @ W.mT - torch.eye(128)).abs().max()) < 5e-6
+
+
+@pytest.mark.parametrize("name", ORTHOGONAL)
+def test_a_relative_rate_changes_the_rate_of_the_matrix_and_not_where_it_starts(name: str) -> None:
+    moved = []
+    for options in ({}, {"relative_rate": 0.1}):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            unit = units.build(name, 2, 8, **options)
+        cell: Any = unit.cell()
+        start = cell.hidden_matrix().detach().clone()
+        optimiser = torch.optim.Adam(unit.parameters(), lr=1e-4)
+        unit(torch.rand(5, 3, 2, generator=torch.Generator().manual_seed(2)))[0].sum().backward()
+        optimiser.step()
+        moved.append((start, cell.hidden_matrix().detach() - start, cell.bias.detach()))
+    (start, step, bias), (same_start, slow_step, same_bias) = moved
+    torch.testing.assert_close(same_start, start, rtol=0, atol=1e-6)
+    torch.testing.assert_close(slow_step, 0.1 * step, rtol=0.05, atol=1e-6)
+    torch.testing.assert_close(same_bias, bias)  # the others go at the full rate
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_wrong_rate_is_named(rate: float) -> None:
+    with pytest.raises(ValueError, match=r"relative_rate is a positive factor.*got"):
+        units.build("exprnn", 1, 4, relative_rate=rate)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_matrices_are_made_in_full_precision_and_the_setting_comes_back(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = units.build("exprnn", 1, 4)
+    cell: Any = unit.cell()
+    seen: list[str] = []
+
+    def weights() -> Tensor:
+        seen.append(torch.get_float32_matmul_precision())
+        if fails:
+            raise RuntimeError("no matrix")
+        return cell.hidden_matrix().mT
+
+    monkeypatch.setattr(cell, "weights", weights)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        if fails:
+            with pytest.raises(RuntimeError, match="no matrix"):
+                unit(torch.rand(2, 1, 1))
+        else:
+            unit(torch.rand(2, 1, 1))
+        assert (seen, torch.get_float32_matmul_precision()) == (["highest"], "medium")
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_exprnn_trains_in_a_cuda_graph_as_without() -> None:
+    from lipschitz_rnn.experiments.presets import preset_settings
+    from lipschitz_rnn.tasks import load
+
+    common = {"unit": "exprnn", "hidden_size": 24, "seeds": (0, 1, 2), "epochs": 2, "device": "cuda"}
+    networks = []
+    for graph in ("on", "off"):
+        settings = preset_settings("digits", changes={**common, "cuda_graph": graph, "learning_rate": 1e-3})
+        result = fit(settings, load("digits"), build=build_model)
+        networks.append([value for model in result.models for value in model.state_dict().values()])
+    for graphed, eager in zip(*networks, strict=True):
+        torch.testing.assert_close(graphed, eager, rtol=1e-2, atol=1e-3)
+
+
+def test_every_orthogonal_unit_takes_the_option() -> None:
+    for name in ORTHOGONAL:
+        unit: nn.Module = units.build(name, 1, 6, relative_rate=0.5)
+        assert unit.cell().relative_rate == 0.5  # type: ignore[operator]
