@@ -119,6 +119,7 @@ CANDIDATES: dict[str, Candidate] = {
             ({}, {"step_size": 0.02}),
         ),
         *_distorted(0.5),
+        *_distorted(0.75),
         *_distorted(1),
     )
 }  # fmt: skip
