@@ -42,16 +42,6 @@ def test_members_on_a_gpu_equal_their_lone_runs(unit: str) -> None:
         torch.testing.assert_close(weights(together, 1)[name], value, rtol=1e-3, atol=1e-4)
 
 
-def test_members_that_cannot_be_stacked_train_side_by_side_in_a_graph() -> None:
-    """Each on a stream of its own inside the graph; eager steps take one after another."""
-    common = {"unit": "lstm", "device": "cuda", "hidden_size": 16, "seeds": (0, 1, 2, 3, 4), "epochs": 6}
-    graphed = fit(tiny_settings(**common, cuda_graph="on"), SignTask(noise=0.2), build=build_model)
-    eager = fit(tiny_settings(**common, cuda_graph="off"), SignTask(noise=0.2), build=build_model)
-    for index in range(5):
-        for name, value in weights(eager, index).items():
-            torch.testing.assert_close(weights(graphed, index)[name], value, rtol=1e-3, atol=1e-4)
-
-
 def test_a_run_on_a_gpu_goes_on_where_it_stopped(tmp_path: Path) -> None:
     settings = tiny_settings(seeds=(0, 1), device="cuda", epochs=5, unit="lipschitz", averaging=0.1, dropout=0.2)
     with pytest.raises(Interrupted):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -59,7 +58,6 @@ class Ensemble:
         for place, values in varied.items():
             set_option(self._module.model, place, values[0])
         self.random = draws_random_numbers(self._module)
-        self._streams: list[torch.cuda.Stream] = []
         self.mode, self.reason = self._choose(mode)
 
     def _choose(self, mode: EnsembleMode) -> tuple[str, str]:
@@ -121,32 +119,15 @@ class Ensemble:
             return self._vmapped(values, inputs, lengths, state, keep, shared)
         members = {name: value.unbind(0) for name, value in values.items()}
         results = []
-        streams = self._fork()
         for member in range(self.size):
             own = {name: parts[member] for name, parts in members.items()}
             given = (
                 (inputs, lengths, keep) if shared else tuple(_pick(item, member) for item in (inputs, lengths, keep))
             )
             arguments = (given[0], given[1], _pick(state, member), given[2])
-            with torch.cuda.stream(streams[member]) if streams else nullcontext():
-                results.append(self._call_one(own, arguments, None if random_seeds is None else random_seeds[member]))
-        for stream in streams:
-            torch.cuda.current_stream(self.device).wait_stream(stream)
+            results.append(self._call_one(own, arguments, None if random_seeds is None else random_seeds[member]))
         outputs, states, penalties = zip(*results, strict=True)
         return torch.stack(outputs), _stack(states), torch.stack(penalties)
-
-    def _fork(self) -> list[torch.cuda.Stream]:
-        """While a CUDA graph is captured, a stream for each member, so that a replay runs them at the same time.
-
-        Autograd takes the backward pass of a member to the stream of its forward pass. Nothing otherwise.
-        """
-        if self.device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
-            return []
-        while len(self._streams) < self.size:
-            self._streams.append(torch.cuda.Stream(self.device))
-        for stream in self._streams:
-            stream.wait_stream(torch.cuda.current_stream(self.device))
-        return self._streams
 
     def _call_one(self, values: Values, arguments: tuple[Any, ...], seed: int | None) -> Outcome:
         with warnings.catch_warnings():
