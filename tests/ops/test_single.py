@@ -55,3 +55,31 @@ def test_divergence_and_nan_pass_through_without_a_warning() -> None:
     assert states is not None
     assert states[0].isfinite().all()
     assert last.isnan().all()
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("features", [1, 2, 3, 9])  # up to a quarter of N they stand beside the state
+def test_inputs_of_few_and_of_many_features(features: int, bias: bool, generator: torch.Generator) -> None:
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    leaves = [normal(7, 1, features), 0.3 * normal(8, 8), 0.3 * normal(8, 8), normal(1, 8), normal(8, features)]
+    found = []
+    for backend in ("reference", "cpu"):
+        x, A, W, h0, U = tensors = [leaf.clone().requires_grad_() for leaf in leaves]
+        b = torch.linspace(-1, 1, 8, dtype=torch.float64) if bias else None
+        states, last = lipschitz_scan(x, A, W, h0, step_size=0.1, backend=backend, input_weight=U, bias=b)
+        assert states is not None
+        found.append([states, last, *torch.autograd.grad(states.sin().sum() + last.square().sum(), tensors)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+
+
+def test_an_infinite_input_saturates_as_in_the_reference(generator: torch.Generator) -> None:
+    x = torch.rand(6, 1, 1, generator=generator)
+    x[2] = float("inf")
+    A, W = (0.1 * torch.randn(8, 8, generator=generator) for _ in range(2))
+    U = torch.randn(8, 1, generator=generator)
+    one, other = (lipschitz_scan(x, A, W, backend=name, input_weight=U)[1] for name in ("reference", "cpu"))
+    assert one.isfinite().all()
+    torch.testing.assert_close(other, one)

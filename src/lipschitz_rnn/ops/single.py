@@ -36,62 +36,87 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
     _, T, _, N = problem.shape
     scheme, tableau = problem.scheme, problem.scheme.tableau
     unit = scheme.step_size if problem.timespans is None else 1.0
-    steps = None if problem.timespans is None else problem.timespans[0, :, 0].tolist()
-    matrices = np.asfortranarray(
-        torch.cat((problem.A[0] * (scheme.alpha * unit), problem.W[0] * unit)).detach().numpy()
-    )
-    drive = problem.expanded_drive()[0, :, 0].detach().numpy()
+    matrices = torch.cat((problem.A[0] * (scheme.alpha * unit), problem.W[0] * unit)).detach().numpy()
+    start = 0.0 if problem.h0 is None else problem.h0[0, 0].detach().numpy() / unit
     rows = tape[0, :, :, 0].detach().numpy()
     apply_sigma = _SIGMAS[scheme.nonlinearity]
-
     values = rows[:, 1:] if save else itertools.repeat([np.empty(N, matrices.dtype) for _ in tableau.weights])
-    # Beside every input stands the state before its step, so that one addition serves both. The last has a row too.
-    path = np.empty((T + 1, 2 * N), matrices.dtype)
-    path[0, :N] = 0.0 if problem.h0 is None else problem.h0[0, 0].detach().numpy() / unit
-    path[:T, N:] = drive
     with np.errstate(all="ignore"):  # a state that overflows shows in the result, as everywhere in PyTorch
-        if len(tableau) == 1 and steps is None:
-            _euler(path, matrices, values, apply_sigma)
+        if len(tableau) == 1 and problem.timespans is None:
+            path = _euler(problem, matrices, start, values, apply_sigma)
         else:
-            _stages(path, matrices, values, apply_sigma, tableau, steps or [1.0] * T)
+            steps = [1.0] * T if problem.timespans is None else problem.timespans[0, :, 0].tolist()
+            path = _stages(problem, matrices, start, values, apply_sigma, tableau, steps)
         if keep_states:
             np.multiply(path[1:, :N], unit, rows[:, 0])
     return torch.from_numpy(path[T, :N] * path.dtype.type(unit)).reshape(1, 1, N)
 
 
-def _euler(path: Array, matrices: Array, values: Iterable[Sequence[Array]], apply_sigma: Sigma) -> None:
-    """Euler steps of one size, without a call more than they need."""
-    N = path.shape[1] // 2
-    both = np.empty_like(path[0])
+def _euler(
+    problem: Problem, matrices: Array, start: Array | float, values: Iterable[Sequence[Array]], apply_sigma: Sigma
+) -> Array:
+    """Euler steps of one size: g⁺ = (1 + εαA) g + σ((εW) g + u), the states before and after each step, (T + 1, ·).
+
+    Inputs of few features stand beside the state, (g, x, 1), so that one product takes in all of u = U x + b; others
+    are added. What is not finite is among those: it would reach A's half of the product as 0 · ∞.
+    """
+    _, T, _, N = problem.shape
+    x = problem.drive[0, :, 0].detach().numpy()
+    U, b = problem.input_weight, problem.bias
+    beside = U is not None and x.shape[1] <= N // 4 and bool(np.isfinite(x).all())
+    width = N + (x.shape[1] + 1 if beside else 0)
+    operand = np.zeros((2 * N, width), matrices.dtype, order="F")
+    operand[:, :N] = matrices
+    operand[range(N), range(N)] += 1.0
+    path = np.empty((T + 1, width), matrices.dtype)
+    path[0, :N] = start
+    if beside:
+        assert U is not None
+        operand[N:, N:-1] = U[0].detach().numpy()
+        operand[N:, -1] = 0.0 if b is None else b[0].detach().numpy()
+        path[:T, N:-1], path[:, -1] = x, 1.0
+        drive: Iterable[Array] = ()
+    else:
+        drive = problem.expanded_drive()[0, :, 0].detach().numpy()
+    both = np.empty(2 * N, matrices.dtype)
     linear, z = both[:N], both[N:]
-    states = list(path[:, :N])
-    dot, add = np.dot, np.add
-    for row, g, g_next, (value,) in zip(path[:-1], states, states[1:], values, strict=False):
-        dot(matrices, g, both)
-        add(both, row, both)
-        add(linear, apply_sigma(z, value), g_next)
+    dot, add, after = operand.dot, np.add, list(path[1:, :N])
+    if beside:
+        for row, g_next, (value,) in zip(path, after, values, strict=False):
+            dot(row, both)
+            add(linear, apply_sigma(z, value), g_next)
+    else:
+        for row, u, g_next, (value,) in zip(path, drive, after, values, strict=False):
+            dot(row, both)
+            add(linear, apply_sigma(add(z, u, z), value), g_next)
+    return path
 
 
 def _stages(
-    path: Array,
+    problem: Problem,
     matrices: Array,
+    start: Array | float,
     values: Iterable[Sequence[Array]],
     apply_sigma: Sigma,
     tableau: Tableau,
     steps: Sequence[float],
-) -> None:
-    """Any method, any times."""
-    N = path.shape[1] // 2
-    both, operand, change = np.empty_like(path[0]), np.empty_like(path[0, :N]), np.empty_like(path[0, :N])
+) -> Array:
+    """Any method, any times: the states before and after each step, (T + 1, N)."""
+    _, T, _, N = problem.shape
+    operand = np.asfortranarray(matrices)
+    drive = problem.expanded_drive()[0, :, 0].detach().numpy()
+    path = np.empty((T + 1, N), matrices.dtype)
+    path[0] = start
+    both, point, change = np.empty(2 * N, matrices.dtype), np.empty_like(path[0]), np.empty_like(path[0])
     linear, z = both[:N], both[N:]
-    slopes = [np.empty_like(operand) for _ in tableau.weights]
-    for row, out, step, step_values in zip(path[:-1], path[1:, :N], steps, values, strict=False):
-        g, u = row[:N], row[N:]
+    slopes = [np.empty_like(point) for _ in tableau.weights]
+    for g, u, out, step, step_values in zip(path, drive, path[1:], steps, values, strict=False):
         for coefficients, slope, value in zip(tableau.stages, slopes, step_values, strict=True):
-            np.dot(matrices, _advance(g, coefficients, slopes, step, change, operand), both)
+            operand.dot(_advance(g, coefficients, slopes, step, change, point), both)
             np.add(z, u, z)
             np.add(linear, apply_sigma(z, value), slope)
-        np.copyto(out, _advance(g, tableau.weights, slopes, step, change, operand))
+        np.copyto(out, _advance(g, tableau.weights, slopes, step, change, point))
+    return path
 
 
 def _advance(
