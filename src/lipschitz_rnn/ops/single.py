@@ -55,7 +55,7 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
 def _euler(
     problem: Problem, matrices: Array, start: Array | float, values: Iterable[Sequence[Array]], apply_sigma: Sigma
 ) -> Array:
-    """Euler steps of one size: g⁺ = (1 + εαA) g + σ((εW) g + u), the states before and after each step, (T + 1, ·).
+    """Euler steps of one size: g⁺ = g + ((εαA) g + σ((εW) g + u)), the states before and after each step, (T + 1, ·).
 
     Inputs of few features stand beside the state, (g, x, 1), so that one product takes in all of u = U x + b; others
     are added. What is not finite is among those: it would reach A's half of the product as 0 · ∞.
@@ -66,8 +66,7 @@ def _euler(
     beside = U is not None and x.shape[1] <= N // 4 and bool(np.isfinite(x).all())
     width = N + (x.shape[1] + 1 if beside else 0)
     operand = np.zeros((2 * N, width), matrices.dtype, order="F")
-    operand[:, :N] = matrices
-    operand[range(N), range(N)] += 1.0
+    operand[:, :N] = matrices  # 1 + εαA would save the addition of g, and lose a digit over a thousand steps
     path = np.empty((T + 1, width), matrices.dtype)
     path[0, :N] = start
     if beside:
@@ -80,15 +79,15 @@ def _euler(
         drive = problem.expanded_drive()[0, :, 0].detach().numpy()
     both = np.empty(2 * N, matrices.dtype)
     linear, z = both[:N], both[N:]
-    dot, add, after = operand.dot, np.add, list(path[1:, :N])
+    dot, add, states = operand.dot, np.add, list(path[:, :N])
     if beside:
-        for row, g_next, (value,) in zip(path, after, values, strict=False):
+        for row, g, g_next, (value,) in zip(path, states, states[1:], values, strict=False):
             dot(row, both)
-            add(linear, apply_sigma(z, value), g_next)
+            add(add(linear, apply_sigma(z, value), linear), g, g_next)
     else:
-        for row, u, g_next, (value,) in zip(path, drive, after, values, strict=False):
-            dot(row, both)
-            add(linear, apply_sigma(add(z, u, z), value), g_next)
+        for g, u, g_next, (value,) in zip(states, drive, states[1:], values, strict=False):
+            dot(g, both)
+            add(add(linear, apply_sigma(add(z, u, z), value), linear), g, g_next)
     return path
 
 
