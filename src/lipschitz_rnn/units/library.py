@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from lipschitz_rnn.ops.lstm import lstm_scan
 from lipschitz_rnn.units.base import Recurrent, State
+from lipschitz_rnn.units.lipschitz.sequences import reverse
 
 
 class LibraryUnit(Recurrent):
@@ -82,10 +86,48 @@ class LSTM(LibraryUnit):
     """i, f, o = sigmoid(W h + U x + b), g = tanh(…); c⁺ = f ⊙ c + i ⊙ g, h⁺ = o ⊙ tanh(c⁺): `torch.nn.LSTM`.
 
     Hochreiter, Schmidhuber, "Long short-term memory", Neural Computation 9, 1997. Parameters 4(N² + N p + 2N).
+
+    With `fused` the same parameters run through `lipschitz_rnn.ops.lstm.lstm_scan` wherever all steps count: many
+    networks at once, such as the seeds of a study, which cuDNN can only take one after another. In half precision on a
+    GPU with N ≤ 128 all steps of all networks are one kernel; elsewhere it is a plain loop, and `torch.nn.LSTM` the
+    better choice for a single network. Sequences of different length (`lengths`) run on `torch.nn.LSTM` either way.
+    Off by default: it has not been timed on a GPU yet.
     """
 
     module = nn.LSTM
     states = 2
+
+    def __init__(self, input_size: int, hidden_size: int, *layout: Any, fused: bool = False, **options: Any) -> None:
+        super().__init__(input_size, hidden_size, *layout, **options)
+        self.fused = fused
+
+    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        if not self.fused or lengths is not None:
+            return super().run(x, state, lengths)
+        last: list[tuple[Tensor, Tensor]] = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for direction in range(self.num_directions):
+                U, W, b = self._weights(f"l{layer}" + ("_reverse" if direction else ""))
+                zero = W.new_zeros(x.shape[1], self.hidden_size)
+                h, c = (zero, zero) if state is None else (part[len(last)] for part in state)
+                output, *end = lstm_scan(reverse(x, None) if direction else x, U, W, b, h, c)
+                outputs.append(reverse(output, None) if direction else output)
+                last.append((end[0], end[1]))
+            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+            if self.dropout and layer < self.num_layers - 1:
+                x = F.dropout(x, self.dropout, self.training)
+        return x, tuple(torch.stack(parts) for parts in zip(*last, strict=True))
+
+    def _weights(self, place: str) -> tuple[Tensor, Tensor, Tensor]:
+        """U, W and the sum of both biases of one layer and direction."""
+        U, W = getattr(self.inner, f"weight_ih_{place}"), getattr(self.inner, f"weight_hh_{place}")
+        if not self.inner.bias:
+            return U, W, W.new_zeros(len(W))
+        return U, W, getattr(self.inner, f"bias_ih_{place}") + getattr(self.inner, f"bias_hh_{place}")
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + (", fused=True" if self.fused else "")
 
 
 class GRU(LibraryUnit):
