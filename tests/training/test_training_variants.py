@@ -57,6 +57,13 @@ def test_variants_train_as_separate_runs_do(case: str, mode: str) -> None:
     assert_equal_to_separate_runs(settings, SignTask(noise=0.3))
 
 
+@pytest.mark.parametrize("mode", ["vmap", "sequential"])
+def test_variants_of_the_antisymmetric_unit(mode: str) -> None:
+    variants = [{"step_size": 0.05}, {"step_size": 0.3, "gamma": 0.1}, {"init_scale": 4.0}]
+    settings = variant_settings(unit="antisymmetric", variants=variants, ensemble=mode, unit_options={})
+    assert_equal_to_separate_runs(settings, SignTask(noise=0.3))
+
+
 def test_variants_of_stacked_layers_carry_their_states() -> None:
     options = {"integrator": "midpoint", "step_size": 0.1}
     variants = [{"alpha": 0.5, "beta": 0.6}, {"alpha": 1.5, "step_size": 0.2}]

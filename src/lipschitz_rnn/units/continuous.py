@@ -20,6 +20,8 @@ class ContinuousCell(Cell):
     The input holds over a step. Input weights start as those of `nn.Linear` unless a unit says otherwise.
     """
 
+    stackable_options: tuple[str, ...] = ("step_size",)  # tensors in an ensemble whose members differ in them
+
     def __init__(
         self,
         input_size: int,
@@ -111,8 +113,10 @@ class ResidualCell(NeuralODECell):
         )
 
 
-def antisymmetric_matrix(triangle: Tensor, size: int, gamma: float) -> Tensor:
+def antisymmetric_matrix(triangle: Tensor, size: int, gamma: float | Tensor) -> Tensor:
     """K − γI with K = −Kᵀ."""
+    if isinstance(gamma, Tensor):
+        gamma = gamma.to(triangle.dtype)
     return skew(triangle, size) - gamma * torch.eye(size, dtype=triangle.dtype, device=triangle.device)
 
 
@@ -132,6 +136,8 @@ class AntisymmetricCell(ContinuousCell):
     Only the triangle is stored, as in the paper: N(N−1)/2 + N p + N parameters (N = 128 with its head: 10K).
     """
 
+    stackable_options = (*ContinuousCell.stackable_options, "gamma", "init_scale")
+
     def __init__(
         self,
         input_size: int,
@@ -143,7 +149,7 @@ class AntisymmetricCell(ContinuousCell):
         **options: object,
     ) -> None:
         super().__init__(input_size, hidden_size, step_size=step_size, **options)  # type: ignore[arg-type]
-        self.gamma = gamma
+        self.gamma, self.init_scale = gamma, init_scale
         self.triangle = nn.Parameter(torch.empty(triangle_size(hidden_size)))
         chang_initialisation(self.triangle, hidden_size, init_scale, self.input)
 
