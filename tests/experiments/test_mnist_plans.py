@@ -53,7 +53,10 @@ def test_only_takes_names_parts_and_patterns() -> None:
     assert names("*/euler") == [name for name in names() if name.endswith("euler")]
     assert names("lstm") == ["ordered-mnist/lstm/128", "permuted-mnist/lstm/128"]
     assert names("tuned/ordered-mnist") == [f"tuned/ordered-mnist/lipschitz/{n}/euler" for n in (64, 128)]
-    assert len(names("sweep")) == 2 * len(CANDIDATES)
+    assert len(names("sweep/*/lipschitz/*")) == 2 * len(CANDIDATES)
+    assert names("sweep/*/antisymmetric/*") == [
+        f"sweep/{task}-mnist/antisymmetric/128/options" for task in ("ordered", "permuted")
+    ]
     assert set(names(baselines=True)) - set(names()) == {
         f"{task}-mnist/{unit}" for task in ("ordered", "permuted") for unit in
         ("lstm/128", "antisymmetric/128", "exprnn/360", "cornn/64", "cornn/128")

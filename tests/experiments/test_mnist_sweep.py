@@ -68,7 +68,7 @@ def test_one_lucky_epoch_does_not_win() -> None:
 
 
 def test_every_candidate_and_variant_has_its_row() -> None:
-    records = [invented(plan, [0.97, 0.98]) for plan in plan_mnist(["sweep"])]
+    records = [invented(plan, [0.97, 0.98]) for plan in plan_mnist(["sweep/*/lipschitz/*"])]
     found = rows(records)
     assert len(found) == 2 * sum(max(1, len(candidate.variants)) for candidate in CANDIDATES.values())
     assert {row[5] for row in found} == {"2"}
@@ -94,6 +94,18 @@ def test_the_chosen_one_is_marked(
     assert {row[3] for row in rows(records)} == {"no"}  # before the tuned cell has run
     chosen = [row[:2] for row in rows([*records, tuned(name, monkeypatch, options)]) if row[3] == "yes"]
     assert chosen == [[f"{SWEEP}/{name}", unit]]
+
+
+def test_options_of_another_unit_are_compared_among_themselves() -> None:
+    (plan,) = plan_mnist(["sweep/ordered-mnist/antisymmetric/128"])
+    (row,) = plan_mnist(["ordered-mnist/antisymmetric/128"])
+    taken = plan.settings.variants[2]
+    settings = dataclasses.replace(plan.settings.of_variant(taken), seeds=(0, 1, 2))
+    baseline = invented(dataclasses.replace(row, settings=settings), [0.97, 0.98, 0.96])
+    found = rows([swept("average", late=[0.9] * 10), invented(plan, [0.97, 0.98]), baseline])
+    assert ["antisymmetric" in line[0] for line in found] == [False] + [True] * len(plan.settings.variants)
+    shown = ", ".join(f"{name} {value}" for name, value in taken.items())
+    assert [line[1] for line in found if line[3] == "yes"] == [shown]
 
 
 def test_pages_say_where_images_were_moved(monkeypatch: pytest.MonkeyPatch) -> None:

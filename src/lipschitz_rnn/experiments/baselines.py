@@ -9,13 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Baseline:
-    """A unit on one task. Epochs, batch, schedule and selection are those of our unit unless `changes` says more."""
+    """A unit on one task. Epochs, batch, schedule and selection are those of our unit unless `changes` says more.
+
+    variants: unit options that are compared on validation data before one of them stands in `unit_options`.
+    """
 
     unit: str
     hidden_size: int
     changes: Mapping[str, Any]
     why: str
     unit_options: Mapping[str, Any] = field(default_factory=dict)
+    variants: tuple[Mapping[str, Any], ...] = ()
 
 
 _LSTM = Baseline("lstm", 128, {"learning_rate": 0.001, "clip": 1.0}, "Adam's default rate; gradients clipped at 1")
@@ -25,6 +29,7 @@ _ANTISYMMETRIC = Baseline(
     {"learning_rate": 0.003},
     "optimiser, rate, step and γ of our unit, so that only the unit differs",
     {"step_size": 0.03, "gamma": 0.001},
+    tuple({"step_size": step, "init_scale": scale} for step in (0.03, 0.1, 0.3) for scale in (1.0, 4.0)),
 )
 _EXPRNN = Baseline(
     "exprnn",

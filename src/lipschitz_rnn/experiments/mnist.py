@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lipschitz_rnn.experiments.baselines import BASELINES, UNITS
+from lipschitz_rnn.experiments.baselines import BASELINES, UNITS, Baseline
 from lipschitz_rnn.experiments.campaign import Plan
 from lipschitz_rnn.experiments.checks import CHECKS
 from lipschitz_rnn.experiments.paper import CELLS, MNIST
@@ -72,11 +72,14 @@ def _paper(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan
 def _baselines(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan]:
     plans = []
     for task, row in BASELINES:
-        network = {"unit": row.unit, "hidden_size": row.hidden_size, "unit_options": row.unit_options, **row.changes}
-        settings = _settings(task, network, seeds or SEEDS, changes)
+        settings = _settings(task, _network(row), seeds or SEEDS, changes)
         command = _command(settings, SEEDS, f"--only {row.unit}/{row.hidden_size}")
         plans.append(Plan(STUDY, f"{task}/{row.unit}/{row.hidden_size}", "baseline", settings, command, row.why))
     return plans
+
+
+def _network(row: Baseline) -> dict[str, Any]:
+    return {"unit": row.unit, "hidden_size": row.hidden_size, "unit_options": row.unit_options, **row.changes}
 
 
 def _tuned(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan]:
@@ -101,6 +104,12 @@ def _sweep(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan
             command = _command(settings, SWEEP_SEEDS, "--only sweep")
             name = f"sweep/{task}/lipschitz/128/{candidate.name}"
             plans.append(Plan(STUDY, name, "sweep", settings, command, candidate.why))
+    for task, row in ((task, row) for task, row in BASELINES if row.variants):
+        network = {**_network(row), "variants": row.variants}
+        settings = _settings(task, network, seeds or SWEEP_SEEDS, changes)
+        command = _command(settings, SWEEP_SEEDS, f'--only "sweep/*/{row.unit}/*"')
+        name, why = f"sweep/{task}/{row.unit}/{row.hidden_size}/options", "options of the unit, before one is taken"
+        plans.append(Plan(STUDY, name, "sweep", settings, command, why))
     return plans
 
 

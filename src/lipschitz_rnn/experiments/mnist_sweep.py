@@ -17,7 +17,8 @@ _TEXT = (
     "Candidates for the tuned cells, by validation accuracy in percent. What decides is its mean over the last tenth "
     "of the epochs, averaged over the seeds: with 2,000 images the best of many epochs is a noisy judge. "
     "The test split has no part in the choice, and the seeds are used for nothing else. The best stands first; the "
-    "chosen one was trained again from fresh seeds as the tuned cell of its task and N. A dash: a seed diverged."
+    "chosen one was trained again from fresh seeds as the tuned cell of its task and N, or as the row of another unit. "
+    "A dash: a seed diverged."
 )
 
 
@@ -44,10 +45,11 @@ def sweep_blocks(records: Sequence[Record]) -> list[Block]:
     tried = [record for record in records if record.kind == "sweep"]
     if not tried:
         return []
-    tuned = [Settings.from_dict(record.settings) for record in records if record.kind == "tuned"]
+    tuned = [Settings.from_dict(record.settings) for record in records if record.kind in ("tuned", "baseline")]
     rows: list[list[str]] = []
-    for task in dict.fromkeys(record.settings["task"] for record in tried):
-        found = [row for record in tried if record.settings["task"] == task for row in _candidates(record, tuned)]
+    for task, unit in dict.fromkeys((record.settings["task"], record.settings["unit"]) for record in tried):
+        same = [record for record in tried if (record.settings["task"], record.settings["unit"]) == (task, unit)]
+        found = [row for record in same for row in _candidates(record, tuned)]
         rows += [row for _, row in sorted(found, key=lambda item: -item[0])]
     late, best = "last tenth, mean", "best epoch, mean"
     header = ["candidate", "unit", "what it is", "chosen", "epochs", "seeds", late, best]
