@@ -20,15 +20,16 @@ def walk_forward(
     """Tape, z, last h and last c, as `ops.lstm.walk_forward` has them; without ``save`` no c and no z."""
     (S, T, B, p), N = x.shape, W.shape[-1]
     # Inputs of one feature are multiplied by U inside the kernel and never expanded to (T, B, 4N) in memory.
-    drive = x if p == 1 else matmul(x.flatten(1, 2).to(compute), U.mT.to(compute)).unflatten(1, (T, B))
-    block, batch = _blocks(S, B, N, x.device)
+    drive = x if p == 1 else matmul(x.flatten(1, 2).to(compute), U.mT.to(compute))
+    block, batch = _blocks(S, B, N, x.device, backward=False)
     weights = W.new_zeros((S, 4, block, block), dtype=compute)
     weights[:, :, :N, :N] = W.unflatten(1, (4, N))
     tape = torch.empty((S, T + 1, 2 if save else 1, B, N), dtype=compute, device=x.device)
     z = torch.empty((S, T if save else 0, B, 4 * N), dtype=compute, device=x.device)
     last_h, last_c = (W.new_empty((S, B, N)) for _ in range(2))
     given = (U.contiguous(), b.contiguous(), h0.contiguous(), c0.contiguous())
-    arguments = (drive, weights, *given, tape, z if save else tape, last_h, last_c, T, B, N, *drive.stride())
+    tensors = (x, drive, weights, *given, tape, z if save else tape, last_h, last_c)
+    arguments = (*tensors, T, B, N, *x.stride()[:3])
     constants = (PRECISIONS[compute], p == 1, save, block, batch)
     launch(forward_kernel, (divide_up(B, batch), S), arguments, constants, **_options(block))
     return tape, z, last_h, last_c
@@ -45,22 +46,19 @@ def walk_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """d, ∂h0, ∂c0, and with inputs of one feature ∂U and ∂b one above the other, (S, 2, 4N), in float32."""
     (S, T, B, p), N = x.shape, W.shape[-1]
-    block, batch = _blocks(S, B, N, x.device)
+    block, batch = _blocks(S, B, N, x.device, backward=True)
     weights = W.new_zeros((S, block, 4, block), dtype=z.dtype)
     weights[:, :N, :, :N] = W.unflatten(1, (4, N)).permute(0, 3, 1, 2)
     d = torch.empty_like(z)
     grad_h0, grad_c0 = (W.new_empty((S, B, N)) for _ in range(2))
     tiles = divide_up(B, batch)
     shares = torch.empty((S, tiles, 2, 4 * N), device=x.device) if p == 1 else None
-    feature = x[..., 0]
-    ends = [None if end is None else end.contiguous() for end in (grad_h, grad_c)]
     # Any tensor may stand where none is read or written.
-    given = [z if tensor is None else tensor for tensor in (grad_states, *ends)]
-    tensors = (weights, tape, z, *given, feature, d, grad_h0, grad_c0, grad_h0 if shares is None else shares)
-    strides = (*((0, 0, 0, 0) if grad_states is None else grad_states.stride()), *feature.stride())
+    given = [z if grad is None else grad.contiguous() for grad in (grad_states, grad_h, grad_c)]
+    tensors = (weights, tape, z, *given, x, d, grad_h0, grad_c0, grad_h0 if shares is None else shares)
     has = (grad_states is not None, grad_h is not None, grad_c is not None, p == 1)
     constants = (PRECISIONS[z.dtype], *has, block, batch)
-    launch(backward_kernel, (tiles, S), (*tensors, T, B, N, *strides), constants, **_options(block))
+    launch(backward_kernel, (tiles, S), (*tensors, T, B, N, *x.stride()[:3]), constants, **_options(block))
     return d, grad_h0, grad_c0, None if shares is None else shares.sum(1)
 
 
@@ -74,14 +72,19 @@ def matrix_gradient(d: Tensor, tape: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def shared_bytes(N: int) -> int:
-    """What a program of sixteen samples takes of a multiprocessor's shared memory, at most."""
+    """What a program takes of a multiprocessor's shared memory, at most: the matrices, and what threads pass on."""
     block = max(16, power_of_two(N))
-    return 8 * block * block + 512 * block
+    return 8 * block * block + 256 * block
 
 
-def _blocks(S: int, B: int, N: int, device: torch.device) -> tuple[int, int]:
-    """Padded units, and samples of a program: eight get through a step sooner, as long as all programs run at once."""
-    return max(16, power_of_two(N)), 8 if S * divide_up(B, 8) <= multiprocessors(device) else 16
+def _blocks(S: int, B: int, N: int, device: torch.device, *, backward: bool) -> tuple[int, int]:
+    """Padded units, and samples of a program.
+
+    Eight get through a step sooner than sixteen, as long as all programs run at once; backward, where four times as
+    much has to be turned for the product, the warp-group instructions of sixteen are worth more.
+    """
+    few = not backward and S * divide_up(B, 8) <= multiprocessors(device)
+    return max(16, power_of_two(N)), 8 if few else 16
 
 
 def _options(block: int) -> dict[str, int]:

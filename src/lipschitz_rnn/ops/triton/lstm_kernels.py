@@ -33,6 +33,13 @@ def gates(z, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constex
 
 
 @triton.jit
+def four_columns(values, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Columns of a product added up to four, as far as a thread of the tensor cores can without asking another."""
+    pairs = tl.reshape(values, (ROWS, COLUMNS // 8, 4, 2))
+    return tl.sum(tl.sum(pairs, 3), 1)
+
+
+@triton.jit
 def load_operand(weights, offsets):
     """A left operand; loaded without a conversion it stays in shared memory."""
     M = tl.load(weights + offsets)
@@ -41,10 +48,9 @@ def load_operand(weights, offsets):
     return M
 
 
-@triton.jit(do_not_specialize=["T", "drive_s"])
+@triton.jit(do_not_specialize=["T", "x_s"])
 def forward_kernel(
-    drive, weights, U, b, h0, c0, tape, z_tape, last_h, last_c,
-    T, B, N, drive_s, drive_t, drive_b, drive_n,
+    x, drive, weights, U, b, h0, c0, tape, z_tape, last_h, last_c, T, B, N, x_s, x_t, x_b,
     PRECISION: tl.constexpr, FUSED_INPUT: tl.constexpr, SAVE: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
@@ -52,7 +58,7 @@ def forward_kernel(
 
     Memory: weights (S, 4 BLOCK_N, BLOCK_N); U, b (S, 4N); h0, c0, last_h, last_c (S, B, N); tape (S, T + 1, 2, B, N)
     with h and c, first those before all steps, or (S, T + 1, 1, B, N) with h alone and no z without SAVE; z_tape
-    (S, T, B, 4N); drive, which is U x or, FUSED_INPUT, the one feature x itself, by its strides.
+    (S, T, B, 4N), as drive, which is U x; or, with FUSED_INPUT, the one feature x itself, (S, T, B) by its strides.
     """
     network = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
@@ -66,7 +72,6 @@ def forward_kernel(
     gate_rows = (rows // BLOCK_N) * N + rows % BLOCK_N
     z_mask = gate_mask[:, None] & column_mask[None, :]
     z_cells = gate_rows[:, None] + columns[None, :] * (4 * N)
-    drive_cells = gate_rows[:, None] * drive_n + columns[None, :] * drive_b
     offset_row = tl.load(b + network * 4 * N + gate_rows, mask=gate_mask, other=0.0).to(tl.float32)
     input_row = offset_row
     if FUSED_INPUT:
@@ -77,7 +82,8 @@ def forward_kernel(
     pair_mask = (pair % BLOCK_N < N)[:, None] & column_mask[None, :]
     pair_cells = (pair // BLOCK_N * B * N + pair % BLOCK_N)[:, None] + columns[None, :] * N
     SLOTS: tl.constexpr = 2 if SAVE else 1
-    drive += network * drive_s
+    x += network * x_s + columns * x_b
+    drive += network * T * B * 4 * N
     tape += network * (T + 1) * SLOTS * B * N
     z_tape += network * T * B * 4 * N
 
@@ -88,18 +94,18 @@ def forward_kernel(
     else:
         tl.store(tape + cells, h, mask=mask)
     if FUSED_INPUT:
-        x = tl.load(drive + columns * drive_b, mask=column_mask, other=0.0)
+        arriving = tl.load(x, mask=column_mask, other=0.0)
     else:
-        x = tl.load(drive + drive_cells, mask=z_mask, other=0.0)
+        arriving = tl.load(drive + z_cells, mask=z_mask, other=0.0)
     for t in range(T):
         here = tl.cast(t, tl.int64)
         ahead = tl.minimum(here + 1, T - 1)  # the last step loads itself again rather than beyond the end
         if FUSED_INPUT:
-            u = input_row[:, None] * x.to(tl.float32)[None, :] + offset_row[:, None]
-            x = tl.load(drive + ahead * drive_t + columns * drive_b, mask=column_mask, other=0.0)
+            u = input_row[:, None] * arriving.to(tl.float32)[None, :] + offset_row[:, None]
+            arriving = tl.load(x + ahead * x_t, mask=column_mask, other=0.0)
         else:
-            u = x.to(tl.float32) + offset_row[:, None]
-            x = tl.load(drive + ahead * drive_t + drive_cells, mask=z_mask, other=0.0)
+            u = arriving.to(tl.float32) + offset_row[:, None]
+            arriving = tl.load(drive + ahead * B * 4 * N + z_cells, mask=z_mask, other=0.0)
         z = tl.dot(M, leading(h, PRECISION)) + u
         i, f, g, o = gates(z, PRECISION, BLOCK_N, BLOCK_B)
         c = f * c + i * g
@@ -113,17 +119,17 @@ def forward_kernel(
     tl.store(last_c + network * B * N + cells, c, mask=mask)
 
 
-@triton.jit(do_not_specialize=["T", "grads_s", "x_s"])
+@triton.jit(do_not_specialize=["T", "x_s"])
 def backward_kernel(
     weights, tape, z_tape, grad_states, grad_last_h, grad_last_c, x, d_tape, grad_h0, grad_c0, input_shares,
-    T, B, N, grads_s, grads_t, grads_b, grads_n, x_s, x_t, x_b,
+    T, B, N, x_s, x_t, x_b,
     PRECISION: tl.constexpr, HAS_STATES: tl.constexpr, HAS_LAST_H: tl.constexpr, HAS_LAST_C: tl.constexpr,
     HAS_INPUT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
     """The adjoint of ``forward_kernel``: fills d = ∂loss/∂z, (S, T, B, 4N), ∂h0 and ∂c0, (S, B, N).
 
-    weights is (S, BLOCK_N, 4 BLOCK_N), Wᵀ. Where inputs of one feature were multiplied by U on the way, also each
-    tile's share of ∂U and ∂b, (S, tiles, 2, 4N).
+    weights is (S, BLOCK_N, 4 BLOCK_N), Wᵀ; grad_states (S, T, B, N). Where inputs of one feature were multiplied by U
+    on the way, also each tile's share of ∂U and ∂b, (S, tiles, 2, 4N).
     """
     network = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
@@ -137,8 +143,7 @@ def backward_kernel(
     gate_rows = (rows // BLOCK_N) * N + rows % BLOCK_N
     z_mask = gate_mask[:, None] & column_mask[None, :]
     z_cells = gate_rows[:, None] + columns[None, :] * (4 * N)
-    grad_cells = units[:, None] * grads_n + columns[None, :] * grads_b
-    grad_states += network * grads_s
+    grad_states += network * T * B * N
     tape += network * (T + 1) * 2 * B * N + B * N  # only c is read
     z_tape += network * T * B * 4 * N
     d_tape += network * T * B * 4 * N
@@ -154,18 +159,18 @@ def backward_kernel(
     c_before = tl.load(tape + end * 2 * B * N + cells, mask=mask, other=0.0)
     z_ahead = tl.load(z_tape + end * B * 4 * N + z_cells, mask=z_mask, other=0.0)
     if HAS_STATES:
-        incoming = tl.load(grad_states + end * grads_t + grad_cells, mask=mask, other=0.0)
+        incoming = tl.load(grad_states + end * B * N + cells, mask=mask, other=0.0)
     if HAS_INPUT:
         x += network * x_s + columns * x_b
         feature = tl.load(x + end * x_t, mask=column_mask, other=0.0)
-    of_U = tl.zeros((4 * BLOCK_N, BLOCK_B), tl.float32)
-    of_b = tl.zeros((4 * BLOCK_N, BLOCK_B), tl.float32)
+    of_U = tl.zeros((4 * BLOCK_N, 4), tl.float32)
+    of_b = tl.zeros((4 * BLOCK_N, 4), tl.float32)
     for reverse in range(T):
         here = tl.cast(T - 1 - reverse, tl.int64)
         before = tl.maximum(here - 1, 0)
         if HAS_STATES:
             of_h += incoming.to(tl.float32)
-            incoming = tl.load(grad_states + before * grads_t + grad_cells, mask=mask, other=0.0)
+            incoming = tl.load(grad_states + before * B * N + cells, mask=mask, other=0.0)
         i, f, g, o = gates(z_ahead.to(tl.float32), PRECISION, BLOCK_N, BLOCK_B)
         z_ahead = tl.load(z_tape + before * B * 4 * N + z_cells, mask=z_mask, other=0.0)
         s, c = tanh(c_after.to(tl.float32), PRECISION), c_before.to(tl.float32)
@@ -180,8 +185,8 @@ def backward_kernel(
         of_c *= f
         d = stack(stack(d_i, d_f, BLOCK_N, BLOCK_B), stack(d_g, d_o, BLOCK_N, BLOCK_B), 2 * BLOCK_N, BLOCK_B)
         if HAS_INPUT:
-            of_U += d * feature.to(tl.float32)[None, :]
-            of_b += d
+            of_U += four_columns(d * feature.to(tl.float32)[None, :], 4 * BLOCK_N, BLOCK_B)
+            of_b += four_columns(d, 4 * BLOCK_N, BLOCK_B)
             feature = tl.load(x + before * x_t, mask=column_mask, other=0.0)
         tl.store(d_tape + here * B * 4 * N + z_cells, d, mask=z_mask)
         of_h = tl.dot(M, leading(d, PRECISION))
