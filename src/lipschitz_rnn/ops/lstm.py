@@ -68,9 +68,11 @@ def steps(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """z, h and c of one step after another, differentiable as often as one likes: x (…, T, B, p), W (…, 4N, N)."""
     dtype = state_dtype(W.dtype)
-    inward, onward = U.mT.unsqueeze(-3), W.mT
-    # One feature is no matrix product: it keeps its digits.
-    drive = x.to(dtype) * inward.to(dtype) if x.shape[-1] == 1 else _product(x, inward, compute, dtype)
+    onward = W.mT
+    if x.shape[-1] == 1:  # no matrix product: it keeps its digits
+        drive = x.to(dtype) * U.mT.unsqueeze(-3).to(dtype)
+    else:
+        drive = _of_every_step(x, U.mT, compute, dtype)
     h, c = h0.to(dtype), c0.to(dtype)
     for u in (drive + b[..., None, None, :].to(dtype)).unbind(-3):
         z = _product(h, onward, compute, dtype) + u
@@ -217,7 +219,7 @@ def gradients(
     else:
         d, of_h0, of_c0 = walk_backward(W, tape, z, grad_states, grad_h, grad_c, compute)
         of_W = _over_time(d, tape[:, :-1, 0], compute, W.dtype) if needs[2] else None
-    of_x = _product(d, U.unsqueeze(1), compute, x.dtype) if needs[0] else None
+    of_x = _of_every_step(d, U, compute, x.dtype) if needs[0] else None
     if of_input is not None:
         of_U, of_b = of_input[:, 0].unsqueeze(-1).to(U.dtype), of_input[:, 1].to(b.dtype)
     else:
@@ -255,6 +257,11 @@ def walk_backward(
 
 def _product(left: Tensor, right: Tensor, compute: torch.dtype, dtype: torch.dtype) -> Tensor:
     return matmul(left.to(compute), right.to(compute)).to(dtype)
+
+
+def _of_every_step(sequence: Tensor, M: Tensor, compute: torch.dtype, dtype: torch.dtype) -> Tensor:
+    """(…, T, B, n) and (…, n, m) → (…, T, B, m), as one product for each network."""
+    return _product(sequence.flatten(-3, -2), M, compute, dtype).unflatten(-2, sequence.shape[-3:-1])
 
 
 def _over_time(d: Tensor, other: Tensor, compute: torch.dtype, dtype: torch.dtype) -> Tensor:
