@@ -180,3 +180,16 @@ def test_bad_calls_say_what_is_allowed(build_unit: Callable, inputs: Callable[..
         unit(x, lengths=torch.tensor([1, 2]))
     with pytest.warns(UserWarning, match="no effect with num_layers=1"):
         units.build("gru", 2, 4, dropout=0.5)
+
+
+@pytest.mark.parametrize("layout", [{}, {"num_layers": 2, "bidirectional": True}])
+def test_lstm_starts_with_the_forget_bias_that_is_asked_for(layout: dict[str, Any]) -> None:
+    unit: Any = units.build("lstm", 2, 5, forget_bias=1.0, **layout)
+    plain: Any = units.build("lstm", 2, 5, **layout)
+    for place in [name.removeprefix("bias_ih_") for name, _ in unit.inner.named_parameters() if "bias_ih" in name]:
+        both = getattr(unit.inner, f"bias_ih_{place}") + getattr(unit.inner, f"bias_hh_{place}")
+        assert torch.equal(both[5:10], torch.ones(5))
+        assert not (both[:5] == 1).any()
+        assert not (getattr(plain.inner, f"bias_ih_{place}") == 1).any()
+    with pytest.raises(ValueError, match=r"forget_bias is 1.0, but with bias=False"):
+        units.build("lstm", 2, 5, bias=False, forget_bias=1.0)

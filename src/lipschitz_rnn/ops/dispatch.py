@@ -7,13 +7,12 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from lipschitz_rnn.ops import portable, reference
 from lipschitz_rnn.ops.checks import FLOATING
 from lipschitz_rnn.ops.differentiation import EagerScan, Scan
 from lipschitz_rnn.ops.problem import Problem, compute_dtype, tracked
-from lipschitz_rnn.ops.registration import plain_eager
+from lipschitz_rnn.ops.registration import forward_mode, plain_eager
 from lipschitz_rnn.ops.triton import support as triton_support
 
 BACKENDS = ("auto", "reference", "cpu", "triton")
@@ -28,7 +27,7 @@ def obstacle(backend: str, problem: Problem) -> str | None:
     dtype, device = problem.A.dtype, problem.A.device
     if dtype not in FLOATING:
         return f"it has no kernels for {dtype}"
-    if _forward_mode_active():
+    if forward_mode():
         return "it has no forward-mode derivative"
     if backend == "cpu":
         return None if device.type == "cpu" else f"the tensors are on {device}"
@@ -86,7 +85,3 @@ def _operator(differentiate: bool) -> Callable[..., tuple[Tensor, Tensor, Tensor
     if not differentiate:
         return Scan.forward  # a tracer cannot take a function without a gradient
     return EagerScan.apply if plain_eager() else Scan.apply
-
-
-def _forward_mode_active() -> bool:
-    return forward_ad._current_level >= 0

@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from lipschitz_rnn.ops.checks import require_floating, require_like, require_shape, require_tensor
 from lipschitz_rnn.ops.differentiation import vector_jacobian
-from lipschitz_rnn.ops.problem import autocast_enabled, matmul, state_dtype, tracked, without_autocast
-from lipschitz_rnn.ops.registration import _fold, _unfold, plain_eager
+from lipschitz_rnn.ops.problem import matmul, operand_dtype, state_dtype, tracked, without_autocast
+from lipschitz_rnn.ops.registration import fold, forward_mode, plain_eager, traceless, unfold
 from lipschitz_rnn.ops.triton import support
 
 BACKENDS = ("auto", "torch", "triton")
@@ -41,12 +40,12 @@ def lstm_scan(
         backend: "triton" (half precision on CUDA, N ≤ 128), "torch" (anywhere), or "auto".
     """
     _check(x, U, W, b, h0, c0, backend)
-    dtype, compute = W.dtype, _compute_dtype(W)
+    dtype, compute = W.dtype, operand_dtype(W)
     if x.dtype not in (dtype, compute):
         x = x.to(dtype)
     tensors = (x, U, W, b, h0.to(dtype), c0.to(dtype))
     with without_autocast(W.device):
-        if not _by_hand():
+        if not traceless():
             return reference(*tensors, compute)
         if backend == "auto":
             backend = "triton" if W.is_cuda and x.shape[1] > 0 and obstacle(W, compute) is None else "torch"
@@ -132,7 +131,7 @@ class LstmScan(torch.autograd.Function):
             return (None,) * (TENSORS + 3)
         args = (*ctx.saved_tensors, *grads[:GRADS], *ctx.options)
         with without_autocast(ctx.saved_tensors[0].device):
-            if plain_eager() and not torch.is_grad_enabled() and not _forward_mode():
+            if plain_eager() and not torch.is_grad_enabled() and not forward_mode():
                 found = gradients(needs, *args)
             else:
                 found = LstmScanBackward.apply(*args)
@@ -140,9 +139,9 @@ class LstmScan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        folded = [_fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
+        folded = [fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
         found = LstmScan.apply(*folded)
-        return tuple(_unfold(output, info.batch_size) for output in found), (0,) * len(found)
+        return tuple(unfold(output, info.batch_size) for output in found), (0,) * len(found)
 
 
 class LstmScanBackward(torch.autograd.Function):
@@ -175,9 +174,9 @@ class LstmScanBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        folded = [_fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
+        folded = [fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
         found = LstmScanBackward.apply(*folded)
-        return tuple(_unfold(gradient, info.batch_size) for gradient in found), (0,) * TENSORS
+        return tuple(unfold(gradient, info.batch_size) for gradient in found), (0,) * TENSORS
 
 
 def walk_forward(
@@ -269,24 +268,6 @@ def _over_time(d: Tensor, other: Tensor, compute: torch.dtype, dtype: torch.dtyp
     return _product(d.flatten(1, 2).mT, other.flatten(1, 2), compute, dtype)
 
 
-def _compute_dtype(W: Tensor) -> torch.dtype:
-    """Like PyTorch's own layers, float64 stays out of autocast."""
-    if W.dtype == torch.float64 or not autocast_enabled(W.device):
-        return W.dtype
-    return torch.get_autocast_dtype(W.device.type)
-
-
-def _by_hand() -> bool:
-    """Whether nobody traces or asks for forward-mode derivatives."""
-    if torch.compiler.is_compiling():  # first, and alone: the tracer cannot take the questions below
-        return False
-    return not _forward_mode() and torch._C._len_torch_dispatch_stack() == 0
-
-
-def _forward_mode() -> bool:
-    return forward_ad._current_level >= 0
-
-
 def obstacle(W: Tensor, compute: torch.dtype) -> str | None:
     """Why the kernels cannot serve this call, or None if they can."""
     N = W.shape[-1]
@@ -294,13 +275,13 @@ def obstacle(W: Tensor, compute: torch.dtype) -> str | None:
         return f"it has no kernels for products in {compute}"
     if N > MOST_UNITS:
         return f"the hidden size is {N}, and its kernels go up to {MOST_UNITS}"
-    if not support._triton_installed():
+    if not support.triton_installed():
         return "Triton is not installed (pip install triton)"
     if W.device.type == "cpu" and support.interpreting():
         return None
     if not W.is_cuda:
         return f"the tensors are on {W.device}, and it needs a CUDA device"
-    lacking, _ = support._gpu(W.device)
+    lacking, _ = support.gpu_limits(W.device)
     if lacking is not None:
         return lacking
     from lipschitz_rnn.ops.triton.lstm import shared_bytes

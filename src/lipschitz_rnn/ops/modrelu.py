@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from lipschitz_rnn.ops.checks import require_floating, require_like, require_shape
 from lipschitz_rnn.ops.differentiation import vector_jacobian
-from lipschitz_rnn.ops.problem import autocast_enabled, matmul, without_autocast
-from lipschitz_rnn.ops.registration import _fold, _unfold, plain_eager
+from lipschitz_rnn.ops.problem import matmul, operand_dtype, without_autocast
+from lipschitz_rnn.ops.registration import fold, forward_mode, plain_eager, traceless, unfold
 from lipschitz_rnn.ops.triton import support
 
 BACKENDS = ("auto", "torch", "triton")
@@ -40,16 +39,21 @@ def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend
         backend: "triton" (float32 on CUDA), "torch" (anywhere), or "auto".
     """
     _check(inputs, W, bias, h0, backend)
-    dtype, compute = W.dtype, _compute_dtype(W)
+    dtype, compute = W.dtype, operand_dtype(W)
     h0 = h0.to(dtype)
     if inputs.dtype not in (dtype, compute):
         inputs = inputs.to(dtype)
     with without_autocast(W.device):
-        if not _by_hand(W):
+        if not traceless() or W.dtype not in (torch.float32, torch.float64):  # half-precision parameters: the loop
             return reference(inputs, W, bias, h0, compute)
         name = ("triton" if _has_kernels(W) else "torch") if backend == "auto" else backend
         ensemble_of_one = [tensor.unsqueeze(0) for tensor in (inputs, W, bias, h0)]
         return ModReluScan.apply(*ensemble_of_one, compute, name).squeeze(0)
+
+
+def modrelu(z: Tensor, bias: Tensor) -> Tensor:
+    """sign(z) relu(|z| + b) for real z; 0 at z = 0."""
+    return torch.sign(z) * torch.relu(z.abs() + bias)
 
 
 def reference(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torch.dtype) -> Tensor:
@@ -58,7 +62,7 @@ def reference(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torc
     states = []
     for u in inputs.unbind(-3):
         z = (h @ W_t if compute == h0.dtype else matmul(h.to(compute), W_t).to(h0.dtype)) + u
-        h = torch.sign(z) * torch.relu(z.abs() + b)
+        h = modrelu(z, b)
         states.append(h)
     return torch.stack(states, dim=-3)
 
@@ -89,7 +93,7 @@ class ModReluScan(torch.autograd.Function):
         needs = ctx.needs_input_grad[:TENSORS]
         args = (*ctx.saved_tensors, grad_states, *ctx.options)
         with without_autocast(grad_states.device):
-            if plain_eager() and not torch.is_grad_enabled() and not _forward_mode():
+            if plain_eager() and not torch.is_grad_enabled() and not forward_mode():
                 found = gradients(needs, *args)
             else:
                 found = ModReluScanBackward.apply(*args)
@@ -97,8 +101,8 @@ class ModReluScan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
-        folded = [_fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
-        return _unfold(ModReluScan.apply(*folded), info.batch_size), 0
+        folded = [fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
+        return unfold(ModReluScan.apply(*folded), info.batch_size), 0
 
 
 class ModReluScanBackward(torch.autograd.Function):
@@ -131,9 +135,9 @@ class ModReluScanBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        folded = [_fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
+        folded = [fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
         found = ModReluScanBackward.apply(*folded)
-        return tuple(_unfold(gradient, info.batch_size) for gradient in found), (0,) * TENSORS
+        return tuple(unfold(gradient, info.batch_size) for gradient in found), (0,) * TENSORS
 
 
 def gradients(
@@ -191,29 +195,10 @@ def _matrix_gradient(d: Tensor, states: Tensor, h0: Tensor, compute: torch.dtype
     return matmul(left.mT, right).unflatten(0, (S, pieces)).sum(1, dtype=h0.dtype)
 
 
-def _compute_dtype(W: Tensor) -> torch.dtype:
-    """Like PyTorch's own layers, float64 stays out of autocast."""
-    if W.dtype == torch.float64 or not autocast_enabled(W.device):
-        return W.dtype
-    return torch.get_autocast_dtype(W.device.type)
-
-
-def _by_hand(W: Tensor) -> bool:
-    """Whether nobody traces or asks for forward-mode derivatives; half-precision parameters are left to the loop."""
-    if torch.compiler.is_compiling():  # first, and alone: the tracer cannot take the questions below
-        return False
-    traced = _forward_mode() or torch._C._len_torch_dispatch_stack() > 0
-    return not traced and W.dtype in (torch.float32, torch.float64)
-
-
-def _forward_mode() -> bool:
-    return forward_ad._current_level >= 0
-
-
 def _has_kernels(W: Tensor) -> bool:
-    if not W.is_cuda or W.dtype != torch.float32 or not support._triton_installed():
+    if not W.is_cuda or W.dtype != torch.float32 or not support.triton_installed():
         return False
-    return support._gpu(W.device)[0] is None
+    return support.gpu_limits(W.device)[0] is None
 
 
 def _check(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, backend: str) -> None:

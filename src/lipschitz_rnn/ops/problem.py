@@ -108,6 +108,13 @@ def autocast_enabled(device: torch.device) -> bool:
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
+def operand_dtype(W: Tensor) -> torch.dtype:
+    """What products with W are taken in: that of autocast, if it is on. Like PyTorch's own, float64 stays out of it."""
+    if W.dtype == torch.float64 or not autocast_enabled(W.device):
+        return W.dtype
+    return torch.get_autocast_dtype(W.device.type)
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Autocast off, once the dtypes are settled; an exported program is left without a trace of it if it was off."""
     return torch.autocast(device.type, enabled=False) if autocast_enabled(device) else nullcontext()

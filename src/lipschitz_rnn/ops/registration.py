@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.problem import Problem, Scheme
@@ -117,13 +118,25 @@ def plain_eager() -> bool:
     return not torch._C._are_functorch_transforms_active() and torch._C._len_torch_dispatch_stack() == 0
 
 
+def forward_mode() -> bool:
+    """Whether somebody asks for forward-mode derivatives."""
+    return forward_ad._current_level >= 0
+
+
+def traceless() -> bool:
+    """Whether nobody traces, intercepts or asks for forward-mode derivatives: then a walk by hand may serve."""
+    if torch.compiler.is_compiling():  # first, and alone: the tracer cannot take the questions below
+        return False
+    return not forward_mode() and torch._C._len_torch_dispatch_stack() == 0
+
+
 def _backend(name: str) -> Any:
     """The module that serves a backend; imported here so that Triton is loaded only when it runs."""
     modules = {"reference": "recompute", "cpu": "cpu", "triton": "triton.backend"}
     return import_module(f"lipschitz_rnn.ops.{modules[name]}")
 
 
-def _fold(tensor: Any, dim: int | None, size: int) -> Any:
+def fold(tensor: Any, dim: int | None, size: int) -> Any:
     """Merge a vmapped axis into the ensemble axis: (V, S, …) → (V·S, …)."""
     if not isinstance(tensor, Tensor):
         return tensor
@@ -131,15 +144,15 @@ def _fold(tensor: Any, dim: int | None, size: int) -> Any:
     return tensor.flatten(0, 1)
 
 
-def _unfold(tensor: Tensor, size: int) -> Tensor:
+def unfold(tensor: Tensor, size: int) -> Tensor:
     return tensor.unflatten(0, (size, -1))
 
 
 @scan.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
     size = info.batch_size
-    folded = [_fold(arg, dim, size) for arg, dim in zip(args, in_dims, strict=True)]
-    return tuple(_unfold(out, size) for out in scan(*folded)), (0, 0)
+    folded = [fold(arg, dim, size) for arg, dim in zip(args, in_dims, strict=True)]
+    return tuple(unfold(out, size) for out in scan(*folded)), (0, 0)
 
 
 @scan_backward.register_vmap
@@ -147,7 +160,7 @@ def _(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
     size = info.batch_size
     dims = [dim if isinstance(arg, Tensor) else None for arg, dim in zip(args, in_dims, strict=True)]
     needs = args[-1]
-    gradients = scan_backward(*[_fold(arg, dim, size) for arg, dim in zip(args[:-1], dims[:-1], strict=True)], needs)
+    gradients = scan_backward(*[fold(arg, dim, size) for arg, dim in zip(args[:-1], dims[:-1], strict=True)], needs)
     # An empty gradient is shared by all members: it has no ensemble axis to unfold.
-    outputs = [_unfold(g, size) if g.dim() > 1 else g.expand(size, *g.shape) for g in gradients]
+    outputs = [unfold(g, size) if g.dim() > 1 else g.expand(size, *g.shape) for g in gradients]
     return outputs, [0] * len(outputs)

@@ -62,9 +62,11 @@ def _last(hidden: Tensor, state: State, lengths: Tensor | None) -> Tensor:
     if lengths is not None:
         last = (lengths - 1).view(1, -1, 1).expand(1, -1, hidden.shape[-1])
         return hidden.gather(0, last).squeeze(0)
-    # A plain final state spares the backward a (T, B, N) gradient that is zero but for its last step.
-    if isinstance(state, Tensor) and state.dim() == 3 and state.shape[-1] == hidden.shape[-1]:
-        return state[-1]
+    # A final state spares the backward a (T, B, N) gradient that is zero but for its last step. It is what a unit gives
+    # out in its last step where it has that width: then neither two directions nor a complex number's parts are joined.
+    first = state[0] if isinstance(state, tuple) else state
+    if isinstance(first, Tensor) and first.dim() == 3 and first.shape[-1] == hidden.shape[-1]:
+        return first[-1]
     return hidden[-1]
 
 

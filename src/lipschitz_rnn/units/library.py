@@ -86,6 +86,8 @@ class LSTM(LibraryUnit):
     """i, f, o = sigmoid(W h + U x + b), g = tanh(…); c⁺ = f ⊙ c + i ⊙ g, h⁺ = o ⊙ tanh(c⁺): `torch.nn.LSTM`.
 
     Hochreiter, Schmidhuber, "Long short-term memory", Neural Computation 9, 1997. Parameters 4(N² + N p + 2N).
+    `forget_bias`: f's entries of b at the start, PyTorch's small random ones if None; with 1 a network remembers before
+    it has learnt to (Gers, Schmidhuber, Cummins, "Learning to forget", Neural Computation 12, 2000).
 
     With `fused` the same parameters run through `lipschitz_rnn.ops.lstm.lstm_scan` wherever all steps count: many
     networks at once, such as the seeds of a study, which cuDNN can only take one after another. In half precision on a
@@ -97,9 +99,27 @@ class LSTM(LibraryUnit):
     module = nn.LSTM
     states = 2
 
-    def __init__(self, input_size: int, hidden_size: int, *layout: Any, fused: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *layout: Any,
+        forget_bias: float | None = None,
+        fused: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(input_size, hidden_size, *layout, **options)
-        self.fused = fused
+        self.forget_bias, self.fused = forget_bias, fused
+        if forget_bias is not None:
+            self._start_remembering(forget_bias)
+
+    @torch.no_grad()
+    def _start_remembering(self, forget_bias: float) -> None:
+        if not self.inner.bias:
+            raise ValueError(f"forget_bias is {forget_bias}, but with bias=False there is none to set; leave one out")
+        for name, bias in self.inner.named_parameters():
+            if name.startswith("bias"):  # PyTorch adds two of them
+                bias[self.hidden_size : 2 * self.hidden_size] = forget_bias if name.startswith("bias_ih") else 0.0
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         if not self.fused or lengths is not None:

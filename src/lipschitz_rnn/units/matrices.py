@@ -9,6 +9,8 @@ import math
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.modrelu import modrelu
+
 
 def triangle_size(size: int) -> int:
     """Entries below the diagonal of a (size, size) matrix: the dimension of the orthogonal group."""
@@ -110,7 +112,7 @@ def mod_relu(z: Tensor, bias: Tensor) -> Tensor:
     Real z: the sign is exact. Complex z: |z| + 10⁻⁵ below the fraction, as in the first unitary RNN's code, because
     the derivative of z / |z| grows like 1 / |z|.
     """
-    modulus = z.abs()
     if not z.is_complex():
-        return torch.sign(z) * torch.relu(modulus + bias)
+        return modrelu(z, bias)
+    modulus = z.abs()
     return z * (torch.relu(modulus + bias) / (modulus + 1e-5))

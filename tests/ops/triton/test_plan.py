@@ -79,11 +79,11 @@ def test_gpus_that_the_kernels_cannot_serve(
     found = SimpleNamespace(**{"major": 8, "minor": 0, "name": "a GPU", "multi_processor_count": 132} | properties)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     monkeypatch.setattr(torch.version, "hip", hip)
-    support._gpu.cache_clear()
+    support.gpu_limits.cache_clear()
     A = SimpleNamespace(dtype=torch.float32, device=torch.device("cuda:7"), shape=(1, hidden, hidden))
     given = SimpleNamespace(A=A, timespans=None)
     why = support.obstacle(given)  # type: ignore[arg-type]
-    support._gpu.cache_clear()
+    support.gpu_limits.cache_clear()
     assert why is None if reason is None else reason in str(why)
 
 

@@ -20,7 +20,7 @@ def interpreting() -> bool:
 
 
 @cache
-def _triton_installed() -> bool:
+def triton_installed() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
@@ -29,12 +29,12 @@ def obstacle(problem: Problem) -> str | None:
     dtype, device = problem.A.dtype, problem.A.device
     if dtype not in DTYPES:
         return f"it has no kernels for {dtype}"
-    if not _triton_installed():
+    if not triton_installed():
         return "Triton is not installed (pip install triton)"
     if device.type != "cuda" and not (device.type == "cpu" and interpreting()):
         return f"the tensors are on {device}, and it needs a CUDA device"
     if device.type == "cuda":
-        lacking, most_units = _gpu(device)
+        lacking, most_units = gpu_limits(device)
         if lacking:
             return lacking
         if problem.A.shape[-1] > most_units:
@@ -47,7 +47,7 @@ def obstacle(problem: Problem) -> str | None:
 
 
 @cache
-def _gpu(device: torch.device) -> tuple[str | None, int]:
+def gpu_limits(device: torch.device) -> tuple[str | None, int]:
     """What a GPU lacks, if anything: the kernels speak to NVIDIA's tensor cores. And the most hidden units: programs of
     at least 32 of them wait for each other, so all must run at once."""
     if torch.version.hip is not None:
