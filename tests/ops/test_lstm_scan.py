@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn import units
-from lipschitz_rnn.ops import lstm
+from lipschitz_rnn.ops import lstm_walk
 from lipschitz_rnn.ops.lstm import lstm_scan
 from lipschitz_rnn.training.ensemble import Ensemble
 from lipschitz_rnn.training.model import SequenceModel
@@ -19,7 +19,7 @@ Results = tuple[Tensor, Tensor, Tensor]
 
 
 def loop(*tensors: Tensor) -> Results:
-    return lstm.reference(*tensors, torch.float64)
+    return lstm_walk.reference(*tensors, torch.float64)
 
 
 def tensors(
@@ -107,8 +107,8 @@ def test_stacked_networks_equal_separate_ones(
 def test_vmap_is_one_batched_scan(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """One walk back for all networks, not one each."""
     seen = []
-    walk = lstm.walk_backward
-    monkeypatch.setattr(lstm, "walk_backward", lambda W, *rest: seen.append(W.shape) or walk(W, *rest))
+    walk = lstm_walk.walk_backward
+    monkeypatch.setattr(lstm_walk, "walk_backward", lambda W, *rest: seen.append(W.shape) or walk(W, *rest))
     leaves = tensors(generator, networks=4)
     torch.autograd.grad(loss(torch.func.vmap(lstm_scan)(*leaves)), leaves)
     assert seen == [(4, 16, 4)]
@@ -166,7 +166,7 @@ def test_autocast_rounds_operands_and_states_only(generator: torch.Generator) ->
     leaves = [leaf.detach().float().requires_grad_() for leaf in tensors(generator, steps=16, batch=4, size=8)]
     with torch.autocast("cpu", torch.bfloat16):
         results = lstm_scan(*leaves)
-    plain = lstm.reference(*leaves, torch.bfloat16)
+    plain = lstm_walk.reference(*leaves, torch.bfloat16)
     assert [result.dtype for result in results] == [torch.bfloat16, torch.float32, torch.float32]
     assert all(torch.equal(found, expected) for found, expected in zip(results, plain, strict=True))
     assert torch.equal(results[0][-1], results[1].bfloat16())

@@ -6,7 +6,6 @@ d = ∂loss/∂z of every step; the gradients of W, U, b and x follow from d at 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +13,8 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.checks import require_floating, require_like, require_shape, require_tensor
 from lipschitz_rnn.ops.differentiation import vector_jacobian
-from lipschitz_rnn.ops.problem import matmul, operand_dtype, state_dtype, tracked, without_autocast
+from lipschitz_rnn.ops.lstm_walk import gradients, reference, walk_forward
+from lipschitz_rnn.ops.problem import operand_dtype, tracked, without_autocast
 from lipschitz_rnn.ops.registration import fold, forward_mode, plain_eager, traceless, unfold
 from lipschitz_rnn.ops.triton import support
 
@@ -55,38 +55,6 @@ def lstm_scan(
         ensemble_of_one = [tensor.unsqueeze(0) for tensor in tensors]
         states, last_h, last_c, _, _ = LstmScan.apply(*ensemble_of_one, compute, backend, save)
         return states.squeeze(0), last_h.squeeze(0), last_c.squeeze(0)
-
-
-def gates(z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    i, f, g, o = z.chunk(4, dim=-1)
-    return i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-
-
-def steps(
-    x: Tensor, U: Tensor, W: Tensor, b: Tensor, h0: Tensor, c0: Tensor, compute: torch.dtype
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """z, h and c of one step after another, differentiable as often as one likes: x (…, T, B, p), W (…, 4N, N)."""
-    dtype = state_dtype(W.dtype)
-    onward = W.mT
-    if x.shape[-1] == 1:  # no matrix product: it keeps its digits
-        drive = x.to(dtype) * U.mT.unsqueeze(-3).to(dtype)
-    else:
-        drive = _of_every_step(x, U.mT, compute, dtype)
-    h, c = h0.to(dtype), c0.to(dtype)
-    for u in (drive + b[..., None, None, :].to(dtype)).unbind(-3):
-        z = _product(h, onward, compute, dtype) + u
-        i, f, g, o = gates(z)
-        c = f * c + i * g
-        h = o * c.tanh()
-        yield z, h, c
-
-
-def reference(
-    x: Tensor, U: Tensor, W: Tensor, b: Tensor, h0: Tensor, c0: Tensor, compute: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The plain loop: what every other way here has to agree with."""
-    _, states, cells = zip(*steps(x, U, W, b, h0, c0, compute), strict=True)
-    return torch.stack(states, dim=-3).to(compute), states[-1].to(W.dtype), cells[-1].to(W.dtype)
 
 
 class LstmScan(torch.autograd.Function):
@@ -177,95 +145,6 @@ class LstmScanBackward(torch.autograd.Function):
         folded = [fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
         found = LstmScanBackward.apply(*folded)
         return tuple(unfold(gradient, info.batch_size) for gradient in found), (0,) * TENSORS
-
-
-def walk_forward(
-    x: Tensor, U: Tensor, W: Tensor, b: Tensor, h0: Tensor, c0: Tensor, compute: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The tape, (S, T + 1, 2, B, N), with h and c before all steps and after each; z, (S, T, B, 4N); last h and c."""
-    z, states, cells = zip(*steps(x, U, W, b, h0, c0, compute), strict=True)
-    first = torch.stack((h0, c0), dim=1).to(compute)
-    rest = (torch.stack(pair, dim=1).to(compute) for pair in zip(states, cells, strict=True))
-    tape = torch.stack((first, *rest), dim=1)
-    return tape, torch.stack(z, dim=1).to(compute), states[-1].to(W.dtype), cells[-1].to(W.dtype)
-
-
-def gradients(
-    needs: Sequence[bool],
-    x: Tensor,
-    U: Tensor,
-    W: Tensor,
-    b: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    tape: Tensor,
-    z: Tensor,
-    grad_states: Tensor | None,
-    grad_h: Tensor | None,
-    grad_c: Tensor | None,
-    compute: torch.dtype,
-    backend: str,
-) -> tuple[Tensor | None, ...]:
-    """∂x = Uᵀ d, ∂U = Σ d xᵀ, ∂W = Σ d hᵀ with the h before a step, ∂b = Σ d, ∂h0, ∂c0; products only where needed."""
-    dtype = state_dtype(W.dtype)
-    of_input: Tensor | None = None
-    of_U: Tensor | None
-    if backend == "triton":
-        from lipschitz_rnn.ops.triton import lstm as kernels
-
-        d, of_h0, of_c0, of_input = kernels.walk_backward(x, W, tape, z, grad_states, grad_h, grad_c)
-        of_W = kernels.matrix_gradient(d, tape, W.dtype) if needs[2] else None
-    else:
-        d, of_h0, of_c0 = walk_backward(W, tape, z, grad_states, grad_h, grad_c, compute)
-        of_W = _over_time(d, tape[:, :-1, 0], compute, W.dtype) if needs[2] else None
-    of_x = _of_every_step(d, U, compute, x.dtype) if needs[0] else None
-    if of_input is not None:
-        of_U, of_b = of_input[:, 0].unsqueeze(-1).to(U.dtype), of_input[:, 1].to(b.dtype)
-    else:
-        of_U = _over_time(d, x, compute, U.dtype) if needs[1] else None
-        of_b = d.sum((1, 2), dtype=dtype).to(b.dtype)
-    return of_x, of_U, of_W, of_b, of_h0, of_c0
-
-
-def walk_backward(
-    W: Tensor,
-    tape: Tensor,
-    z: Tensor,
-    grad_states: Tensor | None,
-    grad_h: Tensor | None,
-    grad_c: Tensor | None,
-    compute: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """d of every step, (S, T, B, 4N) in ``compute``, ∂h0 and ∂c0, (S, B, N)."""
-    dtype = state_dtype(W.dtype)
-    cells = tape[:, :, 1].to(dtype).unbind(1)
-    of_h, of_c = (torch.zeros_like(cells[0]) if grad is None else grad.to(dtype) for grad in (grad_h, grad_c))
-    found: list[Tensor] = []
-    for t in reversed(range(z.shape[1])):
-        if grad_states is not None:
-            of_h = of_h + grad_states[:, t]
-        i, f, g, o = gates(z[:, t].to(dtype))
-        s = cells[t + 1].tanh()
-        of_c = of_c + of_h * o * (1 - s * s)
-        parts = (of_c * g * i * (1 - i), of_c * cells[t] * f * (1 - f), of_c * i * (1 - g * g), of_h * s * o * (1 - o))
-        found.append(torch.cat(parts, dim=-1).to(compute))
-        of_h = _product(found[-1], W, compute, dtype)
-        of_c = of_c * f
-    return torch.stack(found[::-1], dim=1), of_h.to(W.dtype), of_c.to(W.dtype)
-
-
-def _product(left: Tensor, right: Tensor, compute: torch.dtype, dtype: torch.dtype) -> Tensor:
-    return matmul(left.to(compute), right.to(compute)).to(dtype)
-
-
-def _of_every_step(sequence: Tensor, M: Tensor, compute: torch.dtype, dtype: torch.dtype) -> Tensor:
-    """(…, T, B, n) and (…, n, m) → (…, T, B, m), as one product for each network."""
-    return _product(sequence.flatten(-3, -2), M, compute, dtype).unflatten(-2, sequence.shape[-3:-1])
-
-
-def _over_time(d: Tensor, other: Tensor, compute: torch.dtype, dtype: torch.dtype) -> Tensor:
-    """Σ d otherᵀ over steps and samples: (S, T, B, 4N) and (S, T, B, n) → (S, 4N, n)."""
-    return _product(d.flatten(1, 2).mT, other.flatten(1, 2), compute, dtype)
 
 
 def obstacle(W: Tensor, compute: torch.dtype) -> str | None:

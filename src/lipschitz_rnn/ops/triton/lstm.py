@@ -17,7 +17,7 @@ PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 def walk_forward(
     x: Tensor, U: Tensor, W: Tensor, b: Tensor, h0: Tensor, c0: Tensor, compute: torch.dtype, save: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tape, z, last h and last c, as `ops.lstm.walk_forward` has them; without ``save`` no c and no z."""
+    """Tape, z, last h and last c, as `ops.lstm_walk.walk_forward` has them; without ``save`` no c and no z."""
     (S, T, B, p), N = x.shape, W.shape[-1]
     # Inputs of one feature are multiplied by U inside the kernel and never expanded to (T, B, 4N) in memory.
     drive = x if p == 1 else matmul(x.flatten(1, 2).to(compute), U.mT.to(compute))
