@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn import units
-from lipschitz_rnn.ops import lstm_walk
+from lipschitz_rnn.ops import lstm, lstm_walk
 from lipschitz_rnn.ops.lstm import lstm_scan
 from lipschitz_rnn.training.ensemble import Ensemble
 from lipschitz_rnn.training.model import SequenceModel
