@@ -91,3 +91,29 @@ def test_half_precision_gradients(dtype: torch.dtype, generator: torch.Generator
     for key, gradient in found["half"].items():
         assert gradient.dtype == dtype
         assert relative_error(gradient, found["exact"][key]) < 20 * torch.finfo(dtype).eps, key
+
+
+@pytest.mark.parametrize("size", [8, 32])
+def test_gradients_that_are_sums_over_many_samples_keep_their_digits(size: int, generator: torch.Generator) -> None:
+    """∂U of one feature is a sum of 100,000 terms for each unit; one running sum in float32 loses a digit of it."""
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    x, cotangent = torch.rand(784, 128, 1, generator=generator), normal(128, size)
+    leaves = [0.3 * normal(size, size) / size**0.5 - 0.1 * torch.eye(size) for _ in range(2)]
+    leaves += [normal(size, 1), 0.1 * normal(size)]
+
+    def gradients(backend: str, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        A, W, U, b = given = [leaf.to(dtype).requires_grad_() for leaf in leaves]
+        _, last = lipschitz_scan(
+            x.to(dtype), A, W, step_size=0.03, backend=backend, input_weight=U, bias=b, all_states=False
+        )
+        return torch.autograd.grad(last, given, cotangent.to(dtype))
+
+    exact = gradients("reference", torch.float64)
+    errors = {
+        backend: max(relative_error(found, true) for found, true in zip(gradients(backend, torch.float32), exact, strict=True))
+        for backend in BACKENDS
+    }  # fmt: skip
+    assert errors["cpu"] < 3 * errors["reference"]

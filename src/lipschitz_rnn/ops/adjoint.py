@@ -17,6 +17,8 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.problem import Problem, matmul
 
+FEW_COLUMNS, SUMMED_AT_ONCE = 8, 4096
+
 
 def stage_states(
     problem: Problem, previous: Tensor, activations: Tensor, steps: Tensor | float, *, all_slopes: bool = False
@@ -55,9 +57,21 @@ def step_gradient(problem: Problem, adjoint: Tensor, stage_adjoints: dict[int, T
 
 
 def product_over_time(left: Tensor, right: Tensor) -> Tensor:
-    """Σ over steps and samples of left rightᵀ: (C, S, B, M), (C, S, B, N) → (S, M, N)."""
-    long_left, long_right = (x.transpose(0, 1).flatten(1, 2) for x in (left, right))
-    return torch.bmm(long_left.mT, long_right)
+    """Σ over steps and samples of left rightᵀ: (C, S, B, M), (C, S, B, N) → (S, M, N).
+
+    A product with few columns is one running sum for each of its entries, which over a hundred thousand terms in
+    float32 loses a digit: it is taken in pieces whose results are added up.
+    """
+    C, _, B, _ = left.shape
+    steps = C if right.shape[-1] > FEW_COLUMNS else max(1, SUMMED_AT_ONCE // max(1, B))
+    pieces = zip(left.split(steps), right.split(steps), strict=True)
+    products = [torch.bmm(_long(one).mT, _long(other)) for one, other in pieces]
+    return products[0] if len(products) == 1 else torch.stack(products).sum(0)
+
+
+def _long(sequence: Tensor) -> Tensor:
+    """(C, S, B, M) → (S, C·B, M)."""
+    return sequence.transpose(0, 1).flatten(1, 2)
 
 
 def _weighted_sum(coefficients: tuple[float, ...], slopes: list[Tensor]) -> Tensor | None:
