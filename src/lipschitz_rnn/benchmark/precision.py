@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from lipschitz_rnn.ops.precision import float32_products
+
 
 @dataclass(frozen=True)
 class Precision:
@@ -29,13 +31,12 @@ class Precision:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-        torch.set_float32_matmul_precision(self.matmul)
+        cudnn = torch.backends.cudnn.allow_tf32
         torch.backends.cudnn.allow_tf32 = self.matmul != "highest"
         try:
-            yield
+            with float32_products(self.matmul):
+                yield
         finally:
-            torch.set_float32_matmul_precision(matmul)
             torch.backends.cudnn.allow_tf32 = cudnn
 
 

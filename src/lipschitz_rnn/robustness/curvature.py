@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lipschitz_rnn.ops.precision import float32_products
 from lipschitz_rnn.robustness.calls import check_batch, check_device, outputs_of
 from lipschitz_rnn.tasks import Batch
 from lipschitz_rnn.units.continuous import ContinuousCell
@@ -172,10 +173,5 @@ def differentiable_twice(model: nn.Module, dtype: torch.dtype | None) -> nn.Modu
 @contextmanager
 def plain_kernels() -> Iterator[None]:
     """cuDNN has no second derivative of recurrent layers, and TF32 would blur the small eigenvalues."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with float32_products("highest"), torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
+        yield

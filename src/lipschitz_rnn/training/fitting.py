@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-import torch
-
+from lipschitz_rnn.ops.precision import float32_products
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training.environment import describe_environment
 from lipschitz_rnn.training.folder import RunFolder, Saved
@@ -72,12 +70,6 @@ def _saved(folder: RunFolder, resume: bool, world: World) -> Saved | None:
     return saved
 
 
-@contextmanager
-def matmul_precision(precision: str) -> Iterator[None]:
-    """Set the precision of float32 products for the run, and put it back after."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision if precision in ("high", "medium") else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+def matmul_precision(precision: str) -> AbstractContextManager[None]:
+    """The float32 products of a run: under bfloat16, what autocast leaves in float32 is taken in full."""
+    return float32_products(precision if precision in ("high", "medium") else "highest")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lipschitz_rnn.ops.precision import float32_products
 from lipschitz_rnn.units.base import Recurrent, State
 from lipschitz_rnn.units.lipschitz.sequences import reverse
 
@@ -89,13 +90,8 @@ def _full_precision(device: torch.device) -> Iterator[None]:
         with _without_autocast(device):
             yield
         return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with _without_autocast(device):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with float32_products("highest"), _without_autocast(device):
+        yield
 
 
 def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
