@@ -97,13 +97,16 @@ def test_the_chosen_one_is_marked(
 
 
 def test_options_of_another_unit_are_compared_among_themselves() -> None:
-    (plan,) = plan_mnist(["sweep/ordered-mnist/antisymmetric/128"])
+    plan, slower = plan_mnist(["sweep/ordered-mnist/antisymmetric/128"])
     (row,) = plan_mnist(["ordered-mnist/antisymmetric/128"])
     taken = plan.settings.variants[2]
     settings = dataclasses.replace(plan.settings.of_variant(taken), seeds=(0, 1, 2))
     baseline = invented(dataclasses.replace(row, settings=settings), [0.97, 0.98, 0.96])
-    found = rows([swept("average", late=[0.9] * 10), invented(plan, [0.97, 0.98]), baseline])
-    assert ["antisymmetric" in line[0] for line in found] == [False] + [True] * len(plan.settings.variants)
+    found = rows(
+        [swept("average", late=[0.9] * 10), *(invented(each, [0.97, 0.98]) for each in (plan, slower)), baseline]
+    )
+    tried = len(plan.settings.variants) + len(slower.settings.variants)
+    assert ["antisymmetric" in line[0] for line in found] == [False] + [True] * tried
     shown = ", ".join(f"{name} {value}" for name, value in taken.items())
     assert [line[1] for line in found if line[3] == "yes"] == [shown]
 
@@ -114,6 +117,7 @@ def test_pages_say_where_images_were_moved(monkeypatch: pytest.MonkeyPatch) -> N
     for page in (mnist_page.blocks, mnist_page.summary):
         assert "moved" not in to_markdown(page([paper, tuned("average", monkeypatch)]))
         text = to_markdown(page([paper, tuned("average-shift-1", monkeypatch)]))
+        assert "(ordered N = 128: 2 seeds, 100 epochs). Training images are moved" in text
         assert "ordered N = 128 by up to 1 pixel. Validation and test images are never" in text
         assert "by up to 2 pixels." in to_markdown(page([paper, tuned("average-shift-2", monkeypatch)]))
         distorted = to_markdown(page([paper, tuned("average-distort-0.5", monkeypatch)]))

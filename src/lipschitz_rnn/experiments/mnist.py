@@ -88,9 +88,9 @@ def _tuned(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan
         candidate = CANDIDATES[choice.candidate]
         network = {"hidden_size": size, "unit_options": choice.unit_options, "epochs": choice.epochs}
         settings = _settings(task, {**network, **candidate.changes}, seeds or SEEDS, changes)
-        command = _command(settings, SEEDS, "--only tuned", epochs=choice.epochs)
-        weights = f"{task}-{size}-tuned"
         name, why = f"tuned/{task}/lipschitz/{size}/euler", f"{candidate.name}: {candidate.why}"
+        command = _command(settings, SEEDS, f"--only {name}", epochs=choice.epochs)
+        weights = f"{task}-{size}-tuned"
         plans.append(Plan(STUDY, name, "tuned", settings, command, why, weights))
     return plans
 
@@ -104,12 +104,13 @@ def _sweep(seeds: Sequence[int] | None, changes: Mapping[str, Any]) -> list[Plan
             command = _command(settings, SWEEP_SEEDS, "--only sweep")
             name = f"sweep/{task}/lipschitz/128/{candidate.name}"
             plans.append(Plan(STUDY, name, "sweep", settings, command, candidate.why))
-    for task, row in ((task, row) for task, row in BASELINES if row.variants):
-        network = {**_network(row), "variants": row.variants}
+    swept = [(task, row, candidate) for task, row in BASELINES for candidate in row.candidates]
+    for task, row, candidate in swept:
+        network = {**_network(row), **candidate.changes, "variants": candidate.variants}
         settings = _settings(task, network, seeds or SWEEP_SEEDS, changes)
         command = _command(settings, SWEEP_SEEDS, f'--only "sweep/*/{row.unit}/*"')
-        name, why = f"sweep/{task}/{row.unit}/{row.hidden_size}/options", "options of the unit, before one is taken"
-        plans.append(Plan(STUDY, name, "sweep", settings, command, why))
+        name = f"sweep/{task}/{row.unit}/{row.hidden_size}/{candidate.name}"
+        plans.append(Plan(STUDY, name, "sweep", settings, command, candidate.why))
     return plans
 
 

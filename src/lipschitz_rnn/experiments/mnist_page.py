@@ -25,7 +25,6 @@ _INTRODUCTION = (
     "prints the best of its seeds, and for its own unit minimum, average and maximum over ten; beside other units is "
     "what it quotes for them, in part at other sizes. A dash: not trained here, or not in the paper."
 )
-_TUNED = "Tuned: the same N and number of parameters, other training; the settings stand below."
 _KINDS = ("paper", "baseline", "tuned", "check", "sweep")
 
 
@@ -36,8 +35,7 @@ def blocks(records: Sequence[Record]) -> list[Block]:
     page: list[Block] = [Heading("Pixel-by-pixel MNIST", 1), Paragraph(_INTRODUCTION), _commands(records)]
     for task, title in TASKS.items():
         page += [Heading(f"{title}: the paper's first table"), _first_table(records, task)]
-    if any(record.kind == "tuned" for record in records):
-        page += [Paragraph(_TUNED), *_shifts(records)]
+    page += _tuned(records)
     if paper:
         page += [Heading("Random initialisation"), _initialisation_table(paper), distributions(paper)]
         page += [Heading("Learning"), learning_curves(paper)]
@@ -63,7 +61,7 @@ def summary(records: Sequence[Record]) -> list[Block]:
     text = f"Pixel-by-pixel MNIST, test accuracy in percent over {seeds} seeds a row, on {_hardware(shown)}:"
     more = "Every seed, other units, learning curves and settings: [docs/results/mnist.md](docs/results/mnist.md)."
     commands = _commands([record for record in records if record.kind in ("paper", "tuned")])
-    return [Paragraph(text), Table(header, rows, left=3), *_shifts(records), commands, Paragraph(more)]
+    return [Paragraph(text), Table(header, rows, left=3), *_tuned(records), commands, Paragraph(more)]
 
 
 def _commands(records: Sequence[Record]) -> Commands:
@@ -110,22 +108,35 @@ def _other_settings(records: Sequence[Record]) -> list[Block]:
     return [Heading("Settings of the other units and of tuned cells"), Table(["cell", "settings", "why"], rows, left=3)]
 
 
-def _shifts(records: Sequence[Record]) -> list[Block]:
-    """Which tuned cells were trained on changed images, which the paper's are not; nothing where none was."""
-    changed = [record for record in records if record.kind == "tuned" and record.settings["task_options"].get("shift")]
-    if not changed:
+def _tuned(records: Sequence[Record]) -> list[Block]:
+    """How tuned cells were trained; that images were changed, which the paper's are not, where they were."""
+    cells = [record for record in records if record.kind == "tuned"]
+    if not cells:
         return []
-    cells = ", ".join(_seen_by(record) for record in changed)
-    text = f"Tuned networks see training images moved at random, up or down and to either side: {cells}."
-    return [Paragraph(f"{text} Validation and test images are never changed; the paper changes none at all.")]
+    trained = "; ".join(map(_trained, cells))
+    text = f"Tuned is other training at the same N and number of parameters ({trained})."
+    seen = [_seen_by(record) for record in cells if record.settings["task_options"].get("shift")]
+    if seen:
+        text += (
+            f" Training images are moved at random, up or down and to either side: {', '.join(seen)}. Validation and "
+            "test images are never changed; the paper changes none at all."
+        )
+    return [Paragraph(text)]
+
+
+def _tuned_name(record: Record) -> str:
+    return f"{record.settings['task'].removesuffix('-mnist')} N = {record.settings['hidden_size']}"
+
+
+def _trained(record: Record) -> str:
+    return f"{_tuned_name(record)}: {len(record.seeds)} seeds, {record.settings['epochs']} epochs"
 
 
 def _seen_by(record: Record) -> str:
     """What happened to the training images of a tuned cell."""
     options = record.settings["task_options"]
     size, strength = options["shift"], options.get("distort", 0)
-    cell = f"{record.settings['task'].removesuffix('-mnist')} N = {record.settings['hidden_size']}"
-    text = f"{cell} by up to {size} pixel{'s' if size > 1 else ''}"
+    text = f"{_tuned_name(record)} by up to {size} pixel{'s' if size > 1 else ''}"
     if not strength:
         return text
     angle, share = math.degrees(strength * ROTATION), 100 * strength
