@@ -105,14 +105,16 @@ def test_exprnn_trains_in_a_cuda_graph_as_without() -> None:
     from lipschitz_rnn.experiments.presets import preset_settings
     from lipschitz_rnn.tasks import load
 
+    # In float32 cuBLAS takes other kernels within a graph, and two epochs of Adam make 0.002 of their roundings.
     common = {"unit": "exprnn", "hidden_size": 24, "seeds": (0, 1, 2), "epochs": 2, "device": "cuda"}
     networks = []
     for graph in ("on", "off"):
-        settings = preset_settings("digits", changes={**common, "cuda_graph": graph, "learning_rate": 1e-3})
+        changes = {**common, "cuda_graph": graph, "learning_rate": 1e-3, "precision": "float64"}
+        settings = preset_settings("digits", changes=changes)
         result = fit(settings, load("digits"), build=build_model)
         networks.append([value for model in result.models for value in model.state_dict().values()])
     for graphed, eager in zip(*networks, strict=True):
-        torch.testing.assert_close(graphed, eager, rtol=1e-2, atol=1e-3)
+        torch.testing.assert_close(graphed, eager, rtol=0, atol=1e-12)
 
 
 def test_every_orthogonal_unit_takes_the_option() -> None:

@@ -93,7 +93,6 @@ class LSTM(LibraryUnit):
     networks at once, such as the seeds of a study, which cuDNN can only take one after another. In half precision on a
     GPU with N ≤ 128 all steps of all networks are one kernel; elsewhere it is a plain loop, and `torch.nn.LSTM` the
     better choice for a single network. Sequences of different length (`lengths`) run on `torch.nn.LSTM` either way.
-    Off by default: its kernels have not run on a GPU yet.
     """
 
     module = nn.LSTM
