@@ -72,7 +72,7 @@ RECIPES: dict[str, Recipe] = {
     "antisymmetric-gated": Recipe(0.04, 20, _TIME),
     "nais": Recipe(0.005, 2, _RELU, task="adding"),
     "irnn": Recipe(0.004, 70),
-    "neural-ode": Recipe(0.04, 20, _TIME),
+    "neural-ode": Recipe(0.04, 30, {"step_size": 0.2}),  # longer steps fail with one seed of six
     "residual": Recipe(0.003, 2, _RELU, task="adding"),
     "fastrnn": Recipe(0.12, 40),
     "fastgrnn": Recipe(0.015, 40, clip=0.3),
