@@ -65,12 +65,16 @@ def backward(
     states, activations = tape[:, 0], tape[:, 1:]
     incoming = None if grad_states is None else grad_states.unbind(1)
     steps = problem.scheme.step_size if problem.timespans is None else problem.timespans.transpose(0, 1).unsqueeze(-1)
+    # Euler steps of one size ε are taken in units of it: with κ = y instead of εy the sum y + ε(αAᵀy + Wᵀ(y ⊙ σ′)) is
+    # one operation, and the gradients are multiplied by ε at the end.
+    plain = stages == 1 and isinstance(steps, float)
+    unit = problem.scheme.step_size if plain else 1.0
     # [αA; W], so that one product serves both
-    weights = torch.cat((problem.A * problem.scheme.alpha, problem.W), dim=1)
+    weights = torch.cat((problem.A * problem.scheme.alpha, problem.W), dim=1) * unit
     initial = problem.initial_state()
     adjoint = torch.zeros_like(initial) if grad_last is None else grad_last.clone()
 
-    outputs = _GradientSums(problem, needs)
+    outputs = _GradientSums(problem, needs, unit)
     for start in range((T - 1) // chunk * chunk, -1, -chunk):
         stop = min(T, start + chunk)
         first = initial if start == 0 else states[start - 1]
@@ -81,6 +85,11 @@ def backward(
         sigma_slopes = problem.scheme.sigma.slope_from_value(values).unbind(0)
         both = problem.A.new_empty(stop - start, stages, S, B, 2 * N)  # κ and d side by side
         both_rows = both.unbind(0)
+        if plain:
+            arriving = None if incoming is None else incoming[start:stop]
+            adjoint = _walk_euler(adjoint, both, sigma_slopes, weights, arriving)
+            outputs.collect(start, stop, both, stage)
+            continue
         for t in range(stop - 1, start - 1, -1):
             if incoming is not None:
                 adjoint.add_(incoming[t])
@@ -93,6 +102,25 @@ def backward(
                 adjoint.add_(eta)
         outputs.collect(start, stop, both, stage)
     return outputs.finish(adjoint)
+
+
+def _walk_euler(
+    adjoint: Tensor, both: Tensor, sigma_slopes: Sequence[Tensor], weights: Tensor, incoming: Sequence[Tensor] | None
+) -> Tensor:
+    """Back through the Euler steps of a chunk: y and y ⊙ σ′ of each into ``both``, (C, 1, S, B, 2N); returns ∂L/∂h."""
+    S, N = adjoint.shape[0], adjoint.shape[-1]
+    squeeze, multiply_add = _squeezer(S), torch.addmm if S == 1 else torch.baddbmm
+    rows = [squeeze(row[0]) for row in both.unbind(0)]
+    halves = [row.split(N, dim=-1) for row in rows]
+    matrices = squeeze(weights)
+    halves[-1][0].copy_(squeeze(adjoint))
+    for c in range(len(rows) - 1, -1, -1):
+        y, d = halves[c]
+        if incoming is not None:
+            y.add_(squeeze(incoming[c]))
+        torch.mul(y, squeeze(sigma_slopes[c][0]), out=d)
+        multiply_add(y, rows[c], matrices, out=halves[c - 1][0] if c else squeeze(adjoint))
+    return adjoint
 
 
 def _walk_stages(
@@ -115,8 +143,8 @@ def _walk_stages(
 class _GradientSums:
     """Collects the gradients of a problem's tensors chunk by chunk, and only those that are needed."""
 
-    def __init__(self, problem: Problem, needs: Sequence[bool]) -> None:
-        self.problem, self.needs = problem, needs
+    def __init__(self, problem: Problem, needs: Sequence[bool], unit: float) -> None:
+        self.problem, self.needs, self.unit = problem, needs, unit  # κ and d come in units of ``unit``
         S, T, B, N = problem.shape
         self.matrices = problem.A.new_zeros(S, 2 * N, N)
         self.drive = torch.empty_like(problem.drive.transpose(0, 1)) if needs[0] else None
@@ -135,10 +163,10 @@ class _GradientSums:
         d = both[:, 0, ..., N:] if len(stage) == 1 else both[..., N:].sum(1)
         if self.problem.input_weight is None:
             if self.drive is not None:
-                self.drive[start:stop] = d
+                torch.mul(d, self.unit, out=self.drive[start:stop])
             return
         if self.drive is not None:
-            self.drive[start:stop] = d @ self.problem.input_weight
+            self.drive[start:stop] = d @ (self.problem.input_weight * self.unit)
         if self.input_weight is not None:
             self.input_weight += product_over_time(d, self.problem.drive[:, start:stop].transpose(0, 1))
         if self.bias is not None:
@@ -152,11 +180,11 @@ class _GradientSums:
         N, needs = self.problem.A.shape[-1], self.needs
         return (
             None if self.drive is None else self.drive.transpose(0, 1),
-            self.matrices[:, :N] * self.problem.scheme.alpha if needs[1] else None,
-            self.matrices[:, N:] if needs[2] else None,
+            self.matrices[:, :N] * (self.problem.scheme.alpha * self.unit) if needs[1] else None,
+            self.matrices[:, N:] * self.unit if needs[2] else None,
             adjoint if needs[3] else None,
-            self.input_weight,
-            self.bias,
+            None if self.input_weight is None else self.input_weight * self.unit,
+            None if self.bias is None else self.bias * self.unit,
             None if self.timespans is None else self.timespans.transpose(0, 1),
         )
 
