@@ -33,7 +33,8 @@ def test_data_are_the_same_for_every_precision_and_every_run() -> None:
         torch.testing.assert_close(values, values.bfloat16().double(), rtol=0, atol=0)
         assert (values != 0).all()
     for contestant in contestants_for(CPU, compile_loop=False, streaming=True):
-        contestant.job(first).training()
+        job = contestant.job(first)
+        job.forward() if "stream" in contestant.name else job.training()  # streams know no gradient
     assert torch.equal(before, torch.get_rng_state())  # the global generator is nobody's business here
 
 

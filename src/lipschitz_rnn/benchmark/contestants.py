@@ -81,6 +81,7 @@ def contestants_for(device: torch.device, *, compile_loop: bool = True, streamin
     rows += [Contestant(f"{fast} backend", each, scan_with(fast), scan_with("reference"), ours=True) for each in ours]
     rows.append(Contestant("LipschitzRNN layer", fastest, layer_with("auto"), layer_with("reference"), ours=True))
     if streaming:
+        rows.append(Contestant("LipschitzRNN.stream", FLOAT32, stream_steps, layer_with("reference"), ours=True))
         rows.append(Contestant("LipschitzRNNCell", FLOAT32, cell_steps, layer_with("reference"), ours=True))
         rows.append(Contestant("nn.LSTMCell", FLOAT32, lstm_cell_steps, lstm_cell_steps))
     for name, kind in (("nn.LSTM", nn.LSTM), ("nn.GRU", nn.GRU), ("nn.RNN", nn.RNN)):
@@ -156,6 +157,21 @@ def peer(kind: Callable[..., nn.Module]) -> Build:
 def compiled_loop(data: Data, dtype: torch.dtype) -> Job:
     weights = _leaves((*data.matrices, data.U, data.b), dtype)
     return Job(compiled.loop(data.workload, data.x.to(dtype), weights), weights, data.cotangent(dtype))
+
+
+def stream_steps(data: Data, dtype: torch.dtype) -> Job:
+    """One sample after another as they arrive, through ``LipschitzRNN.stream``; forward only."""
+    work = data.workload
+    layer = LipschitzRNN(work.features, work.hidden, **_layer_options(data, dtype))
+    _filled(layer, (data.U[0], data.b[0], data.M_A[0], data.M_W[0]), data.device)
+    alone = work.batch == 1
+    samples = (data.x[0, :, 0] if alone else data.x[0]).to(dtype).unbind(0)
+
+    def states() -> Tensor:
+        stream = layer.stream(None if alone else work.batch)
+        return _read_out(data, [stream(sample).view(work.batch, -1) for sample in samples])
+
+    return Job(states, tuple(layer.parameters()), data.cotangent(dtype))
 
 
 def cell_steps(data: Data, dtype: torch.dtype) -> Job:

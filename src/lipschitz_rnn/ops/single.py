@@ -39,7 +39,7 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
     matrices = torch.cat((problem.A[0] * (scheme.alpha * unit), problem.W[0] * unit)).detach().numpy()
     start = 0.0 if problem.h0 is None else problem.h0[0, 0].detach().numpy() / unit
     rows = tape[0, :, :, 0].detach().numpy()
-    apply_sigma = _SIGMAS[scheme.nonlinearity]
+    apply_sigma = SIGMAS[scheme.nonlinearity]
     values = rows[:, 1:] if save else itertools.repeat([np.empty(N, matrices.dtype) for _ in tableau.weights])
     with np.errstate(all="ignore"):  # a state that overflows shows in the result, as everywhere in PyTorch
         if len(tableau) == 1 and problem.timespans is None:
@@ -102,20 +102,35 @@ def _stages(
 ) -> Array:
     """Any method, any times: the states before and after each step, (T + 1, N)."""
     _, T, _, N = problem.shape
-    operand = np.asfortranarray(matrices)
     drive = problem.expanded_drive()[0, :, 0].detach().numpy()
     path = np.empty((T + 1, N), matrices.dtype)
     path[0] = start
-    both, point, change = np.empty(2 * N, matrices.dtype), np.empty_like(path[0]), np.empty_like(path[0])
-    linear, z = both[:N], both[N:]
-    slopes = [np.empty_like(point) for _ in tableau.weights]
+    take_step = Step(matrices, apply_sigma, tableau)
     for g, u, out, step, step_values in zip(path, drive, path[1:], steps, values, strict=False):
-        for coefficients, slope, value in zip(tableau.stages, slopes, step_values, strict=True):
-            operand.dot(_advance(g, coefficients, slopes, step, change, point), both)
-            np.add(z, u, z)
-            np.add(linear, apply_sigma(z, value), slope)
-        np.copyto(out, _advance(g, tableau.weights, slopes, step, change, point))
+        np.copyto(out, take_step(g, u, step, step_values))
     return path
+
+
+class Step:
+    """One step of any method: k = M g + σ(M′ g + u) at each stage, with [M; M′] = ``matrices``, (2N, N)."""
+
+    def __init__(self, matrices: Array, apply_sigma: Sigma, tableau: Tableau) -> None:
+        self.tableau, self.apply_sigma = tableau, apply_sigma
+        self.dot = np.asfortranarray(matrices).dot
+        N = matrices.shape[1]
+        self.both = np.empty(2 * N, matrices.dtype)
+        self.linear, self.z = self.both[:N], self.both[N:]
+        self.slopes = [np.empty_like(self.z) for _ in tableau.weights]
+        self.point, self.change = np.empty_like(self.z), np.empty_like(self.z)
+
+    def __call__(self, g: Array, u: Array, step: float, values: Sequence[Array]) -> Array:
+        """The state after g, in memory that the next call writes to; σ of each stage goes to ``values``."""
+        linear, z, both = self.linear, self.z, self.both
+        for coefficients, slope, value in zip(self.tableau.stages, self.slopes, values, strict=True):
+            self.dot(_advance(g, coefficients, self.slopes, step, self.change, self.point), both)
+            np.add(z, u, z)
+            np.add(linear, self.apply_sigma(z, value), slope)
+        return _advance(g, self.tableau.weights, self.slopes, step, self.change, self.point)
 
 
 def _advance(
@@ -148,7 +163,7 @@ def _identity(z: Array, out: Array) -> Array:
     return out
 
 
-_SIGMAS: dict[str, Sigma] = {
+SIGMAS: dict[str, Sigma] = {
     "tanh": np.tanh,
     "relu": _relu,
     "sigmoid": _sigmoid,

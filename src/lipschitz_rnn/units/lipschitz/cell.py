@@ -174,11 +174,15 @@ class LipschitzRNNCell(nn.Module):
                 "build it with step_size at least the longest time between samples"
             )
 
+    def require_step(self, dt: float) -> float:
+        """A time that one step may take."""
+        number = require_number("dt", dt, low=0.0)
+        self.require_covered("dt", number)
+        return number
+
     def _step(self, dt: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
         if not isinstance(dt, Tensor):
-            number = require_number("dt", dt, low=0.0)
-            self.require_covered("dt", number)
-            return number
+            return self.require_step(dt)
         require_floating("dt", dt)
         if dt.dim() > 0:
             require_shape("dt", dt, tuple(x.shape[:-1]), "one time for each sample, or a single number")

@@ -16,6 +16,7 @@ from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, describe, require_parameter_dtype, require_size
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
+from lipschitz_rnn.units.lipschitz.stream import Stream
 
 
 class _Shared:
@@ -70,7 +71,7 @@ class LipschitzRNN(nn.Module):
         output: (T, B, D·N), (T, D·N) or a ``PackedSequence``; h_n as h_0.
 
     Parameters are named ``cells.l{k}.weight_ih``, ``.bias_ih``, ``.hidden.M_A``, ``.hidden.M_W``, with ``l{k}_reverse``
-    for the other direction. ``cell(k)`` is the unit of one layer, sharing them, for streaming.
+    for the other direction. ``cell(k)`` is the unit of one layer, sharing them; ``stream()`` takes samples one by one.
 
     Example:
         >>> rnn = LipschitzRNN(3, 64)
@@ -164,6 +165,13 @@ class LipschitzRNN(nn.Module):
         cell = self.cells[_key(layer, direction)]
         assert isinstance(cell, LipschitzRNNCell)
         return cell
+
+    def stream(self, batch_size: int | None = None) -> Stream:
+        """This layer, as it is now, on one sample after another: ``stream(x_t)`` with x_t (p,), or (B, p) for a batch.
+
+        Later changes of the parameters do not reach it. See :class:`lipschitz_rnn.units.lipschitz.stream.Stream`.
+        """
+        return Stream(self, batch_size)
 
     def hidden_matrices(self, layer: int = 0, direction: int = 0) -> tuple[Tensor, Tensor]:
         """A and W of one layer and direction, (N, N) each, differentiable."""

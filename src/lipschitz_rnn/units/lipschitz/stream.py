@@ -1,0 +1,148 @@
+"""One sample in, one output out: a trained layer on data as it arrives."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.ops.checks import require_floating, require_shape, require_tensor
+from lipschitz_rnn.ops.integrators import get_integrator
+from lipschitz_rnn.ops.single import SIGMAS, Array, Step
+from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype, require_size
+
+if TYPE_CHECKING:
+    from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
+
+
+class Stream:
+    """The layer as it is now, on one sample after another: its state kept, A and W formed once, no gradients.
+
+    Call it with x (p,), or (B, p) if it was made for a batch, and optionally ``dt``, the time since the last sample in
+    place of ``step_size``: a number, or one for each of the batch. It gives out what the layer in evaluation mode gives
+    at that step: (N,) or (B, N). ``state`` is that of all layers, like the layer's ``h_n``, and may be set.
+
+    A single series in float32 or float64 on a CPU runs on NumPy, whose calls cost a fraction of PyTorch's.
+    """
+
+    def __init__(self, layer: LipschitzRNN, batch_size: int | None = None) -> None:
+        if layer.bidirectional:
+            raise ValueError("bidirectional is True; a stream has no end to read from, build the layer without it")
+        self.batch_size = None if batch_size is None else require_size("batch_size", batch_size)
+        self._batch = () if self.batch_size is None else (self.batch_size,)
+        cells = [layer.cell(k) for k in range(layer.num_layers)]
+        self._weight = cells[0].weight_ih.detach()
+        self._shape = torch.Size((*self._batch, layer.input_size))
+        plain = self._weight.device.type == "cpu" and self._weight.dtype in (torch.float32, torch.float64)
+        kind = _ArrayUnit if plain and self.batch_size is None else _TensorUnit
+        with torch.no_grad():
+            self._units = [kind(cell) for cell in cells]
+        self.reset()
+
+    def __call__(self, x: Tensor, dt: float | Tensor | None = None) -> Tensor:
+        if not isinstance(x, Tensor) or x.shape != self._shape:
+            require_shape("x", require_tensor("x", x), tuple(self._shape), "one sample in time")
+        require_parameter_dtype("x", x, self._weight)
+        value: Any = self._units[0].take(x)
+        for unit in self._units:
+            value = unit(value, dt)
+        return self._units[-1].give(value)
+
+    @property
+    def state(self) -> Tensor:
+        """(layers, N) or (layers, B, N), a copy."""
+        return torch.stack([unit.state for unit in self._units])
+
+    @state.setter
+    def state(self, h: Tensor) -> None:
+        shape = (len(self._units), *self._batch, self._units[0].hidden_size)
+        require_shape("state", require_tensor("state", h), shape, "as the layer's h_n")
+        require_parameter_dtype("state", h, self._weight)
+        for unit, own in zip(self._units, h.detach(), strict=True):
+            unit.state = own
+
+    def reset(self) -> None:
+        """Back to the state zero, for the next series."""
+        size = (len(self._units), *self._batch, self._units[0].hidden_size)
+        self.state = self._weight.new_zeros(size)
+
+
+class _TensorUnit:
+    """One layer by its cell."""
+
+    def __init__(self, cell: LipschitzRNNCell) -> None:
+        self.cell = copy.deepcopy(cell).requires_grad_(False)
+        self.matrices = self.cell.hidden_matrices()
+        self.hidden_size = cell.hidden_size
+        self._state = cell.weight_ih.new_empty(0)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, dt: float | Tensor | None) -> Tensor:
+        self._state = self.cell(x, self._state, dt, self.matrices)
+        return self._state
+
+    @property
+    def state(self) -> Tensor:
+        return self._state.clone()
+
+    @state.setter
+    def state(self, h: Tensor) -> None:
+        self._state = h.clone()
+
+    def take(self, x: Tensor) -> Tensor:
+        return x
+
+    def give(self, h: Tensor) -> Tensor:
+        return h.clone()  # the caller may write to it
+
+
+class _ArrayUnit:
+    """One layer on NumPy, in units of ε as `ops.single` has it: g = h/ε, and a time dt is dt/ε steps."""
+
+    def __init__(self, cell: LipschitzRNNCell) -> None:
+        A, W = cell.hidden_matrices()
+        self.cell, self.hidden_size = cell, cell.hidden_size
+        self.unit = float(cell.step_size)
+        tableau = get_integrator(cell.integrator)
+        scaled = torch.cat((A * (float(cell.alpha) * self.unit), W * self.unit)).numpy()
+        self.step = Step(scaled, SIGMAS[cell.nonlinearity], tableau)
+        self.dtype = cell.weight_ih.dtype
+        self.U = cell.weight_ih.numpy().copy(order="F")
+        self.b = None if cell.bias_ih is None else cell.bias_ih.numpy().copy()
+        self.g, self.u = np.zeros(cell.hidden_size, scaled.dtype), np.empty(cell.hidden_size, scaled.dtype)
+        self.values = [np.empty_like(self.u) for _ in tableau.weights]
+        self.scale = scaled.dtype.type(self.unit)
+
+    def __call__(self, x: Array, dt: float | Tensor | None) -> Array:
+        steps = 1.0 if dt is None else self._seconds(dt) / self.unit
+        with np.errstate(all="ignore"):  # a state that overflows shows in the result, as everywhere in PyTorch
+            u = self.U.dot(x, self.u)
+            if self.b is not None:
+                np.add(u, self.b, u)
+            np.copyto(self.g, self.step(self.g, u, steps, self.values))
+            return self.g * self.scale
+
+    def _seconds(self, dt: float | Tensor) -> float:
+        if isinstance(dt, Tensor):
+            require_floating("dt", dt)
+            require_shape("dt", dt, (), "a single number, since the stream has no batch")
+            dt = float(dt)
+        return self.cell.require_step(dt)
+
+    @property
+    def state(self) -> Tensor:
+        return torch.from_numpy(self.g * self.scale)
+
+    @state.setter
+    def state(self, h: Tensor) -> None:
+        np.divide(h.numpy(), self.scale, self.g)
+
+    def take(self, x: Tensor) -> Array:
+        array: Array = (x if x.dtype is self.dtype else x.to(self.dtype)).detach().numpy()  # autocast lets others pass
+        return array
+
+    def give(self, h: Array) -> Tensor:
+        return torch.from_numpy(h)
