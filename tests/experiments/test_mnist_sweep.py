@@ -11,6 +11,7 @@ from invented_records import invented
 
 from lipschitz_rnn.experiments import mnist_page
 from lipschitz_rnn.experiments.mnist import plan_mnist
+from lipschitz_rnn.experiments.mnist_pictures import units_beside_ours
 from lipschitz_rnn.experiments.mnist_sweep import criterion, sweep_blocks
 from lipschitz_rnn.experiments.report.document import to_markdown
 from lipschitz_rnn.experiments.results import Record
@@ -126,3 +127,15 @@ def test_pages_say_where_images_were_moved(monkeypatch: pytest.MonkeyPatch) -> N
     row = next(line for line in whole.splitlines() if line.startswith("| tuned/") and "adam" in line)
     assert "averaging 0.002, shift 1, beta 0.75" in row
     assert CANDIDATES["average-shift-1"].why in row
+
+
+def test_other_units_are_drawn_beside_ours_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = [invented(plan, [0.991, 0.992]) for plan in plan_mnist(["ordered-mnist/lipschitz/128"])]
+    (lstm,) = (invented(plan, [0.7, 0.98]) for plan in plan_mnist(["ordered-mnist/lstm/128"]))
+    assert "mnist-units" not in to_markdown(mnist_page.blocks(ours))
+    assert "mnist-units" in to_markdown(mnist_page.blocks([*ours, lstm]))
+    drawn = units_beside_ours([*ours[:1], lstm, tuned("average", monkeypatch)])
+    names = ["lipschitz, N = 128", "lipschitz, tuned, N = 128", "lstm, N = 128"]  # ours first
+    text = drawn.svg.decode()
+    places = [text.index(f"<!-- {name} -->") for name in names]
+    assert places == sorted(places)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from lipschitz_rnn.experiments.mnist_pictures import distributions, learning_curves
+from lipschitz_rnn.experiments.mnist_pictures import distributions, learning_curves, units_beside_ours
 from lipschitz_rnn.experiments.mnist_sweep import sweep_blocks
 from lipschitz_rnn.experiments.paper import CELLS, MNIST, Cell, find_cell
 from lipschitz_rnn.experiments.report.document import Block, Commands, Heading, Paragraph, Table
@@ -36,6 +36,7 @@ def blocks(records: Sequence[Record]) -> list[Block]:
     for task, title in TASKS.items():
         page += [Heading(f"{title}: the paper's first table"), _first_table(records, task)]
     page += _tuned(records)
+    page += _others(records)
     if paper:
         page += [Heading("Random initialisation"), _initialisation_table(paper), distributions(paper)]
         page += [Heading("Learning"), learning_curves(paper)]
@@ -86,6 +87,18 @@ def _first_table(records: Sequence[Record], task: str) -> Table:
             name = f"{cell.unit}, {INTEGRATORS[cell.integrator]}" if cell.integrator else cell.unit
             rows.append([name, str(cell.hidden_size or "–"), *["–"] * 7, str(cell.printed)])
     return Table(header, rows, left=1)
+
+
+def _others(records: Sequence[Record]) -> list[Block]:
+    """A picture of all units; nothing where ours is alone."""
+    shown = [
+        record
+        for record in records
+        if record.kind in ("paper", "tuned", "baseline")
+        and record.settings["unit_options"].get("integrator", "euler") == "euler"
+        and record.scores()
+    ]
+    return [units_beside_ours(shown)] if any(record.kind == "baseline" for record in shown) else []
 
 
 def _initialisation_table(records: Sequence[Record]) -> Table:

@@ -1,4 +1,4 @@
-"""The two pictures of the MNIST page: how the cells learned, and where their seeds ended."""
+"""The pictures of the MNIST page: how the cells learned, where their seeds ended, and other units beside them."""
 
 from __future__ import annotations
 
@@ -42,11 +42,7 @@ def distributions(records: Sequence[Record]) -> Picture:
     for axis, task in zip(axes, tasks, strict=True):
         own = _of_task(records, task)
         for row, record in enumerate(own):
-            scores = sorted(100 * score for score in record.scores())
-            colour, _ = _look(record)
-            # Seeds beside each other, so that equal scores stay visible.
-            places = [row + _HALF_HEIGHT * (index / max(len(scores) - 1, 1) - 0.5) for index in range(len(scores))]
-            axis.scatter(scores, places, s=16, color=colour, alpha=0.8, linewidths=0, zorder=3)
+            _dots(axis, row, [100 * score for score in record.scores()], _look(record)[0])
             cell = find_cell(Settings.from_dict(record.settings))
             if cell is not None and cell.spread is not None:
                 low, average, high = cell.spread
@@ -57,6 +53,51 @@ def distributions(records: Sequence[Record]) -> Picture:
         axis.invert_yaxis()
     caption = "Test accuracy of every seed (dots), and minimum, average and maximum that the paper prints (grey)."
     return Picture("mnist-seeds", to_svg(figure), caption)
+
+
+def units_beside_ours(records: Sequence[Record]) -> Picture:
+    """Test error of every seed of our unit, tuned and not, and of the others, beside what the paper quotes."""
+    tasks = list(dict.fromkeys(record.settings["task"] for record in records))
+    figure, axes = new_figure(len(tasks), width=5.4, height=3.4)
+    for axis, task in zip(axes, tasks, strict=True):
+        own = sorted(_of_task(records, task), key=lambda record: record.settings["unit"] != "lipschitz")
+        for row, record in enumerate(own):
+            errors = [100 * (1 - score) for score in record.scores()]
+            _dots(axis, row, errors, BLUE if record.settings["unit"] == "lipschitz" else GREEN)
+            mean = sum(errors) / len(errors)
+            axis.plot([mean] * 2, [row - _HALF_HEIGHT, row + _HALF_HEIGHT], color=RED, linewidth=1.4)
+            cell = find_cell(Settings.from_dict(record.settings))
+            if cell is not None and record.kind != "tuned":
+                axis.plot(100 - cell.printed, row, marker="D", markersize=5, color=GREY, linestyle="none")
+        axis.set_yticks(range(len(own)), [_unit_and_size(record) for record in own])
+        axis.set(xlabel="test error (%)", xscale="log", title=task)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
+        axis.set_xticks(_ticks(axis.get_xlim()))
+        axis.invert_yaxis()
+    caption = (
+        "Test error of every seed (dots), on a logarithmic scale, and their mean (red); grey, the error of the best "
+        "network that the paper prints for its own unit or quotes for another."
+    )
+    return Picture("mnist-units", to_svg(figure), caption)
+
+
+def _dots(axis: Any, row: int, values: Sequence[float], colour: str) -> None:
+    """One dot a seed, beside each other, so that equal scores stay visible."""
+    places = [row + _HALF_HEIGHT * (index / max(len(values) - 1, 1) - 0.5) for index in range(len(values))]
+    axis.scatter(sorted(values), places, s=16, color=colour, alpha=0.8, linewidths=0, zorder=3)
+
+
+def _ticks(limits: tuple[float, float]) -> list[float]:
+    """Round numbers, more of them where less than a power of ten is shown."""
+    low, high = limits
+    digits = (1, 2, 3, 4, 5, 6, 8) if high < 10 * low else (1, 2, 5)
+    return [value for power in (-1, 0, 1) for digit in digits if low <= (value := digit * 10.0**power) <= high]
+
+
+def _unit_and_size(record: Record) -> str:
+    unit = str(record.settings["unit"]) + (", tuned" if record.kind == "tuned" else "")
+    return f"{unit}, N = {record.settings['hidden_size']}"
 
 
 def _of_task(records: Sequence[Record], task: str) -> list[Record]:
