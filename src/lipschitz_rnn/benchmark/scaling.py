@@ -110,23 +110,32 @@ def draw(reports: Sweep, path: Path) -> None:
             style = {"color": colour, "marker": "o", "markersize": 3.5, "linewidth": 1.6, "label": row.key}
             steps = [1e6 * s / r.workload.length for s, r in zip(_seconds(points, row.key), points, strict=True)]
             above.plot(values, steps, **style)
-            below.plot(values, [1e3 * step / count for step, count in zip(steps, samples, strict=True)], **style)
+            below.plot(values, [step / count for step, count in zip(steps, samples, strict=True)], **style)
         for panel in (above, below):
             panel.set(xscale="log", yscale="log")
             panel.set_xticks(values, [str(value) for value in values])
             panel.set_xticks([], minor=True)
-            plain = matplotlib.ticker.LogFormatter(minor_thresholds=(2.0, 0.5))  # numbers, not powers of ten
-            panel.yaxis.set_major_formatter(plain)
-            panel.yaxis.set_minor_formatter(plain)
+            for set_formatter in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
+                set_formatter(_plain_numbers(matplotlib))
             panel.spines[["top", "right"]].set_visible(False)
             panel.grid(alpha=0.25, linewidth=0.6)
         below.set_xlabel(AXES[axis])
     grid[0, 0].set_ylabel("µs a step")
-    grid[1, 0].set_ylabel("ns a step and sample")
+    grid[1, 0].set_ylabel("µs a step and sample")
     grid[0, 0].legend(frameon=False, fontsize=7)
     base = reports["networks"][0]  # where every other size is the workload's own
     figure.suptitle(f"Forward + backward around {base.workload.sizes()}; {base.environment['device']}", fontsize=10)
     figure.savefig(path, format="png", dpi=130)
+
+
+def _plain_numbers(matplotlib: Any) -> Any:
+    """Labels of a logarithmic axis, where there is room for one, as 0.6 and 20000 instead of 6e-01 and 2e+04."""
+
+    class PlainNumbers(matplotlib.ticker.LogFormatter):  # type: ignore[misc]
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:g}" if super().__call__(x, pos) else ""
+
+    return PlainNumbers(minor_thresholds=(2.0, 0.5))
 
 
 def _seconds(points: Sequence[Report], key: str) -> list[float]:
