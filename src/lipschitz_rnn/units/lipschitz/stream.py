@@ -32,10 +32,11 @@ class Stream:
         if layer.bidirectional:
             raise ValueError("bidirectional is True; a stream has no end to read from, build the layer without it")
         self.batch_size = None if batch_size is None else require_size("batch_size", batch_size)
-        self._batch = () if self.batch_size is None else (self.batch_size,)
+        batch = () if self.batch_size is None else (self.batch_size,)
         cells = [layer.cell(k) for k in range(layer.num_layers)]
         self._weight = cells[0].weight_ih.detach()
-        self._shape = torch.Size((*self._batch, layer.input_size))
+        self._shape = torch.Size((*batch, layer.input_size))
+        self._state_shape = (layer.num_layers, *batch, layer.hidden_size)
         plain = self._weight.device.type == "cpu" and self._weight.dtype in (torch.float32, torch.float64)
         kind = _ArrayUnit if plain and self.batch_size is None else _TensorUnit
         with torch.no_grad():
@@ -58,16 +59,14 @@ class Stream:
 
     @state.setter
     def state(self, h: Tensor) -> None:
-        shape = (len(self._units), *self._batch, self._units[0].hidden_size)
-        require_shape("state", require_tensor("state", h), shape, "as the layer's h_n")
+        require_shape("state", require_tensor("state", h), self._state_shape, "as the layer's h_n")
         require_parameter_dtype("state", h, self._weight)
         for unit, own in zip(self._units, h.detach(), strict=True):
             unit.state = own
 
     def reset(self) -> None:
         """Back to the state zero, for the next series."""
-        size = (len(self._units), *self._batch, self._units[0].hidden_size)
-        self.state = self._weight.new_zeros(size)
+        self.state = self._weight.new_zeros(self._state_shape)
 
 
 class _TensorUnit:
@@ -76,7 +75,6 @@ class _TensorUnit:
     def __init__(self, cell: LipschitzRNNCell) -> None:
         self.cell = copy.deepcopy(cell).requires_grad_(False)
         self.matrices = self.cell.hidden_matrices()
-        self.hidden_size = cell.hidden_size
         self._state = cell.weight_ih.new_empty(0)
 
     @torch.no_grad()
@@ -104,7 +102,7 @@ class _ArrayUnit:
 
     def __init__(self, cell: LipschitzRNNCell) -> None:
         A, W = cell.hidden_matrices()
-        self.cell, self.hidden_size = cell, cell.hidden_size
+        self.cell = cell
         self.unit = float(cell.step_size)
         tableau = get_integrator(cell.integrator)
         scaled = torch.cat((A * (float(cell.alpha) * self.unit), W * self.unit)).numpy()
