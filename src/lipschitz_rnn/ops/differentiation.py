@@ -10,7 +10,16 @@ from torch import Tensor
 
 from lipschitz_rnn.ops import reference
 from lipschitz_rnn.ops.problem import Problem, Scheme
-from lipschitz_rnn.ops.registration import TENSORS, plain_eager, run_scan, run_scan_backward, scan, scan_backward
+from lipschitz_rnn.ops.registration import (
+    TENSORS,
+    backend_module,
+    new_tape,
+    plain_eager,
+    run_scan,
+    run_scan_backward,
+    scan,
+    scan_backward,
+)
 
 
 class Scan(torch.autograd.Function):
@@ -50,15 +59,48 @@ class Scan(torch.autograd.Function):
 
 
 class EagerScan(torch.autograd.Function):
-    """``Scan`` for plain eager code, without the preparation for function transforms that costs time at every call."""
+    """The scan for plain eager code: takes and returns tensors as ``Problem`` has them, also of a single network.
+
+    Without what ``Scan`` prepares for function transforms, and without a node of the graph for every axis that is added
+    or taken away: on a GPU a short scan is over before Python has built those.
+    """
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
-        output = Scan.forward(*args)
-        Scan.setup_context(ctx, args, output)
-        return output
+    def forward(ctx: Any, *args: Any) -> tuple[Tensor | None, Tensor]:
+        *tensors, scheme, keep_states, backend = args
+        given = Problem.of(tensors, scheme)
+        problem = given.lifted()
+        tape = new_tape(problem.A, problem.shape, scheme.tableau.name, keep_states, True, backend)
+        last = backend_module(backend).forward(problem, tape, True, True)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, tape)
+        ctx.scheme, ctx.backend = scheme, backend
+        states = tape[:, :, 0] if keep_states else None
+        if not given.single:
+            return states, last
+        return None if states is None else states.squeeze(0), last.squeeze(0)
 
-    backward = Scan.backward
+    @staticmethod
+    def backward(ctx: Any, grad_states: Tensor | None, grad_last: Tensor | None) -> tuple[Any, ...]:
+        *tensors, tape = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:TENSORS]
+        if not any(needs) or (grad_states is None and grad_last is None):
+            return (None,) * len(ctx.needs_input_grad)
+        given = Problem.of(tensors, ctx.scheme)
+        problem = given.lifted()
+        found: Sequence[Tensor | None]
+        if given.single:
+            grad_states = None if grad_states is None else grad_states.unsqueeze(0)
+            grad_last = None if grad_last is None else grad_last.unsqueeze(0)
+        if torch.is_grad_enabled():
+            scheme = (ctx.scheme.step_size, ctx.scheme.alpha, ctx.scheme.integrator, ctx.scheme.nonlinearity)
+            found = ScanBackward.apply(*problem.tensors, tape, grad_states, grad_last, *scheme, ctx.backend, needs)
+        else:
+            found = backend_module(ctx.backend).backward(problem, tape, grad_states, grad_last, needs)
+        gradients = [gradient if need else None for gradient, need in zip(found, needs, strict=True)]
+        if given.single:
+            gradients = [None if gradient is None else gradient.squeeze(0) for gradient in gradients]
+        return (*gradients, *([None] * (len(ctx.needs_input_grad) - TENSORS)))
 
 
 class ScanBackward(torch.autograd.Function):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -51,23 +50,31 @@ def choose(requested: str, problem: Problem) -> tuple[str, str]:
 
 
 def run(problem: Problem, backend: str, keep_states: bool) -> tuple[Tensor | None, Tensor]:
-    """States (S, T, B, N), None unless kept, and the last state (S, B, N)."""
+    """States (S, T, B, N), None unless kept, and the last state (S, B, N); without S where the problem has none."""
     dtype, wide = problem.A.dtype, compute_dtype(problem.A.dtype, problem.A.device)
     if wide != dtype and backend != "triton":  # whose interpreter is there to test the kernels as they are
         states, last = run(problem.to(wide), backend, keep_states)
         return (None if states is None else states.to(dtype)), last.to(dtype)
-    if torch.compiler.is_exporting():
-        exported, last = portable.scan(problem)
-        return (exported if keep_states else None), last
-    name, reason = choose(backend, problem)
+    exporting = torch.compiler.is_exporting()
+    name, reason = ("portable", "exported") if exporting else choose(backend, problem)
     if not torch.compiler.is_compiling():
         logger.debug("lipschitz_scan runs on %s (%s)", name, reason)
-        if name == "reference":
-            states, last = reference.scan(problem)
-            return (states if keep_states else None), last
-
-    scheme = problem.scheme
     differentiate = torch.is_grad_enabled() and any(t is not None and tracked(t) for t in problem.tensors)
+    if differentiate and name != "reference" and plain_eager():
+        return EagerScan.apply(*problem.tensors, problem.scheme, keep_states, name)
+    states, last = _run_lifted(problem.lifted(), name, keep_states, differentiate)
+    if problem.single:  # a squeeze costs nothing on the way back; an index would fill a tensor of zeros
+        states, last = states.squeeze(0), last.squeeze(0)
+    return (states if keep_states else None), last
+
+
+def _run_lifted(problem: Problem, name: str, keep_states: bool, differentiate: bool) -> tuple[Tensor, Tensor]:
+    """States and last state in forms that PyTorch can trace and transform."""
+    if name == "portable":
+        return portable.scan(problem)
+    if name == "reference" and not torch.compiler.is_compiling():
+        return reference.scan(problem)
+    scheme = problem.scheme
     options = (
         scheme.step_size,
         scheme.alpha,
@@ -77,11 +84,6 @@ def run(problem: Problem, backend: str, keep_states: bool) -> tuple[Tensor | Non
         differentiate,
         name,
     )
-    states, last, _ = _operator(differentiate)(*problem.tensors, *options)
-    return (states if keep_states else None), last
-
-
-def _operator(differentiate: bool) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    if not differentiate:
-        return Scan.forward  # a tracer cannot take a function without a gradient
-    return EagerScan.apply if plain_eager() else Scan.apply
+    # A tracer cannot take a function without a gradient.
+    states, last, _ = (Scan.apply if differentiate else Scan.forward)(*problem.tensors, *options)
+    return states, last

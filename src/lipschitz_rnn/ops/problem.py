@@ -34,7 +34,9 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Problem:
-    """S networks at once over T steps and B samples; hidden size N.
+    """S networks at once over T steps and B samples; hidden size N. Every backend takes it in this form.
+
+    One network may also come without the axis S, as a user gives it; ``lifted`` adds the axis.
 
     Attributes:
         drive: (S, T, B, N), the u of ``σ(W h + u)``; with ``input_weight`` the inputs x, (S, T, B, p).
@@ -52,6 +54,17 @@ class Problem:
     bias: Tensor | None
     timespans: Tensor | None
     scheme: Scheme
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one network without an axis for networks."""
+        return self.drive.dim() == 3
+
+    def lifted(self) -> Problem:
+        """A single network as an ensemble of one."""
+        if not self.single:
+            return self
+        return Problem.of([None if tensor is None else tensor.unsqueeze(0) for tensor in self.tensors], self.scheme)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -7,6 +7,7 @@ turns a vmap over stacked parameters into the ensemble axis. Which backend does 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -45,7 +46,7 @@ def run_scan(
     scheme = Scheme(step_size, alpha, integrator, nonlinearity)
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme)
     tape = new_tape(A, problem.shape, integrator, keep_states, save, backend)
-    return tape, _backend(backend).forward(problem, tape, keep_states or save, save)
+    return tape, backend_module(backend).forward(problem, tape, keep_states or save, save)
 
 
 scan = torch.library.custom_op("lipschitz_rnn::scan", mutates_args=())(run_scan)
@@ -90,7 +91,7 @@ def run_scan_backward(
     """One gradient per tensor of the problem; those not needed come back empty."""
     scheme = Scheme(step_size, alpha, integrator, nonlinearity)
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme)
-    gradients = _backend(backend).backward(problem, tape, grad_states, grad_last, needs)
+    gradients = backend_module(backend).backward(problem, tape, grad_states, grad_last, needs)
     return [_contiguous(gradient, like=drive) for gradient in gradients]
 
 
@@ -130,7 +131,8 @@ def traceless() -> bool:
     return not forward_mode() and torch._C._len_torch_dispatch_stack() == 0
 
 
-def _backend(name: str) -> Any:
+@cache
+def backend_module(name: str) -> Any:
     """The module that serves a backend; imported here so that Triton is loaded only when it runs."""
     modules = {"reference": "recompute", "cpu": "cpu", "triton": "triton.backend"}
     return import_module(f"lipschitz_rnn.ops.{modules[name]}")

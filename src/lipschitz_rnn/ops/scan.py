@@ -64,11 +64,10 @@ def lipschitz_scan(
         The states after each step, (T, B, N) or (S, T, B, N), and the last state of each sample, (B, N) or (S, B, N).
     """
     get_integrator(integrator), get_nonlinearity(nonlinearity)
-    ensemble = require_tensor("u", u).dim() == 4
-    problem = _canonical(u, A, W, h0, step_size, alpha, integrator, nonlinearity, input_weight, bias, ensemble)
+    problem = _checked(u, A, W, h0, step_size, alpha, integrator, nonlinearity, input_weight, bias)
     mask = None
     if lengths is not None:
-        problem, mask = _stop_at(problem, lengths, ensemble)
+        problem, mask = _stop_at(problem, lengths)
     with without_autocast(u.device):
         if recompute_every is None:
             states, last = run(problem, backend, all_states)
@@ -76,13 +75,10 @@ def lipschitz_scan(
             states, last = _run_in_chunks(problem, backend, all_states, recompute_every)
     if states is not None and mask is not None:
         states = states.masked_fill(~mask.unsqueeze(-1), 0.0)
-    if ensemble:
-        return states, last
-    # A squeeze costs nothing on the way back; an index would fill a tensor of zeros.
-    return (None if states is None else states.squeeze(0)), last.squeeze(0)
+    return states, last
 
 
-def _canonical(
+def _checked(
     u: Tensor,
     A: Tensor,
     W: Tensor,
@@ -93,22 +89,19 @@ def _canonical(
     nonlinearity: str,
     input_weight: Tensor | None,
     bias: Tensor | None,
-    ensemble: bool,
 ) -> Problem:
-    """Check every argument and give all of them the ensemble axis."""
-    if u.dim() not in (3, 4):
+    """The arguments as a problem, once every one of them has been looked at."""
+    if require_tensor("u", u).dim() not in (3, 4):
         raise ValueError(f"u has shape {shape_of(u)}; it must be (T, B, N), or (S, T, B, N) for S networks")
-    lead = tuple(u.shape[:1]) if ensemble else ()
-    T, B, features = u.shape[-3:]
+    *networks, T, B, features = u.shape
     require_tensor("A", A), require_tensor("W", W)
     require_floating("A", A)
     if T == 0:
         raise ValueError(f"u has shape {shape_of(u)}, a sequence of 0 steps; at least 1 is needed")
     N = A.shape[-1] if A.dim() > 0 else 0
-    require_shape("A", A, (*lead, N, N), "a square matrix for each network")
-    require_shape("W", W, (*lead, N, N), "the shape of A")
-    named = {"W": W, "u": u, "h0": h0, "input_weight": input_weight, "bias": bias}
-    for name, tensor in named.items():
+    require_shape("A", A, (*networks, N, N), "a square matrix for each network")
+    require_shape("W", W, (*networks, N, N), "the shape of A")
+    for name, tensor in (("W", W), ("u", u), ("h0", h0), ("input_weight", input_weight), ("bias", bias)):
         if tensor is not None:
             require_like(name, require_tensor(name, tensor), "A", A)
     if input_weight is None:
@@ -119,29 +112,25 @@ def _canonical(
                 f"u has {features} features but A is {N}×{N}; they must agree, or pass input_weight (N, p)"
             )
     else:
-        require_shape("input_weight", input_weight, (*lead, N, features), "(N, p) with p the features of u")
+        require_shape("input_weight", input_weight, (*networks, N, features), "(N, p) with p the features of u")
         if bias is not None:
-            require_shape("bias", bias, (*lead, N), "one number for each hidden unit")
+            require_shape("bias", bias, (*networks, N), "one number for each hidden unit")
     if h0 is not None:
-        require_shape("h0", h0, (*lead, B, N), "batch size by hidden size")
+        require_shape("h0", h0, (*networks, B, N), "batch size by hidden size")
     alpha = require_number("alpha", alpha, low=-float("inf"))
     timespans = None
     if isinstance(step_size, Tensor):
-        timespans = _canonical_steps(step_size, A, lead, T, B)
+        timespans = _checked_steps(step_size, A, (*networks, T, B))
         step_size = 0.0
     else:
         step_size = require_number("step_size", step_size, low=0.0, open_low=True)
-
-    def lift(tensor: Tensor | None) -> Tensor | None:
-        return tensor if ensemble or tensor is None else tensor.unsqueeze(0)
-
-    tensors = [lift(tensor) for tensor in (u, A, W, h0, input_weight, bias)]
-    return Problem.of((*tensors, timespans), Scheme(step_size, alpha, integrator, nonlinearity))
+    return Problem(u, A, W, h0, input_weight, bias, timespans, Scheme(step_size, alpha, integrator, nonlinearity))
 
 
-def _canonical_steps(step_size: Tensor, A: Tensor, lead: tuple[int, ...], T: int, B: int) -> Tensor:
-    """Times of the steps as (S, T, B) in the precision of the state."""
-    if tuple(step_size.shape) not in ((), (T, B), (*lead, T, B)):
+def _checked_steps(step_size: Tensor, A: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Times of the steps, (T, B) or (S, T, B), in the precision of the state."""
+    T, B = shape[-2:]
+    if tuple(step_size.shape) not in ((), (T, B), shape):
         raise ValueError(
             f"step_size has shape {shape_of(step_size)}; it must be a number, "
             f"or ({T}, {B}): one time for each step and sample"
@@ -149,24 +138,23 @@ def _canonical_steps(step_size: Tensor, A: Tensor, lead: tuple[int, ...], T: int
     require_floating("step_size", step_size)
     require_device("step_size", step_size, "A", A)
     require_timespans(step_size)
-    steps = step_size.to(state_dtype(A.dtype))
-    return steps.expand(lead[0] if lead else 1, T, B)
+    return step_size.to(state_dtype(A.dtype)).expand(shape)
 
 
-def _stop_at(problem: Problem, lengths: Tensor, ensemble: bool) -> tuple[Problem, Tensor | None]:
+def _stop_at(problem: Problem, lengths: Tensor) -> tuple[Problem, Tensor | None]:
     """Sequences of different length: beyond its end a sample takes steps of time zero on zero input.
 
     That leaves its state as it is, exactly, and gives the padding neither influence nor gradient, even if it is NaN.
     """
-    S, T, B, _ = problem.shape
+    *networks, T, B, _ = problem.drive.shape
     require_tensor("lengths", lengths)
-    if tuple(lengths.shape) != (B,) and not (ensemble and tuple(lengths.shape) == (S, B)):
+    if tuple(lengths.shape) not in ((B,), (*networks, B)):
         raise ValueError(f"lengths has shape {shape_of(lengths)}; it must be ({B},): one number for each sample")
     require_lengths(lengths, T)
     if lengths.device.type == "cpu" and has_values(lengths) and bool((lengths == T).all()):
         return problem, None
     lengths = lengths.to(problem.A.device)
-    mask = (torch.arange(T, device=lengths.device)[:, None] < lengths[..., None, :]).expand(S, T, B)
+    mask = (torch.arange(T, device=lengths.device)[:, None] < lengths[..., None, :]).expand(*networks, T, B)
     drive = problem.drive.masked_fill(~mask.unsqueeze(-1), 0.0)
     if problem.timespans is None:
         steps = mask.to(state_dtype(problem.A.dtype)) * problem.scheme.step_size
@@ -189,10 +177,10 @@ def _run_in_chunks(problem: Problem, backend: str, all_states: bool, every: int)
 
     h, collected = problem.h0, []
     shared = (problem.A, problem.W, problem.input_weight, problem.bias)
-    for start in range(0, problem.drive.shape[1], every):
+    for start in range(0, problem.drive.shape[-3], every):
         span = slice(start, start + every)
-        timespans = None if problem.timespans is None else problem.timespans[:, span]
-        states, h = checkpoint(piece, h, problem.drive[:, span], timespans, *shared, use_reentrant=False)
+        timespans = None if problem.timespans is None else problem.timespans[..., span, :]
+        states, h = checkpoint(piece, h, problem.drive[..., span, :, :], timespans, *shared, use_reentrant=False)
         collected.append(states)
     assert h is not None  # there is at least one step
-    return (torch.cat(collected, dim=1) if all_states else None), h
+    return (torch.cat(collected, dim=-3) if all_states else None), h

@@ -30,6 +30,7 @@ def plan(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
         monkeypatch.setattr(module, "interpreting", lambda: False)
         monkeypatch.setattr(module, "shared_memory", lambda device: room)
         monkeypatch.setattr(module, "multiprocessors", lambda device: units)
+        module._plan.cache_clear()  # it remembers plans of the GPU before
         return module.make_plan(given, precision, backward=backward)
 
     return made

@@ -50,7 +50,8 @@ def _parameter_gradients(
     if problem.h0 is not None or tape.shape[1] == 1:
         pairs.append((kappa_d[:, :1, 0], problem.initial_state().contiguous()[:, None]))
     if tape.shape[1] > 1:
-        pairs.append((kappa_d[:, 1:, 0], tape[:, :-1, 0]))
+        later, earlier = kappa_d.select(2, 0), tape.select(2, 0)
+        pairs.append((later.narrow(1, 1, tape.shape[1] - 1), earlier.narrow(1, 0, tape.shape[1] - 1)))
     stages = len(problem.scheme.tableau)
     pairs += [(kappa_d[:, :, i], tape[:, :, stages + i]) for i in range(1, stages)]
     shares = matrix_shares(pairs, precision)

@@ -1,42 +1,70 @@
 """Launches without Triton's search for the right program at every call.
 
-Triton looks at each argument of a launch to find the program compiled for such arguments. Python spends as long on that
-as a short kernel runs, so what was found is remembered here under the few facts on which the search depends.
+Triton looks at each argument of a launch to find the program compiled for such arguments, and asks the driver about
+every address. Python spends longer on that than a short kernel runs, so what was found is remembered here under the
+facts on which the search depends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+import triton
 from torch import Tensor
 
-from lipschitz_rnn.ops.triton.support import interpreting
-
 _REMEMBERED = 4096  # launches; sequences of ever new lengths must not fill the memory
-_compiled: dict[tuple[Any, ...], Any] = {}
+_launches: dict[tuple[Any, ...], Callable[..., None]] = {}
 
 
 def launch(
-    kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: tuple[Any, ...], **options: Any
+    kernel: Any,
+    grid: tuple[int, int, int],
+    tensors: Sequence[Tensor],
+    numbers: tuple[int | float, ...],
+    constants: tuple[Any, ...],
+    **options: int,
 ) -> None:
-    """``kernel[grid](*arguments, *constants, **options)``: tensors and numbers first, then what is compiled in.
+    """``kernel[grid](*tensors, *numbers, *constants, **options)`` on the device of the tensors.
 
-    The order is that of the kernel's signature; ``options`` are Triton's own, such as ``num_warps``.
+    The order is that of the kernel's signature, what is compiled in last; ``options`` are Triton's own, such as
+    ``num_warps``.
     """
-    if interpreting():
-        kernel[grid](*arguments, *constants, **options)
-        return
+    if interpreted(kernel):
+        kernel[grid](*tensors, *numbers, *constants, **options)
+    elif tensors[0].get_device() == torch.cuda.current_device():
+        _launch_here(kernel, grid, tensors, numbers, constants, options)
+    else:
+        with torch.cuda.device(tensors[0].get_device()):
+            _launch_here(kernel, grid, tensors, numbers, constants, options)
+
+
+def _launch_here(
+    kernel: Any,
+    grid: tuple[int, int, int],
+    tensors: Sequence[Tensor],
+    numbers: tuple[int | float, ...],
+    constants: tuple[Any, ...],
+    options: Mapping[str, int],
+) -> None:
+    addresses = [tensor.data_ptr() for tensor in tensors]
     # Triton compiles for dtypes, for addresses and numbers that divide by 16, and for ones. Numbers stand in the key as
     # they are: to ask each for what matters takes longer than the launch.
-    facts = [(a.dtype, a.data_ptr() & 15, a.device) if isinstance(a, Tensor) else a for a in arguments]
-    key = (kernel.fn, constants, *options.values(), *facts)
-    program = _compiled.get(key)
-    if program is None:
-        if len(_compiled) >= _REMEMBERED:
-            _compiled.clear()
-        _compiled[key] = kernel[grid](*arguments, *constants, **options)
+    facts = [(tensor.dtype, address & 15) for tensor, address in zip(tensors, addresses, strict=True)]
+    key = (kernel.fn, tensors[0].get_device(), grid, numbers, constants, *options.values(), *facts)
+    remembered = _launches.get(key)
+    if remembered is None:
+        if len(_launches) >= _REMEMBERED:
+            _launches.clear()
+        _launches[key] = kernel[grid](*tensors, *numbers, *constants, **options)[grid]
     else:
-        program[(*grid, 1, 1)[:3]](*arguments, *constants)
+        remembered(*addresses, *numbers, *constants)
+
+
+def interpreted(kernel: Any) -> bool:
+    """Whether Triton runs this kernel in Python on the CPU."""
+    return not isinstance(kernel, triton.JITFunction)
 
 
 def divide_up(number: int, by: int) -> int:

@@ -44,7 +44,7 @@ def matrix_shares(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Ten
         _, T, B, _ = left.shape
         numbers = (T * B, B, N, length, first, count, *left.stride()[:3], *right.stride()[:3])
         launch(
-            _gradient_kernel, (splits, tiles, S), (left, right, shares, *numbers),
+            _gradient_kernel, (splits, tiles, S), (left, right, shares), numbers,
             (precision, rows, columns, inner, single), num_warps=8 if rows >= 128 else 4, num_stages=1 if single else 3,
         )  # fmt: skip
         first += splits
@@ -143,17 +143,17 @@ def add_shares(
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """∂A, ∂W, (S, N, N), and ∂U, (S, N, 1), and ∂b, (S, N), where there are shares of them: one launch for all."""
     S, count, double, N = shares.shape
-    grad_A, grad_W = (torch.empty((S, N, N), dtype=dtype, device=shares.device) for _ in range(2))
-    grad_U, grad_b = (
-        torch.empty((S, N, 1), dtype=dtype, device=shares.device),
-        torch.empty((S, N), dtype=dtype, device=shares.device),
-    )
-    tiles = 0 if input_shares is None else input_shares.shape[1]
+    grad_A = torch.empty((S, N, N), dtype=dtype, device=shares.device)
+    grad_W, tiles = torch.empty_like(grad_A), 0
+    grad_U = grad_b = grad_A  # any tensor may stand where none is written
+    if input_shares is not None:
+        tiles = input_shares.shape[1]
+        grad_U, grad_b = grad_A.new_empty((S, N, 1)), grad_A.new_empty((S, N))
     tensors = (shares, shares if input_shares is None else input_shares, grad_A, grad_W, grad_U, grad_b)
-    grid = (double + (1 if tiles else 0), S)
+    grid = (double + (1 if tiles else 0), S, 1)
     block = power_of_two(N)
     chunk = max(1, min(16, 2048 // block))
-    launch(_add_kernel, grid, (*tensors, count, tiles, N, alpha), (block, chunk), num_warps=4)
+    launch(_add_kernel, grid, tensors, (count, tiles, N, alpha), (block, chunk), num_warps=4)
     return grad_A, grad_W, grad_U if tiles else None, grad_b if tiles else None
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.problem import Problem
 from lipschitz_rnn.ops.triton import cooperative, resident
 from lipschitz_rnn.ops.triton.calls import divide_up, launch
@@ -33,20 +35,18 @@ def walk_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
     tensors = (drive, weights, *given, spans, tape, last)
     strides = (*drive.stride(), *span_strides)
     has_spans = problem.timespans is not None
-    constants = (*_scheme(problem), precision, fused, bias is not None, has_spans, keep_states, save)
+    scheme = _scheme(problem.scheme.integrator, problem.scheme.nonlinearity)
+    constants = (*scheme, precision, fused, bias is not None, has_spans, keep_states, save)
     numbers = (T, B, N, problem.scheme.step_size, 0 if start is None else B)
     if plan.resident:
-        grid = (divide_up(B, plan.batch), S)
-        blocks = (plan.padded, plan.batch)
-        arguments = (*tensors, *numbers, *strides)
-        launch(resident.forward_kernel, grid, arguments, constants + blocks, **plan.options)
+        grid, blocks = (divide_up(B, plan.batch), S, 1), (plan.padded, plan.batch)
+        launch(resident.forward_kernel, grid, tensors, numbers + strides, constants + blocks, **plan.options)
         return last
     exchange = torch.empty((S, 2, B, N), dtype=weights.dtype if plan.on_chip else torch.float32, device=like.device)
+    constants, options = constants + plan.shared_blocks, _cooperative_options(plan)
     for grid, counters, place in _cooperative_launches(problem, plan):
-        arguments = (*tensors, exchange, counters, *numbers, *place, *strides)
-        launch(
-            cooperative.forward_kernel, grid, arguments, constants + plan.shared_blocks, **_cooperative_options(plan)
-        )
+        shared = (*tensors, exchange, counters)
+        launch(cooperative.forward_kernel, grid, shared, numbers + place + strides, constants, **options)
     return last
 
 
@@ -71,19 +71,17 @@ def walk_backward(
     grad_strides = (0, 0, 0, 0) if grad_states is None else grad_states.stride()
     strides = (*grad_strides, *span_strides, *((0, 0, 0) if x is None else x.stride()))
     has_spans = problem.timespans is not None
-    constants = (*_scheme(problem), precision, grad_states is not None, final is not None, has_spans, x is not None)
+    scheme = _scheme(problem.scheme.integrator, problem.scheme.nonlinearity)
+    constants = (*scheme, precision, grad_states is not None, final is not None, has_spans, x is not None)
     numbers = (T, B, N, problem.scheme.step_size)
     if plan.resident:
-        grid = (divide_up(B, plan.batch), S)
-        blocks = (plan.padded, plan.batch)
-        arguments = (*tensors, *numbers, *strides)
-        launch(resident.backward_kernel, grid, arguments, constants + blocks, **plan.options)
+        grid, blocks = (divide_up(B, plan.batch), S, 1), (plan.padded, plan.batch)
+        launch(resident.backward_kernel, grid, tensors, numbers + strides, constants + blocks, **plan.options)
         return kappa_d, grad_h0, shares
+    constants, options = constants + plan.shared_blocks, _cooperative_options(plan)
     for grid, counters, place in _cooperative_launches(problem, plan):
-        arguments = (*tensors, counters, *numbers, *place, *strides)
-        launch(
-            cooperative.backward_kernel, grid, arguments, constants + plan.shared_blocks, **_cooperative_options(plan)
-        )
+        shared = (*tensors, counters)
+        launch(cooperative.backward_kernel, grid, shared, numbers + place + strides, constants, **options)
     return kappa_d, grad_h0, shares
 
 
@@ -92,7 +90,9 @@ def has_fused_input(problem: Problem) -> bool:
     return problem.input_weight is not None and problem.drive.shape[-1] == 1
 
 
-def _cooperative_launches(problem: Problem, plan: Plan) -> Iterator[tuple[tuple[int, int], Tensor, tuple[int, int]]]:
+def _cooperative_launches(
+    problem: Problem, plan: Plan
+) -> Iterator[tuple[tuple[int, int, int], Tensor, tuple[int, int]]]:
     """Grid, counters, and (first unit, tiles) of each launch; a unit is one tile of the batch of one network.
 
     Units do not depend on each other, so where all at once would not fit on the GPU they take turns.
@@ -102,19 +102,20 @@ def _cooperative_launches(problem: Problem, plan: Plan) -> Iterator[tuple[tuple[
     counters = torch.zeros(S * tiles, dtype=torch.int32, device=problem.A.device)
     at_once = max(1, multiprocessors(problem.A.device) // plan.groups)
     for first in range(0, S * tiles, at_once):
-        yield (plan.groups, min(at_once, S * tiles - first)), counters, (first, tiles)
+        yield (plan.groups, min(at_once, S * tiles - first), 1), counters, (first, tiles)
 
 
 def _cooperative_options(plan: Plan) -> dict[str, Any]:
     return plan.options | ({} if interpreting() else {"launch_cooperative_grid": True})
 
 
-def _scheme(problem: Problem) -> tuple[Any, ...]:
+@cache
+def _scheme(integrator: str, nonlinearity: str) -> tuple[Any, ...]:
     """STAGES, STAGE_COEFFICIENTS, WEIGHTS and NONLINEARITY of the kernels."""
-    tableau = problem.scheme.tableau
+    tableau = get_integrator(integrator)
     # Every method here builds a stage on the one before alone, so one coefficient a stage describes it.
     coefficients = tuple(row[-1] if row else 0.0 for row in tableau.stages)
-    return len(tableau), coefficients, tableau.weights, problem.scheme.nonlinearity
+    return len(tableau), coefficients, tableau.weights, nonlinearity
 
 
 def _spans(problem: Problem) -> tuple[Tensor, tuple[int, ...]]:

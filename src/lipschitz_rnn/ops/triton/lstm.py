@@ -29,9 +29,9 @@ def walk_forward(
     last_h, last_c = (W.new_empty((S, B, N)) for _ in range(2))
     given = (U.contiguous(), b.contiguous(), h0.contiguous(), c0.contiguous())
     tensors = (x, drive, weights, *given, tape, z if save else tape, last_h, last_c)
-    arguments = (*tensors, T, B, N, *x.stride()[:3])
+    numbers = (T, B, N, *x.stride()[:3])
     constants = (PRECISIONS[compute], p == 1, save, block, batch)
-    launch(forward_kernel, (divide_up(B, batch), S), arguments, constants, **_options(block))
+    launch(forward_kernel, (divide_up(B, batch), S, 1), tensors, numbers, constants, **_options(block))
     return tape, z, last_h, last_c
 
 
@@ -58,7 +58,7 @@ def walk_backward(
     tensors = (weights, tape, z, *given, x, d, grad_h0, grad_c0, grad_h0 if shares is None else shares)
     has = (grad_states is not None, grad_h is not None, grad_c is not None, p == 1)
     constants = (PRECISIONS[z.dtype], *has, block, batch)
-    launch(backward_kernel, (tiles, S), (*tensors, T, B, N, *x.stride()[:3]), constants, **_options(block))
+    launch(backward_kernel, (tiles, S, 1), tensors, (T, B, N, *x.stride()[:3]), constants, **_options(block))
     return d, grad_h0, grad_c0, None if shares is None else shares.sum(1)
 
 

@@ -26,8 +26,9 @@ def walk_forward(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: t
     rounded = None if compute == W.dtype else torch.empty((S, B, N), dtype=compute, device=W.device)
     copy = states if rounded is None else rounded  # any tensor may stand where none is written
     for t in range(T):
-        arguments = (matmul(h, weights), inputs, bias, states, copy, t, T, B * N, N, *inputs.stride()[:2])
-        launch(_forward_kernel, (divide_up(B * N, BLOCK), S), arguments, (rounded is not None, BLOCK))
+        tensors = (matmul(h, weights), inputs, bias, states, copy)
+        numbers = (t, T, B * N, N, *inputs.stride()[:2])
+        launch(_forward_kernel, (divide_up(B * N, BLOCK), S, 1), tensors, numbers, (rounded is not None, BLOCK))
         h = states[:, t] if rounded is None else rounded
     return states
 
@@ -46,9 +47,10 @@ def walk_backward(
     for t in range(T - 1, -1, -1):
         if t < T - 1:
             product = matmul(d[:, t + 1] if rounded is None else rounded, weights)
-        arguments = (product, grad_states, states, d, copy, shares, t, T, B * N, *grad_states.stride()[:2])
+        tensors = (product, grad_states, states, d, copy, shares)
+        numbers = (t, T, B * N, *grad_states.stride()[:2])
         constants = (t == T - 1, rounded is not None, BLOCK)
-        launch(_backward_kernel, (divide_up(B * N, BLOCK), S), arguments, constants)
+        launch(_backward_kernel, (divide_up(B * N, BLOCK), S, 1), tensors, numbers, constants)
     return d, shares.sum(1)
 
 

@@ -26,8 +26,9 @@ def left_operand(A: Tensor, W: Tensor, alpha: float, plan: Plan, *, transpose: b
     operand = torch.empty((S, parts, *shape), dtype=dtype, device=A.device)
     tile = min(64, power_of_two(padded))
     tiles = divide_up(padded, tile)
-    arguments = (A, W, operand, N, alpha, padded, *A.stride(), *W.stride())
-    launch(_operand_kernel, (tiles * tiles, 2, S), arguments, (precision, parts, transpose, tile))
+    numbers = (N, alpha, padded, *A.stride(), *W.stride())
+    constants = (precision, parts, transpose, tile)
+    launch(_operand_kernel, (tiles * tiles, 2, S), (A, W, operand), numbers, constants)
     return operand
 
 

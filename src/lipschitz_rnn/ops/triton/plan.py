@@ -52,9 +52,7 @@ class Plan:
 
 def make_plan(problem: Problem, precision: str, *, backward: bool) -> Plan:
     S, _, B, N = problem.shape
-    device, stages = problem.A.device, len(problem.scheme.tableau)
-    gpu = (shared_memory(device), multiprocessors(device))
-    return _plan((S, B, N), problem.A.dtype, stages, precision, backward, *gpu, interpreting())
+    return _plan((S, B, N), problem.A.dtype, len(problem.scheme.tableau), precision, backward, problem.A.device)
 
 
 @lru_cache(maxsize=1024)  # asked for twice in every training step, which Python would notice
@@ -64,12 +62,11 @@ def _plan(
     stages: int,
     precision: str,
     backward: bool,
-    room: int,
-    processors: int,
-    interpreted: bool,
+    device: torch.device,
 ) -> Plan:
-    """The plan for (S, B, N) on a GPU with ``room`` bytes of shared memory on each of its multiprocessors."""
+    """The plan for (S, B, N)."""
     S, B, N = shape
+    room, processors = shared_memory(device), multiprocessors(device)
     block = max(16, power_of_two(N))
     if block <= RESIDENT_UNITS:
         # Eight samples at a time are quicker through a step than sixteen, as long as all programs run at once. Products
@@ -79,7 +76,7 @@ def _plan(
         plan = _resident_plan(precision, block, stages, few, room)
         if plan is not None:
             return plan
-    return _shared_plan(N, dtype, precision, block, room, interpreted)
+    return _shared_plan(N, dtype, precision, block, room)
 
 
 def _resident_plan(precision: str, block: int, stages: int, few: bool, room: int) -> Plan | None:
@@ -92,7 +89,7 @@ def _resident_plan(precision: str, block: int, stages: int, few: bool, room: int
     return Plan(precision, block, batch=8 if few or crowded else 16, pipeline=1 if crowded else 3)
 
 
-def _shared_plan(N: int, dtype: torch.dtype, precision: str, block: int, room: int, interpreted: bool) -> Plan:
+def _shared_plan(N: int, dtype: torch.dtype, precision: str, block: int, room: int) -> Plan:
     """Several programs for each tile, with some rows of both matrices each, on chip or read anew in every step."""
     batch, rows = (16, 64) if block <= 512 else (32, 32)
     state = block * batch * (4 if dtype == torch.float32 else 2)  # bytes that a program reads in every stage
@@ -101,7 +98,7 @@ def _shared_plan(N: int, dtype: torch.dtype, precision: str, block: int, room: i
     if not on_chip:
         rows = 64 if room >= 110 * 1024 else 32  # three parts of 64 rows come through 104 KB
     padded = divide_up(N, inner) * inner
-    if interpreted:
+    if interpreting():
         rows = block  # programs run one after another there, so none can wait for another
         padded = max(padded, block)
     return Plan(precision, padded, batch, divide_up(N, rows), rows, inner, on_chip)
