@@ -121,6 +121,7 @@ CANDIDATES: dict[str, Candidate] = {
         *_distorted(0.5),
         *_distorted(0.75),
         *_distorted(1),
+        *_distorted(1.5),
     )
 }  # fmt: skip
 
