@@ -13,7 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from lipschitz_rnn.benchmark import compiled, contestants
+from lipschitz_rnn.benchmark import compiled, jobs
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.ops.scan import lipschitz_scan
 
@@ -161,7 +161,7 @@ def test_a_wrong_result_gets_no_times(factor: float, monkeypatch: pytest.MonkeyP
         kept, last = lipschitz_scan(*arguments, backend=backend, **options)
         return kept, last * factor if backend == "cpu" else last
 
-    monkeypatch.setattr(contestants, "lipschitz_scan", spoiled)
+    monkeypatch.setattr(jobs, "lipschitz_scan", spoiled)
     done = bench("--quick", "--json", "-")
     assert done.exit_code == 1
     assert "wrong results" in done.stderr
@@ -180,7 +180,7 @@ def test_our_backend_that_does_not_run_is_an_error_too(monkeypatch: pytest.Monke
             raise RuntimeError("out of order")
         return lipschitz_scan(*arguments, backend=backend, **options)
 
-    monkeypatch.setattr(contestants, "lipschitz_scan", broken)
+    monkeypatch.setattr(jobs, "lipschitz_scan", broken)
     done = bench("--quick")
     assert done.exit_code == 1
     assert "RuntimeError: out of order" in done.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,6 +52,13 @@ def test_everything_is_checked_before_anything_is_timed() -> None:
     measure(SMALL, CPU, contestants_for(CPU, compile_loop=False), ONCE, notes.append)
     kinds = [note.split()[0] for note in notes]
     assert kinds == ["checking"] * 6 + ["timing"] * 6
+
+
+def test_what_a_graph_holds_all_the_time_is_not_counted_as_the_need_of_a_call() -> None:
+    plain = next(row for row in contestants_for(CPU, compile_loop=False) if row.name == "cpu backend")
+    rows = measure(SMALL, CPU, [plain, replace(plain, name="from a graph", graphed=True)], ONCE).rows
+    assert [row.training is not None for row in rows] == [True, True]
+    assert rows[1].memory is None
 
 
 def test_precisions_set_their_switches_and_put_them_back() -> None:
@@ -118,8 +126,10 @@ def test_rows_on_a_gpu() -> None:
         "triton backend": ["bfloat16", "float32 medium", "float32 high", "float32 highest"],
         "nn.LSTM": ["bfloat16", "float32 high", "float32 highest"],
         "torch.compile": ["float32 high"],
+        "LipschitzRNN layer": ["bfloat16"],
+        "LipschitzRNN, graphed": ["bfloat16"],
     }.items():
-        assert [row for row in rows if row.startswith(name)] == [f"{name} [{precision}]" for precision in precisions]
+        assert [row for row in rows if row.startswith(f"{name} [")] == [f"{name} [{each}]" for each in precisions]
     assert len(set(rows)) == len(rows)
 
 

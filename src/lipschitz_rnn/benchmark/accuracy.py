@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lipschitz_rnn.benchmark.contestants import Build, Contestant, Job
+from lipschitz_rnn.benchmark.contestants import Contestant
+from lipschitz_rnn.benchmark.jobs import Build, Job
 from lipschitz_rnn.benchmark.precision import BFLOAT16, EXACT, FLOAT32, TF32, Precision
 from lipschitz_rnn.benchmark.workload import Data
 

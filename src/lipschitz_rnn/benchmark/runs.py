@@ -10,7 +10,8 @@ import torch
 
 from lipschitz_rnn.benchmark import compiled
 from lipschitz_rnn.benchmark.accuracy import Errors, Judge
-from lipschitz_rnn.benchmark.contestants import Contestant, Job
+from lipschitz_rnn.benchmark.contestants import Contestant
+from lipschitz_rnn.benchmark.jobs import Job
 from lipschitz_rnn.benchmark.timing import Times, peak_memory, time_calls, time_replay
 from lipschitz_rnn.benchmark.workload import Data, Workload
 from lipschitz_rnn.training.environment import describe_environment
@@ -129,11 +130,12 @@ def measure(
             note(f"timing {row.key}, round {turn + 1} of {effort.rounds}")
             with contestant.precision.active():
                 _time(row, job, device, effort)
-    for row, contestant, job in ready:
+    not_graphed = [(row, contestant, job) for row, contestant, job in ready if not contestant.graphed]
+    for row, contestant, job in not_graphed:
         with contestant.precision.active():
             row.memory = peak_memory(job.training if effort.backward else job.forward, device)
     if device.type == "cuda" and effort.replay:  # last, since a capture that fails may leave the device in a bad state
-        for row, contestant, job in ready:
+        for row, contestant, job in not_graphed:
             note(f"replaying {row.key} from a CUDA graph")
             with contestant.precision.active():
                 _replay(row, job, device, effort)

@@ -262,3 +262,22 @@ def test_it_learns(generator: torch.Generator) -> None:
         loss.backward()
         optimiser.step()
     assert float(loss.detach()) < 0.05
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_runs_from_cuda_graphs_with_the_same_bits(generator: torch.Generator, dtype: torch.dtype) -> None:
+    rnn = lr.LipschitzRNN(1, 48, device="cuda", dtype=dtype)
+    inputs = [torch.rand(9, 5, 1, generator=generator).to("cuda", dtype) for _ in range(3)]
+
+    def training_step(x: torch.Tensor) -> list[torch.Tensor]:
+        output, last = rnn(x)
+        gradients = torch.autograd.grad((output.float() ** 2).sum() + last.float().sum(), list(rnn.parameters()))
+        return [value.clone() for value in (output, last, *gradients)]  # a graph writes to the same memory again
+
+    plain = [training_step(x) for x in inputs]
+    torch.cuda.make_graphed_callables(rnn, (inputs[0].clone(),))
+    for x, expected in zip(inputs, plain, strict=True):
+        for found, value in zip(training_step(x), expected, strict=True):
+            assert torch.equal(found, value)
