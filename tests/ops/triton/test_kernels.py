@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn import lipschitz_scan
+from lipschitz_rnn.ops.precision import float32_products
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ SMALL = [
     Case(4, 3, 33, precision="bfloat16", one_feature=True),
     Case(4, 3, 24, precision="float16", integrator="midpoint"),
     Case(3, 4, 24, precision="medium"),
+    Case(3, 8, 100, precision="bfloat16", integrator="midpoint", timespans=True),  # from here on matrices in registers
+    Case(4, 5, 64, precision="bfloat16", one_feature=True, lengths=True),
+    Case(2, 3, 72, precision="float16", integrator="rk4", one_feature=True, networks=2),
+    Case(3, 2, 128, precision="medium", integrator="heun", nonlinearity="relu", alpha=0.7),
     Case(2, 2, 130),  # more units than one multiprocessor holds
     Case(2, 18, 140, integrator="midpoint", precision="bfloat16", one_feature=True, timespans=True),
     Case(3, 4, 20, scale=1e4),
@@ -78,6 +83,15 @@ LARGE = [
         (20, 40, 750, 1, "euler", False),
     ]
     for precision in ("highest", "high", "bfloat16")
+] + [
+    Case(63, 33, hidden, integrator=integrator, one_feature=True, precision=precision)
+    for hidden, integrator, precision in [
+        (128, "euler", "medium"),
+        (100, "midpoint", "medium"),
+        (64, "midpoint", "bfloat16"),
+        (128, "midpoint", "float16"),
+        (128, "rk4", "bfloat16"),
+    ]
 ]
 
 
@@ -167,6 +181,21 @@ def test_large(case: Case, device: torch.device) -> None:
 def test_same_input_same_bits(case: Case, device: torch.device) -> None:
     first, second = (results(case, device, "triton", torch.float32) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="threads that get in each other's way are there on a GPU only"
+)
+@pytest.mark.parametrize("integrator", ["euler", "midpoint"])
+@pytest.mark.parametrize("precision", ["bfloat16", "medium", "high", "highest"])
+@pytest.mark.parametrize("hidden", [64, 128])
+def test_same_bits_again_and_again(hidden: int, precision: str, integrator: str, device: torch.device) -> None:
+    case = Case(200, 128, hidden, one_feature=True, precision=precision, integrator=integrator)
+    with float32_products("highest" if precision == "bfloat16" else precision):
+        first, *others = (results(case, device, "triton", case.dtype) for _ in range(6))
+    assert all(tensor.isfinite().all() for tensor in first)
+    assert all(torch.equal(one, two) for other in others for one, two in zip(first, other, strict=True))
 
 
 def test_inference_stores_nothing_and_agrees(device: torch.device) -> None:

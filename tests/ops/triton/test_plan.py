@@ -49,11 +49,16 @@ def test_eight_samples_while_the_gpu_is_not_full_or_where_room_is_short(plan) ->
     assert plan(problem(128), "bf16", 227 * KB).batch == 8
     assert plan(problem(128, networks=12), "bf16", 227 * KB).batch == 16
     assert plan(problem(128), "bf16", 227 * KB, units=10).batch == 16
-    assert plan(problem(128), "bf16", 227 * KB, backward=True).batch == 16  # stored in float32
-    half = problem(128, dtype=torch.bfloat16)
-    assert plan(half, "bf16", 227 * KB, backward=True).batch == 8
     crowded = plan(problem(128, networks=12, integrator="midpoint"), "bf16x6", 227 * KB)
     assert (crowded.resident, crowded.batch, crowded.pipeline) == (True, 8, 1)
+
+
+def test_one_pass_for_eight_samples_keeps_the_matrices_in_registers(plan) -> None:  # type: ignore[no-untyped-def]
+    assert plan(problem(100), "bf16", 227 * KB).in_registers
+    assert plan(problem(64), "fp16", 227 * KB).in_registers
+    assert not plan(problem(128, networks=12), "bf16", 227 * KB).in_registers  # sixteen samples
+    assert not plan(problem(128), "bf16x3", 227 * KB).in_registers  # two parts of each matrix
+    assert not plan(problem(32), "bf16", 227 * KB).in_registers  # too small to be worth it
 
 
 def test_shared_matrices_stay_on_chip_where_they_find_room(plan) -> None:  # type: ignore[no-untyped-def]

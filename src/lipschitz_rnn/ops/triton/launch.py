@@ -39,7 +39,7 @@ def walk_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
     constants = (*scheme, precision, fused, bias is not None, has_spans, keep_states, save)
     numbers = (T, B, N, problem.scheme.step_size, 0 if start is None else B)
     if plan.resident:
-        grid, blocks = (divide_up(B, plan.batch), S, 1), (plan.padded, plan.batch)
+        grid, blocks = (divide_up(B, plan.batch), S, 1), plan.resident_blocks
         launch(resident.forward_kernel, grid, tensors, numbers + strides, constants + blocks, **plan.options)
         return last
     exchange = torch.empty((S, 2, B, N), dtype=weights.dtype if plan.on_chip else torch.float32, device=like.device)
@@ -75,7 +75,7 @@ def walk_backward(
     constants = (*scheme, precision, grad_states is not None, final is not None, has_spans, x is not None)
     numbers = (T, B, N, problem.scheme.step_size)
     if plan.resident:
-        grid, blocks = (divide_up(B, plan.batch), S, 1), (plan.padded, plan.batch)
+        grid, blocks = (divide_up(B, plan.batch), S, 1), plan.resident_blocks
         launch(resident.backward_kernel, grid, tensors, numbers + strides, constants + blocks, **plan.options)
         return kappa_d, grad_h0, shares
     constants, options = constants + plan.shared_blocks, _cooperative_options(plan)

@@ -26,12 +26,18 @@ class Plan:
     rows: int = 0
     inner: int = 0
     on_chip: bool = True
+    in_registers: bool = False
     pipeline: int = 3  # how far Triton loads ahead, into shared memory
 
     @property
     def resident(self) -> bool:
         """Whether one program has everything on chip."""
         return self.groups == 1 and self.rows == 0
+
+    @property
+    def resident_blocks(self) -> tuple[int, int, bool]:
+        """BLOCK_N, BLOCK_B and IN_REGISTERS of the resident kernels."""
+        return self.padded, self.batch, self.in_registers
 
     @property
     def shared_blocks(self) -> tuple[bool, int, int, int, int]:
@@ -69,10 +75,8 @@ def _plan(
     room, processors = shared_memory(device), multiprocessors(device)
     block = max(16, power_of_two(N))
     if block <= RESIDENT_UNITS:
-        # Eight samples at a time are quicker through a step than sixteen, as long as all programs run at once. Products
-        # of one pass then leave the warp-group instructions; backward that only pays where least has to be turned.
-        turned = backward and precision in ("bf16", "fp16") and (dtype == torch.float32 or stages > 1)
-        few = S * divide_up(B, 8) <= processors and not turned
+        # Eight samples at a time are quicker through a step than sixteen, as long as all programs run at once.
+        few = S * divide_up(B, 8) <= processors
         plan = _resident_plan(precision, block, stages, few, room)
         if plan is not None:
             return plan
@@ -86,7 +90,10 @@ def _resident_plan(precision: str, block: int, stages: int, few: bool, room: int
     if matrices + passing > room:
         return None
     crowded = matrices + (stages + 1) * passing > room
-    return Plan(precision, block, batch=8 if few or crowded else 16, pipeline=1 if crowded else 3)
+    batch = 8 if few or crowded else 16
+    # For eight columns Triton takes the tensor cores' older instructions, whose left operand may stay in registers.
+    in_registers = batch == 8 and block >= 64 and precision in ("bf16", "fp16")
+    return Plan(precision, block, batch, pipeline=1 if crowded else 3, in_registers=in_registers)
 
 
 def _shared_plan(N: int, dtype: torch.dtype, precision: str, block: int, room: int) -> Plan:

@@ -61,6 +61,17 @@ def load_parts(operand, offsets, SIZE: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def in_registers(M, COLUMNS: tl.constexpr):
+    """M itself, as the result of the product M·1, exactly.
+
+    Results of products lie in registers just as the tensor cores take a left operand from there, so nothing has to be
+    read from shared memory again; Triton would read anything else in every turn of a loop.
+    """
+    i = tl.arange(0, COLUMNS)
+    return tl.dot(M, (i[:, None] == i[None, :]).to(M.dtype)).to(M.dtype)
+
+
+@triton.jit
 def settled(columns):
     """The same columns, made opaque: Triton 3.6 would reshape them in shared memory, and fails where 16 ∤ N."""
     if not INTERPRETING:

@@ -1,8 +1,8 @@
 """One program per network and tile of the batch walks through all of time with both matrices on chip.
 
-The state is held as (N, batch), so that the matrices are the left operand of each product, which is what the tensor
-cores of Hopper take from shared memory. Inputs are loaded a step ahead of their use; what a step stores goes out in one
-piece.
+The state is held as (N, batch), so that the matrices are the left operand of each product, which the tensor cores take
+from registers (IN_REGISTERS) or, on Hopper, from shared memory. Inputs are loaded a step ahead of their use; what a
+step stores goes out in one piece.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ import triton
 import triton.language as tl
 
 from lipschitz_rnn.ops.triton.elementwise import sigma, sigma_slope
-from lipschitz_rnn.ops.triton.products import load_parts, parts_of, product, stack, unstack
+from lipschitz_rnn.ops.triton.products import (
+    in_registers,
+    leading,
+    load_parts,
+    parts_of,
+    product,
+    stack,
+    unstack,
+)
 
 
 @triton.jit(do_not_specialize=["T", "starts"])
@@ -21,7 +29,8 @@ def forward_kernel(
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr,
     FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
-    KEEP: tl.constexpr, SAVE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
+    KEEP: tl.constexpr, SAVE: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr, IN_REGISTERS: tl.constexpr,
 ):  # fmt: skip
     """All T steps for one network and BLOCK_B samples.
 
@@ -40,6 +49,8 @@ def forward_kernel(
     SIZE: tl.constexpr = 2 * BLOCK_N * BLOCK_N
     rows = tl.arange(0, 2 * BLOCK_N)
     M1, M2, M3 = load_parts(weights + network * PARTS * SIZE, rows[:, None] * BLOCK_N + units[None, :], SIZE, PRECISION)
+    if IN_REGISTERS:
+        M1 = in_registers(M1, BLOCK_N)
 
     # State and σ of the last stage are stored together: rows of the upper half go to the state's place.
     row = tl.where(rows < BLOCK_N, rows, rows - BLOCK_N)
@@ -112,7 +123,8 @@ def backward_kernel(
     T, B, N, step_size, grads_s, grads_t, grads_b, grads_n, spans_s, spans_t, spans_b, x_s, x_t, x_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr, HAS_STATES: tl.constexpr, HAS_LAST: tl.constexpr,
-    HAS_SPANS: tl.constexpr, HAS_INPUT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
+    HAS_SPANS: tl.constexpr, HAS_INPUT: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr, IN_REGISTERS: tl.constexpr,
 ):  # fmt: skip
     """The adjoint of ``forward_kernel`` (see ``ops/adjoint.py``): fills κ and d, (S, T, STAGES, B, 2N), and ∂h0.
 
@@ -128,8 +140,15 @@ def backward_kernel(
     PARTS: tl.constexpr = parts_of(PRECISION)
     SIZE: tl.constexpr = 2 * BLOCK_N * BLOCK_N
     rows = tl.arange(0, 2 * BLOCK_N)
-    operand_cells = units[:, None] * (2 * BLOCK_N) + rows[None, :]
-    M1, M2, M3 = load_parts(weights + network * PARTS * SIZE, operand_cells, SIZE, PRECISION)
+    operand_cells = units[:, None] * (2 * BLOCK_N)
+    weights += network * PARTS * SIZE
+    if IN_REGISTERS:
+        A_t, _, _ = load_parts(weights, operand_cells + units[None, :], SIZE, PRECISION)
+        W_t, _, _ = load_parts(weights + BLOCK_N, operand_cells + units[None, :], SIZE, PRECISION)
+        A_t = in_registers(A_t, BLOCK_N)
+        W_t = in_registers(W_t, BLOCK_N)
+    else:
+        M1, M2, M3 = load_parts(weights, operand_cells + rows[None, :], SIZE, PRECISION)
 
     row = tl.where(rows < BLOCK_N, rows, rows - BLOCK_N)
     out_cells = tl.where(rows < BLOCK_N, row, row + N)[:, None] + columns[None, :] * (2 * N)
@@ -188,7 +207,11 @@ def backward_kernel(
                 grad_b += d
             both = stack(kappa, d, BLOCK_N, BLOCK_B)
             tl.store(kappa_d + (here * STAGES + i) * (2 * B * N) + out_cells, both, mask=out_mask)
-            eta = product(M1, M2, M3, both, PRECISION, BLOCK_N, 2 * BLOCK_N, BLOCK_B)
+            if IN_REGISTERS:
+                # Added by fma, since Triton would make a plain sum one chain of products, twice as long.
+                eta = tl.fma(tl.dot(A_t, leading(kappa, PRECISION)), 1.0, tl.dot(W_t, leading(d, PRECISION)))
+            else:
+                eta = product(M1, M2, M3, both, PRECISION, BLOCK_N, 2 * BLOCK_N, BLOCK_B)
             total += eta
         adjoint += total
     if HAS_INPUT:
