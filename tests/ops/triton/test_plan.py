@@ -26,12 +26,12 @@ def plan(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     """A plan as it would be on a GPU of so much shared memory and so many multiprocessors."""
     from lipschitz_rnn.ops.triton import plan as module
 
-    def made(given: Problem, precision: str, room: int, units: int = 132, backward: bool = False) -> Plan:
+    def made(given: Problem, precision: str, room: int, units: int = 132) -> Plan:
         monkeypatch.setattr(module, "interpreting", lambda: False)
         monkeypatch.setattr(module, "shared_memory", lambda device: room)
         monkeypatch.setattr(module, "multiprocessors", lambda device: units)
         module._plan.cache_clear()  # it remembers plans of the GPU before
-        return module.make_plan(given, precision, backward=backward)
+        return module.make_plan(given, precision)
 
     return made
 

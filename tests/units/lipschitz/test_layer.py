@@ -274,7 +274,8 @@ def test_a_layer_runs_from_cuda_graphs_with_the_same_bits(generator: torch.Gener
     def training_step(x: torch.Tensor) -> list[torch.Tensor]:
         output, last = rnn(x)
         gradients = torch.autograd.grad((output.float() ** 2).sum() + last.float().sum(), list(rnn.parameters()))
-        return [value.clone() for value in (output, last, *gradients)]  # a graph writes to the same memory again
+        # A graph writes to the same memory again, and what is kept of autograd's own would spoil its capture.
+        return [value.detach().clone() for value in (output, last, *gradients)]
 
     plain = [training_step(x) for x in inputs]
     torch.cuda.make_graphed_callables(rnn, (inputs[0].clone(),))

@@ -21,7 +21,7 @@ from lipschitz_rnn.ops.triton.support import interpreting
 def walk_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bool, save: bool) -> Tensor:
     """Runs all steps, fills the tape and returns the last state, (S, B, N)."""
     S, T, B, N = problem.shape
-    like, plan = problem.A, make_plan(problem, precision, backward=False)
+    like, plan = problem.A, make_plan(problem, precision)
     last = like.new_empty((S, B, N))
     fused = has_fused_input(problem)
     drive = problem.drive if fused else problem.expanded_drive()
@@ -58,7 +58,7 @@ def walk_backward(
     The shares are (S, tiles of the batch, 2, N), in float32.
     """
     S, T, B, N = problem.shape
-    like, plan = problem.A, make_plan(problem, precision, backward=True)
+    like, plan = problem.A, make_plan(problem, precision)
     kappa_d = like.new_empty((S, T, len(problem.scheme.tableau), B, 2 * N))
     grad_h0 = like.new_empty((S, B, N))
     spans, span_strides = _spans(problem)

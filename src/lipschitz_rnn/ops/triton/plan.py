@@ -56,9 +56,9 @@ class Plan:
         return {"num_warps": 8 if large else 4, "num_stages": self.pipeline}
 
 
-def make_plan(problem: Problem, precision: str, *, backward: bool) -> Plan:
+def make_plan(problem: Problem, precision: str) -> Plan:
     S, _, B, N = problem.shape
-    return _plan((S, B, N), problem.A.dtype, len(problem.scheme.tableau), precision, backward, problem.A.device)
+    return _plan((S, B, N), problem.A.dtype, len(problem.scheme.tableau), precision, problem.A.device)
 
 
 @lru_cache(maxsize=1024)  # asked for twice in every training step, which Python would notice
@@ -67,7 +67,6 @@ def _plan(
     dtype: torch.dtype,
     stages: int,
     precision: str,
-    backward: bool,
     device: torch.device,
 ) -> Plan:
     """The plan for (S, B, N)."""
@@ -91,8 +90,9 @@ def _resident_plan(precision: str, block: int, stages: int, few: bool, room: int
         return None
     crowded = matrices + (stages + 1) * passing > room
     batch = 8 if few or crowded else 16
-    # For eight columns Triton takes the tensor cores' older instructions, whose left operand may stay in registers.
-    in_registers = batch == 8 and block >= 64 and precision in ("bf16", "fp16")
+    # For eight columns Triton takes the tensor cores' older instructions, whose left operand may stay in registers. On
+    # its way there it meets a matrix of half its size in shared memory.
+    in_registers = batch == 8 and block >= 64 and precision in ("bf16", "fp16") and 1.5 * matrices <= room
     return Plan(precision, block, batch, pipeline=1 if crowded else 3, in_registers=in_registers)
 
 
