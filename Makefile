@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Two processes, a file of tests to each at a time: most of a test is one core's work.
+WORKERS ?= -n 2 --dist loadfile
 
 .PHONY: install test lint types quick-test quickstart clean
 
@@ -13,7 +15,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 test: install lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 lint: install
 	$(BIN)/ruff check .
@@ -23,7 +25,7 @@ types: install
 	$(BIN)/mypy
 
 quick-test: install
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
 
 quickstart: install
 	$(BIN)/lipschitz-rnn quickstart
