@@ -7,7 +7,8 @@ facts on which the search depends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -33,33 +34,21 @@ def launch(
     """
     if interpreted(kernel):
         kernel[grid](*tensors, *numbers, *constants, **options)
-    elif tensors[0].get_device() == torch.cuda.current_device():
-        _launch_here(kernel, grid, tensors, numbers, constants, options)
-    else:
-        with torch.cuda.device(tensors[0].get_device()):
-            _launch_here(kernel, grid, tensors, numbers, constants, options)
-
-
-def _launch_here(
-    kernel: Any,
-    grid: tuple[int, int, int],
-    tensors: Sequence[Tensor],
-    numbers: tuple[int | float, ...],
-    constants: tuple[Any, ...],
-    options: Mapping[str, int],
-) -> None:
+        return
+    device = tensors[0].get_device()
     addresses = [tensor.data_ptr() for tensor in tensors]
     # Triton compiles for dtypes, for addresses and numbers that divide by 16, and for ones. Numbers stand in the key as
     # they are: to ask each for what matters takes longer than the launch.
     facts = [(tensor.dtype, address & 15) for tensor, address in zip(tensors, addresses, strict=True)]
-    key = (kernel.fn, tensors[0].get_device(), grid, numbers, constants, *options.values(), *facts)
+    key = (kernel.fn, device, grid, numbers, constants, *options.values(), *facts)
     remembered = _launches.get(key)
-    if remembered is None:
-        if len(_launches) >= _REMEMBERED:
-            _launches.clear()
-        _launches[key] = kernel[grid](*tensors, *numbers, *constants, **options)[grid]
-    else:
-        remembered(*addresses, *numbers, *constants)
+    with nullcontext() if device == torch.cuda.current_device() else torch.cuda.device(device):
+        if remembered is None:
+            if len(_launches) >= _REMEMBERED:
+                _launches.clear()
+            _launches[key] = kernel[grid](*tensors, *numbers, *constants, **options)[grid]
+        else:
+            remembered(*addresses, *numbers, *constants)
 
 
 def interpreted(kernel: Any) -> bool:
