@@ -12,6 +12,7 @@ from problems import INTEGRATORS, NONLINEARITIES, Problem, numpy_scan, symmetric
 from torch import nn
 
 import lipschitz_rnn as lr
+from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
 
 
 def test_parameter_count() -> None:
@@ -219,10 +220,10 @@ def test_hidden_matrices(generator: torch.Generator) -> None:
 def test_matrices_are_formed_once_per_forward(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """One A and one W for each unit, however long the sequence."""
     rnn, calls = layer(generator, num_layers=2, bidirectional=True, recompute_every=10), []
-    forward = lr.SymmetricSkew.forward
-    monkeypatch.setattr(lr.SymmetricSkew, "forward", lambda self, M: calls.append(self) or forward(self, M))
+    forward = SymmetricSkewPair.forward
+    monkeypatch.setattr(SymmetricSkewPair, "forward", lambda self: calls.append(self) or forward(self))
     rnn(sequence(generator, 50, 2, 3))[0].sum().backward()
-    assert len(calls) == 2 * 4
+    assert len(calls) == 4
 
 
 def test_repr() -> None:
@@ -266,6 +267,8 @@ def test_it_learns(generator: torch.Generator) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+# PyTorch keeps the graph of its own warm-up, on another stream, until the capture is over: true of every module.
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_layer_runs_from_cuda_graphs_with_the_same_bits(generator: torch.Generator, dtype: torch.dtype) -> None:
     plain = lr.LipschitzRNN(1, 48, device="cuda", dtype=dtype)

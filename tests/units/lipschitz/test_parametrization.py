@@ -171,3 +171,41 @@ def test_wrong_matrix(method: str) -> None:
 
 def test_repr() -> None:
     assert repr(SymmetricSkew(0.75, 0.001)) == "SymmetricSkew(beta=0.75, gamma=0.001)"
+
+
+@pytest.mark.parametrize("gamma", [(0.0, 0.3), (0.3, 0.0)])
+def test_a_pair_is_its_two_maps(gamma: tuple[float, float], generator: torch.Generator) -> None:
+    """Plain eager code takes both at once; values, gradients and second derivatives are those of the maps alone."""
+    pair = SymmetricSkewPair(5, (0.6, 0.9), gamma, 0.1, dtype=torch.float64)
+    weights = normal(generator, 2, 5, 5)
+
+    def derivatives(A: Tensor, W: Tensor) -> list[Tensor]:
+        loss = (weights[0] * A**3).sum() + (weights[1] * W**3 * A).sum()
+        first = torch.autograd.grad(loss, (pair.M_A, pair.M_W), create_graph=True)
+        second = torch.autograd.grad(sum((g**2).sum() for g in first), (pair.M_A, pair.M_W))
+        return [A, W, *first, *second]
+
+    together = derivatives(*pair())
+    alone = derivatives(pair.skew_A(pair.M_A), pair.skew_W(pair.M_W))
+    assert all(torch.equal(*both) for both in zip(together[:2], alone[:2], strict=True))
+    for found, expected in zip(together[2:], alone[2:], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_pair_of_which_one_matrix_is_used(generator: torch.Generator) -> None:
+    pair = SymmetricSkewPair(4, 0.75, 0.1, 0.1, dtype=torch.float64)
+    pair()[1].sum().backward()
+    assert pair.M_A.grad is None
+    torch.testing.assert_close(pair.M_W.grad, torch.full((4, 4), 0.5, dtype=torch.float64))
+
+
+def test_a_pair_in_forward_mode_and_under_transforms(generator: torch.Generator) -> None:
+    pair = SymmetricSkewPair(4, 0.75, 0.1, 0.1, dtype=torch.float64)
+    names = {name: parameter.detach() for name, parameter in pair.named_parameters()}
+    direction = {name: normal(generator, 4, 4) for name in names}
+    _, (moved, _) = torch.func.jvp(lambda given: torch.func.functional_call(pair, given), (names,), (direction,))
+    expected = direction["M_A"] - 0.5 * direction["M_A"].mT
+    torch.testing.assert_close(moved, expected, rtol=1e-12, atol=1e-12)
+    stacked = {name: torch.stack((value, 2.0 * value)) for name, value in names.items()}
+    A, _ = torch.func.vmap(lambda given: torch.func.functional_call(pair, given))(stacked)
+    torch.testing.assert_close(A[0], pair()[0].detach(), rtol=1e-12, atol=1e-12)

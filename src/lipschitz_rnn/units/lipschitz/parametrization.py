@@ -7,10 +7,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops.checks import require_number, require_tensor, shape_of
+from lipschitz_rnn.ops.registration import forward_mode, plain_eager
 
 
 class NoInverseError(ValueError, NotImplementedError):
@@ -34,9 +37,19 @@ class SymmetricSkew(nn.Module):
         self.beta = require_number("beta", beta, low=0.0, high=1.0)
         self.gamma = require_number("gamma", gamma, low=0.0)
 
+    @property
+    def factor(self) -> float:
+        """Of Mᵀ: 1 − 2β."""
+        return 1.0 - 2.0 * self.beta
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether no option is a tensor."""
+        return not (isinstance(self.beta, Tensor) or isinstance(self.gamma, Tensor))
+
     def forward(self, M: Tensor) -> Tensor:
         _require_square(M)
-        S = _plus(M, 1.0 - 2.0 * self.beta, M.mT)
+        S = _plus(M, self.factor, M.mT)
         if not isinstance(self.gamma, Tensor) and self.gamma == 0.0:
             return S
         return _plus(S, -self.gamma, torch.eye(M.shape[-1], dtype=M.dtype, device=M.device))
@@ -117,7 +130,33 @@ class SymmetricSkewPair(nn.Module):
             nn.init.normal_(M, std=self.init_scale / M.shape[0])
 
     def forward(self) -> tuple[Tensor, Tensor]:
+        maps = self.skew_A, self.skew_W
+        if plain_eager() and not forward_mode() and all(skew.has_numbers for skew in maps):
+            A, W = _EagerPair.apply(self.M_A, self.M_W, *maps)
+            return A, W
         return self.skew_A(self.M_A), self.skew_W(self.M_W)
+
+
+class _EagerPair(torch.autograd.Function):
+    """Both maps at once for plain eager code: six operations, the way back included, instead of sixteen.
+
+    On a GPU a short scan is over before Python has asked for those.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, M_A: Tensor, M_W: Tensor, *maps: SymmetricSkew) -> tuple[Tensor, Tensor]:
+        ctx.factors = [skew.factor for skew in maps]
+        ctx.set_materialize_grads(False)
+        A, W = (torch.add(M, M.mT, alpha=skew.factor) for M, skew in zip((M_A, M_W), maps, strict=True))
+        for S, skew in zip((A, W), maps, strict=True):
+            if skew.gamma != 0.0:
+                S.diagonal(dim1=-2, dim2=-1).sub_(skew.gamma)
+        return A, W
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        pairs = zip(gradients, ctx.factors, strict=True)
+        return (*[None if G is None else torch.add(G, G.mT, alpha=factor) for G, factor in pairs], None, None)
 
 
 def as_pair(name: str, value: float | tuple[float, float]) -> tuple[float, float]:
