@@ -1,8 +1,8 @@
 """One program per network and tile of the batch walks through all of time with both matrices on chip.
 
 The state is held as (N, batch), so that the matrices are the left operand of each product, which the tensor cores take
-from registers (IN_REGISTERS) or, on Hopper, from shared memory. Inputs are loaded a step ahead of their use; what a
-step stores goes out in one piece.
+from registers (IN_REGISTERS) or, on Hopper, from shared memory. Inputs are loaded a step ahead of their use. What a
+step stores goes out in one piece, and while the tensor cores are busy with the next product.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from lipschitz_rnn.ops.triton.elementwise import sigma, sigma_slope
+from lipschitz_rnn.ops.triton.prefetch import STEPS_AHEAD, prefetch
 from lipschitz_rnn.ops.triton.products import (
     in_registers,
     leading,
@@ -73,6 +74,8 @@ def forward_kernel(
     timespans += network * spans_s
     drive_cells = units[:, None] * drive_n + columns[None, :] * drive_b
     step = tl.full((BLOCK_B,), 0.0, tl.float32) + step_size
+    s = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
+    near_units, near_columns = tl.minimum(tl.arange(0, BLOCK_N // 8) * 8, N - 1), tl.minimum(columns, B - 1)
 
     if FUSED_INPUT:
         x = tl.load(drive + columns * drive_b, mask=column_mask, other=0.0)
@@ -92,11 +95,22 @@ def forward_kernel(
         if HAS_SPANS:
             step = span.to(tl.float32)
             span = tl.load(timespans + ahead * spans_t + columns * spans_b, mask=column_mask, other=0.0)
+        if IN_REGISTERS:
+            soon = tl.minimum(here + STEPS_AHEAD, T - 1)
+            if FUSED_INPUT:
+                prefetch(drive + soon * drive_t + near_columns * drive_b)
+            else:
+                prefetch(drive + soon * drive_t + near_units[:, None] * drive_n + near_columns[None, :] * drive_b)
+            if HAS_SPANS:
+                prefetch(timespans + soon * spans_t + near_columns * spans_b)
 
         out = tape + here * SLOTS * B * N
         at = h
         for i in tl.static_range(STAGES):
             both = product(M1, M2, M3, at, PRECISION, 2 * BLOCK_N, BLOCK_N, BLOCK_B)
+            if SAVE and i == 0:  # what the step before has left
+                before = out - SLOTS * B * N
+                tl.store(before + tape_cells, stack(h, s, BLOCK_N, BLOCK_B), mask=tape_mask & (t > 0))
             linear, z = unstack(both, BLOCK_N, BLOCK_B)
             s = sigma(z + u, NONLINEARITY, PRECISION)
             slope = linear + s
@@ -110,10 +124,11 @@ def forward_kernel(
                     tl.store(out + (i + 1) * B * N + cells, s, mask=mask)
                     tl.store(out + (STAGES + i + 1) * B * N + cells, at, mask=mask)
         h += step[None, :] * total
-        if SAVE:
-            tl.store(out + tape_cells, stack(h, s, BLOCK_N, BLOCK_B), mask=tape_mask)
-        elif KEEP:
+        if KEEP and not SAVE:
             tl.store(out + cells, h, mask=mask)
+    if SAVE:
+        out = tape + tl.cast(T - 1, tl.int64) * SLOTS * B * N
+        tl.store(out + tape_cells, stack(h, s, BLOCK_N, BLOCK_B), mask=tape_mask)
     tl.store(last + network * B * N + cells, h, mask=mask)
 
 
@@ -164,6 +179,8 @@ def backward_kernel(
     kappa_d += network * T * STAGES * B * 2 * N
     timespans += network * spans_s
     step = tl.full((BLOCK_B,), 0.0, tl.float32) + step_size
+    near_columns = tl.minimum(columns, B - 1)
+    near_units = tl.minimum(tl.arange(0, BLOCK_N // 8) * 8, N - 1)[:, None]
 
     end = tl.cast(T - 1, tl.int64)
     value = tl.load(tape + (end * SLOTS + STAGES) * B * N + cells, mask=mask, other=0.0)
@@ -172,8 +189,8 @@ def backward_kernel(
     if HAS_SPANS:
         span = tl.load(timespans + end * spans_t + columns * spans_b, mask=column_mask, other=0.0)
     if HAS_INPUT:
-        x += network * x_s + columns * x_b
-        feature = tl.load(x + end * x_t, mask=column_mask, other=0.0)
+        x += network * x_s
+        feature = tl.load(x + end * x_t + columns * x_b, mask=column_mask, other=0.0)
     grad_U = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
     grad_b = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
     for reverse in range(T):
@@ -187,7 +204,17 @@ def backward_kernel(
             span = tl.load(timespans + before * spans_t + columns * spans_b, mask=column_mask, other=0.0)
         if HAS_INPUT:
             x_now = feature.to(tl.float32)
-            feature = tl.load(x + before * x_t, mask=column_mask, other=0.0)
+            feature = tl.load(x + before * x_t + columns * x_b, mask=column_mask, other=0.0)
+        if IN_REGISTERS:
+            soon = tl.maximum(here - STEPS_AHEAD, 0)
+            for i in tl.static_range(STAGES):
+                prefetch(tape + (soon * SLOTS + i + 1) * B * N + near_units + near_columns[None, :] * N)
+            if HAS_STATES:
+                prefetch(grad_states + soon * grads_t + near_units * grads_n + near_columns[None, :] * grads_b)
+            if HAS_SPANS:
+                prefetch(timespans + soon * spans_t + near_columns * spans_b)
+            if HAS_INPUT:
+                prefetch(x + soon * x_t + near_columns * x_b)
         total = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
         eta = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
         for i in tl.static_range(STAGES - 1, -1, -1):
@@ -205,12 +232,14 @@ def backward_kernel(
             if HAS_INPUT:
                 grad_U += d * x_now[None, :]
                 grad_b += d
-            both = stack(kappa, d, BLOCK_N, BLOCK_B)
-            tl.store(kappa_d + (here * STAGES + i) * (2 * B * N) + out_cells, both, mask=out_mask)
+            both, out = stack(kappa, d, BLOCK_N, BLOCK_B), kappa_d + (here * STAGES + i) * (2 * B * N) + out_cells
             if IN_REGISTERS:
-                # Added by fma, since Triton would make a plain sum one chain of products, twice as long.
-                eta = tl.fma(tl.dot(A_t, leading(kappa, PRECISION)), 1.0, tl.dot(W_t, leading(d, PRECISION)))
+                share_A, share_W = tl.dot(A_t, leading(kappa, PRECISION)), tl.dot(W_t, leading(d, PRECISION))
+                tl.store(out, both, mask=out_mask)
+                # By fma, since Triton would make a plain sum one chain of products, twice as long.
+                eta = tl.fma(share_A, 1.0, share_W)
             else:
+                tl.store(out, both, mask=out_mask)
                 eta = product(M1, M2, M3, both, PRECISION, BLOCK_N, 2 * BLOCK_N, BLOCK_B)
             total += eta
         adjoint += total
