@@ -138,9 +138,9 @@ class SymmetricSkewPair(nn.Module):
 
 
 class _EagerPair(torch.autograd.Function):
-    """Both maps at once for plain eager code: six operations, the way back included, instead of sixteen.
+    """Both maps at once for plain eager code: on a GPU six launches, the way back included, instead of twelve.
 
-    On a GPU a short scan is over before Python has asked for those.
+    A short scan is over before Python has asked for those.
     """
 
     @staticmethod
