@@ -75,6 +75,23 @@ def test_inputs_of_few_and_of_many_features(features: int, bias: bool, generator
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("features", [1, 3])
+@pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
+def test_the_last_state_alone_has_the_same_bits(nonlinearity: str, features: int, generator: torch.Generator) -> None:
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    N, x = 16, normal(30, 1, features)
+    A, W, U, b, h0 = 0.3 * normal(N, N), 0.3 * normal(N, N), normal(N, features), normal(N), normal(1, N)
+    options = {"input_weight": U, "bias": b, "nonlinearity": nonlinearity, "backend": "cpu"}
+    states, last = lipschitz_scan(x, A, W, h0, **options)
+    none, alone = lipschitz_scan(x, A, W, h0, all_states=False, **options)
+    assert states is not None
+    assert none is None
+    assert torch.equal(alone, last)
+    assert torch.equal(alone, states[-1])
+
+
 def test_an_infinite_input_saturates_as_in_the_reference(generator: torch.Generator) -> None:
     x = torch.rand(6, 1, 1, generator=generator)
     x[2] = float("inf")

@@ -36,55 +36,81 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
     _, T, _, N = problem.shape
     scheme, tableau = problem.scheme, problem.scheme.tableau
     unit = scheme.step_size if problem.timespans is None else 1.0
-    matrices = torch.cat((problem.A[0] * (scheme.alpha * unit), problem.W[0] * unit)).detach().numpy()
     start = 0.0 if problem.h0 is None else problem.h0[0, 0].detach().numpy() / unit
     rows = tape[0, :, :, 0].detach().numpy()
     apply_sigma = SIGMAS[scheme.nonlinearity]
-    values = rows[:, 1:] if save else itertools.repeat([np.empty(N, matrices.dtype) for _ in tableau.weights])
+    values = rows[:, 1:] if save else itertools.repeat([np.empty(N, rows.dtype) for _ in tableau.weights])
     with np.errstate(all="ignore"):  # a state that overflows shows in the result, as everywhere in PyTorch
         if len(tableau) == 1 and problem.timespans is None:
-            path = _euler(problem, matrices, start, values, apply_sigma)
+            path = _euler(problem, unit, start, values, apply_sigma, keep_states or save)
         else:
             steps = [1.0] * T if problem.timespans is None else problem.timespans[0, :, 0].tolist()
-            path = _stages(problem, matrices, start, values, apply_sigma, tableau, steps)
+            path = _stages(problem, _stacked(problem, unit, N), start, values, apply_sigma, tableau, steps)
         if keep_states:
             np.multiply(path[1:, :N], unit, rows[:, 0])
-    return torch.from_numpy(path[T, :N] * path.dtype.type(unit)).reshape(1, 1, N)
+    return torch.from_numpy(path[-1, :N] * path.dtype.type(unit)).reshape(1, 1, N)
+
+
+def _stacked(problem: Problem, unit: float, width: int) -> Array:
+    """[εαA; εW], (2N, width), zero beyond N columns; in Fortran's order: a product with a vector reads that fastest."""
+    N = problem.shape[-1]
+    A, W = (matrix[0].detach().numpy().T for matrix in (problem.A, problem.W))
+    columns = np.zeros((width, 2 * N), A.dtype)
+    np.multiply(A, problem.scheme.alpha * unit, columns[:N, :N])
+    np.multiply(W, unit, columns[:N, N:])
+    return columns.T
 
 
 def _euler(
-    problem: Problem, matrices: Array, start: Array | float, values: Iterable[Sequence[Array]], apply_sigma: Sigma
+    problem: Problem,
+    unit: float,
+    start: Array | float,
+    values: Iterable[Sequence[Array]],
+    apply_sigma: Sigma,
+    keep: bool,
 ) -> Array:
-    """Euler steps of one size: g⁺ = g + ((εαA) g + σ((εW) g + u)), the states before and after each step, (T + 1, ·).
+    """Euler steps of one size: g⁺ = g + ((εαA) g + σ((εW) g + u)).
 
     Inputs of few features stand beside the state, (g, x, 1), so that one product takes in all of u = U x + b; others
     are added. What is not finite is among those: it would reach A's half of the product as 0 · ∞.
+
+    Returns:
+        The states before and after each step, (T + 1, ·); where nothing is kept of them it may be the last alone.
     """
     _, T, _, N = problem.shape
     x = problem.drive[0, :, 0].detach().numpy()
     U, b = problem.input_weight, problem.bias
     beside = U is not None and x.shape[1] <= N // 4 and bool(np.isfinite(x).all())
     width = N + (x.shape[1] + 1 if beside else 0)
-    operand = np.zeros((2 * N, width), matrices.dtype, order="F")
-    operand[:, :N] = matrices  # 1 + εαA would save the addition of g, and lose a digit over a thousand steps
-    path = np.empty((T + 1, width), matrices.dtype)
+    # 1 + εαA would save the addition of g, and lose a digit over a thousand steps.
+    operand = _stacked(problem, unit, width)
+    alone = beside and not keep
+    path = np.empty((1 if alone else T + 1, width), operand.dtype)
     path[0, :N] = start
     if beside:
         assert U is not None
         operand[N:, N:-1] = U[0].detach().numpy()
         operand[N:, -1] = 0.0 if b is None else b[0].detach().numpy()
-        path[:T, N:-1], path[:, -1] = x, 1.0
-        drive: Iterable[Array] = ()
-    else:
-        drive = problem.expanded_drive()[0, :, 0].detach().numpy()
-    both = np.empty(2 * N, matrices.dtype)
+        path[:, -1] = 1.0
+    both = np.empty(2 * N, operand.dtype)
     linear, z = both[:N], both[N:]
-    dot, add, states = operand.dot, np.add, list(path[:, :N])
+    dot, add = operand.dot, np.add
+    if alone:  # in place, with nothing but the state
+        row, g = path[0], path[0, :N]
+        place, inputs = (N, x[:, 0].tolist()) if x.shape[1] == 1 else (slice(N, -1), x)
+        for value in inputs:
+            row[place] = value
+            dot(row, both)
+            add(add(linear, apply_sigma(z, z), linear), g, g)
+        return path
+    states = list(path[:, :N])
     if beside:
+        path[:T, N:-1] = x
         for row, g, g_next, (value,) in zip(path, states, states[1:], values, strict=False):
             dot(row, both)
             add(add(linear, apply_sigma(z, value), linear), g, g_next)
     else:
+        drive = problem.expanded_drive()[0, :, 0].detach().numpy()
         for g, u, g_next, (value,) in zip(states, drive, states[1:], values, strict=False):
             dot(g, both)
             add(add(linear, apply_sigma(add(z, u, z), value), linear), g, g_next)
