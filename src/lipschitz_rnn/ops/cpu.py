@@ -15,7 +15,7 @@ from lipschitz_rnn.ops import single
 from lipschitz_rnn.ops.adjoint import product_over_time, stage_states, step_gradient
 from lipschitz_rnn.ops.problem import Problem
 
-CHUNK_ELEMENTS = 2**20  # a chunk of the backward pass stays within a few megabytes, near the cache
+CHUNK_ELEMENTS = 2**18  # a chunk stays within a few megabytes, in the cache
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -30,23 +30,32 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
     multiply_add = torch.addmm if S == 1 else torch.baddbmm
     A_t, W_t = squeeze(problem.A.mT * scheme.alpha), squeeze(problem.W.mT)
 
-    # Slices for every step are taken at once: one by one they would cost as much as the small products themselves.
-    drives = [squeeze(u) for u in problem.expanded_drive().unbind(1)]
+    # Slices of many steps are taken at once: one by one they would cost as much as the small products themselves.
     steps = None if problem.timespans is None else [squeeze(dt) for dt in problem.timespans.unsqueeze(-1).unbind(1)]
     rows = [[squeeze(slot) for slot in row.unbind(1)] for row in tape.unbind(1)]
     scratch = [squeeze(problem.A.new_empty(S, B, N)) for _ in range(3)]
+    slope_rows = [squeeze(problem.A.new_empty(S, B, N)) for _ in tableau.stages]
 
     h = squeeze(problem.initial_state())
-    for t in range(T):
-        step: Tensor | float = scheme.step_size if steps is None else steps[t]
-        slopes: list[Tensor] = []
-        for i, row in enumerate(tableau.stages):
-            operand = _advance(h, step, row, slopes) if any(row) else h
-            s = apply_sigma(multiply_add(drives[t], operand, W_t, out=rows[t][i + 1] if save else scratch[2]))
-            slopes.append(multiply_add(s, operand, A_t))
-        # Without a tape two buffers take turns, because the new state is made from the old one.
-        h = _advance(h, step, tableau.weights, slopes, out=rows[t][0] if keep_states else scratch[t % 2])
+    chunk = chunk_length(problem)  # of u = U x + b, which stays in the cache until it is used
+    for start in range(0, T, chunk):
+        drives = [squeeze(u) for u in problem.expanded_drive(slice(start, start + chunk)).unbind(1)]
+        for t, u in enumerate(drives, start):
+            step: Tensor | float = scheme.step_size if steps is None else steps[t]
+            slopes: list[Tensor] = []
+            for i, row in enumerate(tableau.stages):
+                operand = _advance(h, step, row, slopes) if any(row) else h
+                s = apply_sigma(multiply_add(u, operand, W_t, out=rows[t][i + 1] if save else scratch[2]))
+                slopes.append(multiply_add(s, operand, A_t, out=slope_rows[i]))
+            # Without a tape two buffers take turns, because the new state is made from the old one.
+            h = _advance(h, step, tableau.weights, slopes, out=rows[t][0] if keep_states else scratch[t % 2])
     return h.clone().reshape(S, B, N)
+
+
+def chunk_length(problem: Problem) -> int:
+    """How many steps are taken together."""
+    S, T, B, N = problem.shape
+    return max(1, min(T, CHUNK_ELEMENTS // max(1, S * B * N)))
 
 
 def backward(
@@ -59,7 +68,7 @@ def backward(
     """Gradients of ``problem.tensors``, None where ``needs`` says so, from the tape that ``forward`` wrote."""
     S, T, B, N = problem.shape
     stages = len(problem.scheme.tableau)
-    chunk = max(1, min(T, CHUNK_ELEMENTS // max(1, S * B * N)))
+    chunk = chunk_length(problem)
 
     tape = tape.permute(1, 2, 0, 3, 4)
     states, activations = tape[:, 0], tape[:, 1:]

@@ -91,12 +91,13 @@ class Problem:
         networks, _, batch, units = self.shape
         return self.A.new_zeros((networks, batch, units)) if self.h0 is None else self.h0
 
-    def expanded_drive(self) -> Tensor:
-        """u = U x + b as one product for the whole sequence, (S, T, B, N)."""
+    def expanded_drive(self, steps: slice | None = None) -> Tensor:
+        """u = U x + b as one product for the whole sequence, (S, T, B, N), or for some of its steps."""
+        drive = self.drive if steps is None else self.drive[:, steps]
         if self.input_weight is None:
-            return self.drive
+            return drive
         U = self.input_weight.mT.unsqueeze(1)
-        u = self.drive * U if self.drive.shape[-1] == 1 else matmul(self.drive, U)  # one feature is no matrix product
+        u = drive * U if drive.shape[-1] == 1 else matmul(drive, U)  # one feature is no matrix product
         return u if self.bias is None else u + self.bias[:, None, None, :]
 
 
