@@ -97,9 +97,9 @@ def _euler(
     dot, add = operand.dot, np.add
     if alone:  # in place, with nothing but the state
         row, g = path[0], path[0, :N]
-        place, inputs = (N, x[:, 0].tolist()) if x.shape[1] == 1 else (slice(N, -1), x)
-        for value in inputs:
-            row[place] = value
+        place, samples = (N, x[:, 0].tolist()) if x.shape[1] == 1 else (slice(N, -1), x)
+        for sample in samples:
+            row[place] = sample
             dot(row, both)
             add(add(linear, apply_sigma(z, z), linear), g, g)
         return path
