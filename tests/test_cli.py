@@ -82,6 +82,7 @@ def test_every_setting_is_an_option_of_train() -> None:
         (["train", "digits", "--no-such-option"], "no-such-option"),
         (["train", "nothing"], "digits"),
         (["train"], "no task"),
+        (["train", "nowhere", "--dry-run"], "no task 'nowhere'"),
         (["train", "digits", "--seeds", "3-1"], "backwards"),
         (["train", "digits", "--seeds", "many"], "0-11"),
         (["train", "digits", "-u", "beta"], "name=value"),
@@ -106,6 +107,7 @@ def test_wrong_usage_exits_with_2_and_names_the_fault(arguments: list[str], part
     assert done.exit_code == 2, done.output
     assert part.lower() in done.output.lower()
     assert "Traceback" not in done.output
+    assert "run folder: runs" not in done.output  # there is none
     assert not list(tmp_path.iterdir())
 
 

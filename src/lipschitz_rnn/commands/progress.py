@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -29,6 +30,16 @@ def watch_runs(console: Console, jobs: int) -> Callable[[str], Watcher]:
 def line_watcher(name: str) -> Watcher:
     """Importable by name: it has to reach a process."""
     return LineWatcher(Console(stderr=True), name)
+
+
+class FolderLine(Watcher):
+    """Says where a run is kept, once it is clear that there will be one."""
+
+    def __init__(self, console: Console, folder: Path) -> None:
+        self.console, self.folder = console, folder
+
+    def start(self, settings: Settings, steps_per_epoch: int, done: int) -> None:
+        self.console.print(f"run folder: {self.folder}", highlight=False, soft_wrap=True)
 
 
 class LineWatcher(Watcher):

@@ -12,9 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from lipschitz_rnn import tasks
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.parsing import parse_epochs, parse_options, parse_seeds
-from lipschitz_rnn.commands.progress import choose_watcher
+from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
 from lipschitz_rnn.experiments.paper import find_cell
 from lipschitz_rnn.experiments.presets import Preset, preset_settings
 from lipschitz_rnn.experiments.runner import train as train_run
@@ -22,6 +23,7 @@ from lipschitz_rnn.experiments.scores import show_score, show_scores
 from lipschitz_rnn.training import Result, Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
 from lipschitz_rnn.training.settings import CudaGraph, EnsembleMode, Optimiser, Precision, Schedule, read_toml
+from lipschitz_rnn.training.watchers import Watchers
 
 WHERE, NETWORK, OPTIMISATION = "Where the run lives", "Network", "Optimisation"
 MACHINE, OUTPUT = "Machine", "Output"
@@ -174,9 +176,8 @@ def train(
     folder = out or _free_folder(settings)
     first = os.environ.get("RANK", "0") == "0"
     console = Console(stderr=True)
-    if first:
-        console.print(f"run folder: {folder}", highlight=False, soft_wrap=True)
-    result = train_run(settings, folder, resume=resume, watcher=choose_watcher(console) if first else Watcher())
+    watcher = Watchers([FolderLine(console, folder), choose_watcher(console)]) if first else Watcher()
+    result = train_run(settings, folder, resume=resume, watcher=watcher)
     if first:
         print_result(result, settings, folder, as_json)
 
@@ -217,6 +218,7 @@ def _resolve(task: str | None, preset: Preset, config: Path | None, given: dict[
     from_file.pop("task", None)
     if name is None:
         raise ValueError("no task: name one (`lipschitz-rnn tasks` lists them), or a TOML file with --config")
+    tasks.info(name)  # or says which there are
     for key in ("unit_options", "task_options"):
         given[key] = {**from_file.pop(key, {}), **given[key]}
     Settings.from_dict({"task": name} | from_file)
