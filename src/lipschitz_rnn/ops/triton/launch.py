@@ -12,7 +12,7 @@ from torch import Tensor
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.problem import Problem
 from lipschitz_rnn.ops.triton import cooperative, resident
-from lipschitz_rnn.ops.triton.calls import divide_up, launch
+from lipschitz_rnn.ops.triton.calls import beyond_32_bits, divide_up, launch
 from lipschitz_rnn.ops.triton.operands import left_operand
 from lipschitz_rnn.ops.triton.plan import Plan, make_plan, multiprocessors
 from lipschitz_rnn.ops.triton.support import interpreting
@@ -36,7 +36,7 @@ def walk_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
     strides = (*drive.stride(), *span_strides)
     has_spans = problem.timespans is not None
     scheme = _scheme(problem.scheme.integrator, problem.scheme.nonlinearity)
-    constants = (*scheme, precision, fused, bias is not None, has_spans, keep_states, save)
+    constants = (*scheme, precision, fused, bias is not None, has_spans, keep_states, save, _wide(problem, strides))
     numbers = (T, B, N, problem.scheme.step_size, 0 if start is None else B)
     if plan.resident:
         grid, blocks = (divide_up(B, plan.batch), S, 1), plan.resident_blocks
@@ -72,7 +72,8 @@ def walk_backward(
     strides = (*grad_strides, *span_strides, *((0, 0, 0) if x is None else x.stride()))
     has_spans = problem.timespans is not None
     scheme = _scheme(problem.scheme.integrator, problem.scheme.nonlinearity)
-    constants = (*scheme, precision, grad_states is not None, final is not None, has_spans, x is not None)
+    has = (grad_states is not None, final is not None, has_spans, x is not None)
+    constants = (*scheme, precision, *has, _wide(problem, strides))
     numbers = (T, B, N, problem.scheme.step_size)
     if plan.resident:
         grid, blocks = (divide_up(B, plan.batch), S, 1), plan.resident_blocks
@@ -107,6 +108,17 @@ def _cooperative_launches(
 
 def _cooperative_options(plan: Plan) -> dict[str, Any]:
     return plan.options | ({} if interpreting() else {"launch_cooperative_grid": True})
+
+
+def _wide(problem: Problem, strides: tuple[int, ...]) -> bool:
+    """WIDE of the kernels, from the strides of what a step reads by them (S, T, B, N; S, T, B; …) and writes.
+
+    Strides of networks and steps meet 64 bits in the kernels anyway.
+    """
+    _, _, B, N = problem.shape
+    samples = (strides[2], strides[6], strides[9] if len(strides) > 9 else 0)
+    written = 2 * len(problem.scheme.tableau) * N  # of each sample in a step: the slots of the tape, κ and d
+    return beyond_32_bits((B, max(*samples, written)), (N, strides[3]))
 
 
 @cache
