@@ -11,6 +11,7 @@ from torch import Tensor
 from lipschitz_rnn.ops import reference
 from lipschitz_rnn.ops.problem import Problem, Scheme
 from lipschitz_rnn.ops.registration import (
+    SCHEME,
     TENSORS,
     backend_module,
     new_tape,
@@ -30,7 +31,8 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
         tape, last = scan(*args) if not plain_eager() else run_scan(*args)
-        return tape[:, :, 0], last, tape
+        keep_states, save = args[-3:-1]
+        return caller_states(tape, keep_states, save), last, tape
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -38,7 +40,7 @@ class Scan(torch.autograd.Function):
         ctx.mark_non_differentiable(tape)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:TENSORS], tape)
-        ctx.scheme, ctx.backend = inputs[TENSORS : TENSORS + 4], inputs[-1]
+        ctx.scheme, ctx.backend = inputs[TENSORS : TENSORS + SCHEME], inputs[-1]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
@@ -58,6 +60,17 @@ class Scan(torch.autograd.Function):
         return (*gradients, *([None] * (len(ctx.needs_input_grad) - TENSORS)))
 
 
+def caller_states(tape: Tensor, keep_states: bool, save: bool) -> Tensor:
+    """The states for the caller, contiguous, in memory of their own: it may change them in place, or keep them alone.
+
+    Where the backward pass has no need of the tape, it is they who keep its memory.
+    """
+    states = tape[:, :, 0]
+    if not keep_states:
+        return states
+    return states.clone(memory_format=torch.contiguous_format) if save else states.contiguous()
+
+
 class EagerScan(torch.autograd.Function):
     """The scan for plain eager code: takes and returns tensors as ``Problem`` has them, also of a single network.
 
@@ -75,10 +88,12 @@ class EagerScan(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, tape)
         ctx.scheme, ctx.backend = scheme, backend
-        states = tape[:, :, 0] if keep_states else None
-        if not given.single:
-            return states, last
-        return None if states is None else states.squeeze(0), last.squeeze(0)
+        states = caller_states(tape, keep_states, save=True) if keep_states else None
+        if given.single:  # in place: what a function gives out as a view could not be changed by the caller
+            last.squeeze_(0)
+            if states is not None:
+                states.squeeze_(0)
+        return states, last
 
     @staticmethod
     def backward(ctx: Any, grad_states: Tensor | None, grad_last: Tensor | None) -> tuple[Any, ...]:
@@ -93,8 +108,8 @@ class EagerScan(torch.autograd.Function):
             grad_states = None if grad_states is None else grad_states.unsqueeze(0)
             grad_last = None if grad_last is None else grad_last.unsqueeze(0)
         if torch.is_grad_enabled():
-            scheme = (ctx.scheme.step_size, ctx.scheme.alpha, ctx.scheme.integrator, ctx.scheme.nonlinearity)
-            found = ScanBackward.apply(*problem.tensors, tape, grad_states, grad_last, *scheme, ctx.backend, needs)
+            options = (*ctx.scheme.arguments, ctx.backend, needs)
+            found = ScanBackward.apply(*problem.tensors, tape, grad_states, grad_last, *options)
         else:
             found = backend_module(ctx.backend).backward(problem, tape, grad_states, grad_last, needs)
         gradients = [gradient if need else None for gradient, need in zip(found, needs, strict=True)]
@@ -117,7 +132,7 @@ class ScanBackward(torch.autograd.Function):
         grad_states, grad_last = inputs[TENSORS + 1 : TENSORS + 3]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:TENSORS], grad_states, grad_last)
-        ctx.scheme, ctx.needs = inputs[TENSORS + 3 : TENSORS + 7], inputs[-1]
+        ctx.scheme, ctx.needs = inputs[TENSORS + 3 : TENSORS + 3 + SCHEME], inputs[-1]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
