@@ -124,7 +124,7 @@ def test_gradient_of_one_result(output: int, generator: torch.Generator) -> None
 def operator_arguments(generator: torch.Generator) -> tuple[tuple[Tensor, ...], tuple[object, ...]]:
     problem = random_problem(generator, networks=2, inputs=True, bias=True, timespans=True, integrator="midpoint")
     tensors = (problem.u, problem.A, problem.W, problem.h0, problem.input_weight, problem.bias, problem.step_size)
-    return tensors, (0.0, 1.0, "midpoint", "tanh")
+    return tensors, (0.0, 1.0, "midpoint", "tanh", False)
 
 
 def test_registered_operators_keep_their_promises(generator: torch.Generator) -> None:

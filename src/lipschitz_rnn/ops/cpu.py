@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops import single
 from lipschitz_rnn.ops.adjoint import product_over_time, stage_states, step_gradient
+from lipschitz_rnn.ops.precision import needs_float64
 from lipschitz_rnn.ops.problem import Problem
 
 CHUNK_ELEMENTS = 2**18  # a chunk stays within a few megabytes, in the cache
@@ -24,6 +25,11 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
     """Writes states and, with ``save``, the values of σ to the tape, (S, T, slots, B, N); returns the last state."""
     if single.serves(problem):
         return single.forward(problem, tape, keep_states, save)
+    if needs_float64(problem):
+        wide_tape = torch.empty_like(tape, dtype=torch.float64)
+        last = forward(problem.to(torch.float64), wide_tape, keep_states, save)
+        tape.copy_(wide_tape)
+        return last.to(tape.dtype)
     S, T, B, N = problem.shape
     scheme, tableau, apply_sigma = problem.scheme, problem.scheme.tableau, _in_place(problem.scheme.nonlinearity)
     squeeze = _squeezer(S)
@@ -66,6 +72,11 @@ def backward(
     needs: Sequence[bool],
 ) -> Gradients:
     """Gradients of ``problem.tensors``, None where ``needs`` says so, from the tape that ``forward`` wrote."""
+    if needs_float64(problem):
+        wide = torch.float64
+        grad_states, grad_last = (None if grad is None else grad.to(wide) for grad in (grad_states, grad_last))
+        found = backward(problem.to(wide), tape.to(wide), grad_states, grad_last, needs)
+        return tuple(None if gradient is None else gradient.to(tape.dtype) for gradient in found)
     S, T, B, N = problem.shape
     stages = len(problem.scheme.tableau)
     chunk = chunk_length(problem)

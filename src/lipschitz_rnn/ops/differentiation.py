@@ -11,6 +11,7 @@ from torch import Tensor
 from lipschitz_rnn.ops import reference
 from lipschitz_rnn.ops.problem import Problem, Scheme
 from lipschitz_rnn.ops.registration import (
+    SCHEME,
     TENSORS,
     backend_module,
     new_tape,
@@ -38,7 +39,7 @@ class Scan(torch.autograd.Function):
         ctx.mark_non_differentiable(tape)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:TENSORS], tape)
-        ctx.scheme, ctx.backend = inputs[TENSORS : TENSORS + 4], inputs[-1]
+        ctx.scheme, ctx.backend = inputs[TENSORS : TENSORS + SCHEME], inputs[-1]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
@@ -93,8 +94,8 @@ class EagerScan(torch.autograd.Function):
             grad_states = None if grad_states is None else grad_states.unsqueeze(0)
             grad_last = None if grad_last is None else grad_last.unsqueeze(0)
         if torch.is_grad_enabled():
-            scheme = (ctx.scheme.step_size, ctx.scheme.alpha, ctx.scheme.integrator, ctx.scheme.nonlinearity)
-            found = ScanBackward.apply(*problem.tensors, tape, grad_states, grad_last, *scheme, ctx.backend, needs)
+            options = (*ctx.scheme.arguments, ctx.backend, needs)
+            found = ScanBackward.apply(*problem.tensors, tape, grad_states, grad_last, *options)
         else:
             found = backend_module(ctx.backend).backward(problem, tape, grad_states, grad_last, needs)
         gradients = [gradient if need else None for gradient, need in zip(found, needs, strict=True)]
@@ -117,7 +118,7 @@ class ScanBackward(torch.autograd.Function):
         grad_states, grad_last = inputs[TENSORS + 1 : TENSORS + 3]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:TENSORS], grad_states, grad_last)
-        ctx.scheme, ctx.needs = inputs[TENSORS + 3 : TENSORS + 7], inputs[-1]
+        ctx.scheme, ctx.needs = inputs[TENSORS + 3 : TENSORS + 3 + SCHEME], inputs[-1]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:

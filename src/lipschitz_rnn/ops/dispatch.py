@@ -51,8 +51,9 @@ def choose(requested: str, problem: Problem) -> tuple[str, str]:
 
 def run(problem: Problem, backend: str, keep_states: bool) -> tuple[Tensor | None, Tensor]:
     """States (S, T, B, N), None unless kept, and the last state (S, B, N); without S where the problem has none."""
-    dtype, wide = problem.A.dtype, compute_dtype(problem.A.dtype, problem.A.device)
-    if wide != dtype and backend != "triton":  # whose interpreter is there to test the kernels as they are
+    dtype, exact = problem.A.dtype, problem.scheme.exact_products
+    wide = compute_dtype(dtype, problem.A.device, exact)
+    if wide != dtype and (exact or backend != "triton"):  # whose interpreter is there to test the kernels as they are
         states, last = run(problem.to(wide), backend, keep_states)
         return (None if states is None else states.to(dtype)), last.to(dtype)
     exporting = torch.compiler.is_exporting()
@@ -74,16 +75,7 @@ def _run_lifted(problem: Problem, name: str, keep_states: bool, differentiate: b
         return portable.scan(problem)
     if name == "reference" and not torch.compiler.is_compiling():
         return reference.scan(problem)
-    scheme = problem.scheme
-    options = (
-        scheme.step_size,
-        scheme.alpha,
-        scheme.tableau.name,
-        scheme.nonlinearity,
-        keep_states,
-        differentiate,
-        name,
-    )
+    options = (*problem.scheme.arguments, keep_states, differentiate, name)
     # A tracer cannot take a function without a gradient.
     states, last, _ = (Scan.apply if differentiate else Scan.forward)(*problem.tensors, *options)
     return states, last

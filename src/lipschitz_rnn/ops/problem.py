@@ -22,6 +22,12 @@ class Scheme:
     alpha: float
     integrator: str
     nonlinearity: str
+    exact_products: bool = False  # products with A and W in at least float32, whatever PyTorch's settings allow
+
+    @property
+    def arguments(self) -> tuple[float, float, str, str, bool]:
+        """As the registered operators take it."""
+        return self.step_size, self.alpha, self.tableau.name, self.nonlinearity, self.exact_products
 
     @property
     def tableau(self) -> Tableau:
@@ -101,9 +107,10 @@ class Problem:
         return u if self.bias is None else u + self.bias[:, None, None, :]
 
 
-def compute_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+def compute_dtype(dtype: torch.dtype, device: torch.device, exact_products: bool = False) -> torch.dtype:
     """Half precision pays on GPUs. A CPU multiplies it slowly, or not at all: there it is for storing only."""
-    return torch.float32 if device.type == "cpu" and dtype in (torch.bfloat16, torch.float16) else dtype
+    half = dtype in (torch.bfloat16, torch.float16)
+    return torch.float32 if half and (exact_products or device.type == "cpu") else dtype
 
 
 def matmul(left: Tensor, right: Tensor) -> Tensor:

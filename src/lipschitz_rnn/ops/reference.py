@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.integrators import Tableau
 from lipschitz_rnn.ops.nonlinearities import Nonlinearity
+from lipschitz_rnn.ops.precision import needs_float64
 from lipschitz_rnn.ops.problem import Problem, state_dtype
 
 
@@ -50,6 +51,9 @@ def _combine(coefficients: tuple[float, ...], slopes: list[Tensor]) -> Tensor:
 
 def scan(problem: Problem) -> tuple[Tensor, Tensor]:
     """All states (S, T, B, N), each after its step, and the last one (S, B, N)."""
+    if needs_float64(problem):
+        wide = scan(problem.to(torch.float64))
+        return wide[0].to(problem.A.dtype), wide[1].to(problem.A.dtype)
     scheme = problem.scheme
     dtype = problem.A.dtype
     h = problem.initial_state().to(state_dtype(dtype))

@@ -19,6 +19,7 @@ from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.problem import Problem, Scheme
 
 TENSORS = 7  # drive, A, W, h0, input_weight, bias, timespans: the order of Problem.tensors
+SCHEME = 5  # step_size, alpha, integrator, nonlinearity, exact_products: the order of Scheme.arguments
 
 
 def run_scan(
@@ -33,6 +34,7 @@ def run_scan(
     alpha: float,
     integrator: str,
     nonlinearity: str,
+    exact_products: bool,
     keep_states: bool,
     save: bool,
     backend: str,
@@ -43,7 +45,7 @@ def run_scan(
     σ at stage i for the backward pass; a fused kernel adds the states at which the later stages were taken. The tape
     has T = 0 where neither was asked for.
     """
-    scheme = Scheme(step_size, alpha, integrator, nonlinearity)
+    scheme = Scheme(step_size, alpha, integrator, nonlinearity, exact_products)
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme)
     tape = new_tape(A, problem.shape, integrator, keep_states, save, backend)
     return tape, backend_module(backend).forward(problem, tape, keep_states or save, save)
@@ -55,7 +57,7 @@ scan = torch.library.custom_op("lipschitz_rnn::scan", mutates_args=())(run_scan)
 @scan.register_fake
 def _(drive: Tensor, A: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     (S, T, B, _), N = drive.shape, A.shape[-1]
-    *_, integrator, _, keep_states, save, backend = rest
+    *_, integrator, _, _, keep_states, save, backend = rest
     return new_tape(A, (S, T, B, N), integrator, keep_states, save, backend), A.new_empty((S, B, N))
 
 
@@ -85,11 +87,12 @@ def run_scan_backward(
     alpha: float,
     integrator: str,
     nonlinearity: str,
+    exact_products: bool,
     backend: str,
     needs: Sequence[bool],
 ) -> list[Tensor]:
     """One gradient per tensor of the problem; those not needed come back empty."""
-    scheme = Scheme(step_size, alpha, integrator, nonlinearity)
+    scheme = Scheme(step_size, alpha, integrator, nonlinearity, exact_products)
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme)
     gradients = backend_module(backend).backward(problem, tape, grad_states, grad_last, needs)
     return [_contiguous(gradient, like=drive) for gradient in gradients]

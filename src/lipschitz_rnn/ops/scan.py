@@ -40,6 +40,7 @@ def lipschitz_scan(
     bias: Tensor | None = None,
     all_states: bool = True,
     recompute_every: int | None = None,
+    exact_products: bool = False,
 ) -> tuple[Tensor | None, Tensor]:
     r"""Integrate ``ḣ = αA h + σ(W h + u)`` over a sequence, for one network or S networks at once.
 
@@ -59,12 +60,15 @@ def lipschitz_scan(
         input_weight, bias: U, (N, p) or (S, N, p), and b, (N,) or (S, N).
         all_states: False saves the memory of the states in inference; then the first result is None.
         recompute_every: keep only every so-many-th state for the backward pass and compute the rest again there.
+        exact_products: take the products with A and W, forward and backward, in at least float32, whatever autocast
+            and ``torch.set_float32_matmul_precision`` allow; tensors of 16 bits are computed in float32 and the results
+            rounded back. An exported program keeps float32, and the setting where it runs decides how that multiplies.
 
     Returns:
         The states after each step, (T, B, N) or (S, T, B, N), and the last state of each sample, (B, N) or (S, B, N).
     """
     get_integrator(integrator), get_nonlinearity(nonlinearity)
-    problem = _checked(u, A, W, h0, step_size, alpha, integrator, nonlinearity, input_weight, bias)
+    problem = _checked(u, A, W, h0, step_size, alpha, integrator, nonlinearity, input_weight, bias, exact_products)
     mask = None
     if lengths is not None:
         problem, mask = _stop_at(problem, lengths)
@@ -89,6 +93,7 @@ def _checked(
     nonlinearity: str,
     input_weight: Tensor | None,
     bias: Tensor | None,
+    exact_products: bool,
 ) -> Problem:
     """The arguments as a problem, once every one of them has been looked at."""
     if require_tensor("u", u).dim() not in (3, 4):
@@ -124,7 +129,10 @@ def _checked(
         step_size = 0.0
     else:
         step_size = require_number("step_size", step_size, low=0.0, open_low=True)
-    return Problem(u, A, W, h0, input_weight, bias, timespans, Scheme(step_size, alpha, integrator, nonlinearity))
+    if not isinstance(exact_products, bool):
+        raise TypeError(f"exact_products is {exact_products!r}; pass True or False")
+    scheme = Scheme(step_size, alpha, integrator, nonlinearity, exact_products)
+    return Problem(u, A, W, h0, input_weight, bias, timespans, scheme)
 
 
 def _checked_steps(step_size: Tensor, A: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -15,7 +15,7 @@ from lipschitz_rnn.ops.triton.plan import RESIDENT_UNITS
 
 def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Tensor:
     """Writes states and, with ``save``, the values of σ to the tape, (S, T, slots, B, N); returns the last state."""
-    return walk_forward(problem, tape, matmul_precision(problem.A.dtype, problem.A.shape[-1]), keep_states, save)
+    return walk_forward(problem, tape, problem_precision(problem), keep_states, save)
 
 
 def backward(
@@ -26,7 +26,7 @@ def backward(
     needs: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
     """Gradients of ``problem.tensors``, None where ``needs`` says so, from the tape that ``forward`` wrote."""
-    precision = matmul_precision(problem.A.dtype, problem.A.shape[-1])
+    precision = problem_precision(problem)
     kappa_d, grad_h0, input_shares = walk_backward(problem, tape, precision, grad_states, grad_last)
     grad_A, grad_W, grad_U, grad_b = _parameter_gradients(problem, tape, kappa_d, input_shares, precision, needs)
     grad_drive = _drive_gradient(problem, kappa_d) if needs[0] else None
@@ -75,10 +75,20 @@ def _total_d(kappa_d: Tensor) -> Tensor:
     return d[:, :, 0] if d.shape[2] == 1 else d.sum(2)
 
 
-def matmul_precision(dtype: torch.dtype, hidden_size: int) -> str:
-    """How products are taken: half precision as it is, float32 as ``torch.get_float32_matmul_precision`` says."""
+def problem_precision(problem: Problem) -> str:
+    """How this problem's products are taken."""
+    return matmul_precision(problem.A.dtype, problem.A.shape[-1], problem.scheme.exact_products)
+
+
+def matmul_precision(dtype: torch.dtype, hidden_size: int, exact: bool = False) -> str:
+    """How products are taken: half precision as it is, float32 as ``torch.get_float32_matmul_precision`` says.
+
+    ``exact`` asks for float32 in full, whatever that says; the dispatcher never brings it half precision.
+    """
     if dtype != torch.float32:
         return "fp16" if dtype == torch.float16 else "bf16"
+    if exact:
+        return "bf16x6"
     setting = torch.get_float32_matmul_precision()
     if setting == "high" and hidden_size <= 32:
         return "bf16x6"  # PyTorch's own small products do not use TF32 either, and the accuracy is nearly free here
