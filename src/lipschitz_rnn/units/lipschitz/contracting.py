@@ -240,7 +240,7 @@ class ContractingPair(nn.Module):
             return midpoint_level(*slowed(share), *self._stage_multipliers(share * restoring)) - target**2
 
         share = largest_share(excess, generator)
-        share = share + 0.0 * self.multipliers.double().sum()  # idle multipliers have a gradient too: zero
+        share = share + 0.0 * torch.tanh(self.multipliers.double()).sum()  # idle multipliers have a gradient too: zero
         return *slowed(share), share * restoring
 
     def _stage_multipliers(self, restoring: Tensor) -> tuple[Tensor, Tensor]:
