@@ -52,6 +52,12 @@ def largest_share(excess: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     from below so that the value returned satisfies the inequality, with the implicit function's derivative. NaN where
     no s is small enough, which only parameters that are not finite can bring about.
     """
+    if torch.compiler.is_exporting():
+        raise NotImplementedError(
+            "torch.export cannot follow the search that slows a contracting midpoint unit down; export one with "
+            "integrator='euler' or 'heun', or a module that keeps A and W of hidden_matrices() as buffers and calls "
+            "lipschitz_scan on them"
+        )
     high = torch.ones((), device=like.device, dtype=like.dtype)
     with torch.no_grad():
         above = float(excess(high))
