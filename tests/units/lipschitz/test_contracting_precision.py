@@ -38,10 +38,9 @@ class RoundingMachine(TorchFunctionMode):
     """Float32 products are taken in bfloat16 wherever the settings let a machine do that."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in ("addmm", "baddbmm", "bmm", "matmul", "__matmul__", "linear", "mm"):
-            if torch.get_float32_matmul_precision() != "highest" and args[-1].dtype == torch.float32:
-                args = (*args[:-2], *(operand.bfloat16().float() for operand in args[-2:]))
+        product = getattr(func, "__name__", "") in ("addmm", "baddbmm", "bmm", "matmul", "__matmul__", "linear", "mm")
+        if product and torch.get_float32_matmul_precision() != "highest" and args[-1].dtype == torch.float32:
+            args = (*args[:-2], *(operand.bfloat16().float() for operand in args[-2:]))
         return func(*args, **(kwargs or {}))
 
 
@@ -216,9 +215,9 @@ def test_every_way_to_run_it_is_the_same(
         result = dtype if half is None else half
         tolerance = torch.finfo(result).eps * exact.abs().max()
         for name, run in ways(layer).items():
-            with RoundingMachine() if name != "compiled" else contextlib.nullcontext(), float32_products("medium"):
-                with autocast(half):
-                    output = run(x, h_0)
+            machine = contextlib.nullcontext() if name == "compiled" else RoundingMachine()
+            with machine, float32_products("medium"), autocast(half):
+                output = run(x, h_0)
             assert (output.double() - exact).abs().max() < tolerance, name
             assert output.dtype == (torch.float32 if name == "cell" else result) or name == "stream", name
 

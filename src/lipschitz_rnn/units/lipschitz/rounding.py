@@ -37,9 +37,10 @@ def within(matrix: Tensor, limit: float) -> Tensor:
 def step_rounding(
     tableau: Tableau, gain: float, state: float, drive: float, *, terms: int, ones: float, dtype: torch.dtype
 ) -> float:
-    """A bound on ‖computed step − exact step‖_P, for the matrices as they are held.
+    """A bound on ‖computed step − exact step‖_P, for a contracting map with the matrices as they are held.
 
     Args:
+        tableau: of Euler, midpoint or Heun: the steps to their stages contract too.
         gain: a bound on ‖ε(|αA| + |DW|)‖_P over all slopes, of the matrices' absolute values.
         state, drive: bounds on ‖h‖_P and on ε‖σ(|U||x| + |b|)‖_P.
         terms: in the longest sum of a product.
@@ -49,18 +50,15 @@ def step_rounding(
     unit = 0.5 * torch.finfo(dtype).eps
     # 2 for each term: tensor cores cut off where others round. 8 for σ, α, ε, the bias and the sum of A h and σ.
     each = (2 * terms + 8) * unit
-    sizes: list[float] = []
+    size = state + drive  # of every stage's state
+    slope = gain * size + drive  # of every stage's products and sums, all terms taken positive
+    stage_error = 0.0  # of the state at which a stage is taken
     errors: list[float] = []
-
-    def combined(coefficients: tuple[float, ...]) -> tuple[float, float]:
-        """Size and error of h + ε Σ cᵢkᵢ."""
-        size = state + sum(abs(c) * k for c, k in zip(coefficients, sizes, strict=False))
-        return size, sum(abs(c) * e for c, e in zip(coefficients, errors, strict=False)) + 4.0 * unit * size
-
     for row in tableau.stages:
-        size, error = combined(row) if any(row) else (state, 0.0)
-        sizes.append(gain * size + drive)
-        errors.append(gain * error + each * sizes[-1])
-    _, error = combined(tableau.weights)
+        if any(row):
+            stage_error = sum(abs(c) * e for c, e in zip(row, errors, strict=True)) + 4.0 * unit * (size + slope)
+        # ‖I + c k‖ ≤ 1 with the coefficient c of the stage, so ‖k‖ ≤ 2/c.
+        errors.append(each * slope + (2.0 / sum(row) * stage_error if any(row) else 0.0))
+    total = sum(abs(b) * e for b, e in zip(tableau.weights, errors, strict=True)) + 4.0 * unit * (size + slope)
     underflow = 4.0 * terms * torch.finfo(dtype).tiny * ones
-    return 1.01 * error + underflow  # 1 % for products of errors
+    return 1.01 * total + underflow  # 1 % for products of errors
