@@ -198,7 +198,10 @@ def test_shorter_steps_contract_too() -> None:
         ({"metric_spread": 0.5}, "metric_spread"),
         ({"dissipation": 0.0}, "dissipation"),
         ({"integrator": "heun", "rate": 9.0}, "rate"),
-        ({"dtype": torch.float16}, "dtype"),
+        ({"rate": 80.0}, r"rate·step_size is 8; euler is proved up to 7"),
+        ({"alpha": 1e-9}, "alpha is 1e-09; .* 1e-6 to 1e6"),
+        ({"step_size": 1e9}, r"step_size is 1000000000\.0; .* 1e-6 to 1e6"),
+        ({"metric_spread": math.inf}, "metric_spread is inf"),
         ({"nonlinearity": "swish"}, "swish"),
     ],
 )

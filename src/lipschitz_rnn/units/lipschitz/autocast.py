@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.problem import autocast_enabled
+from lipschitz_rnn.ops.problem import autocast_enabled, operand_dtype
 
 
 def to_compute_dtype(*tensors: Tensor | None) -> tuple[Any, ...]:
@@ -18,3 +18,17 @@ def to_compute_dtype(*tensors: Tensor | None) -> tuple[Any, ...]:
         return tensors
     dtype = torch.get_autocast_dtype(device.type)
     return tuple(None if tensor is None else tensor.to(dtype) for tensor in tensors)
+
+
+def to_proved_dtype(A: Tensor, *tensors: Tensor | None) -> tuple[Any, ...]:
+    """All in the dtype in which A was proved to contract, autocast or not: rounding A or W would undo the proof.
+
+    An exported program is float64: what float32 means where it runs is not known here.
+    """
+    dtype = torch.float64 if torch.compiler.is_exporting() else A.dtype
+    return tuple(None if tensor is None else tensor.to(dtype) for tensor in (A, *tensors))
+
+
+def result_dtype(parameter: Tensor) -> torch.dtype:
+    """What a layer gives out, however it computes: that of autocast, or else that of its parameters."""
+    return operand_dtype(parameter)

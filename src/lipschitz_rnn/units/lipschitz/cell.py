@@ -22,9 +22,13 @@ from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
 from lipschitz_rnn.ops.problem import autocast_enabled, compute_dtype, state_dtype, without_autocast
 from lipschitz_rnn.ops.reference import integrate_step
-from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
+from lipschitz_rnn.ops.scan import lipschitz_scan
+from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype, to_proved_dtype
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
+from lipschitz_rnn.units.lipschitz.rounding import held_dtype
+
+_ROUNDED_UP = 1 + 1e-6  # times that are differences of timestamps come with rounding
 
 
 class LipschitzRNNCell(nn.Module):
@@ -114,8 +118,13 @@ class LipschitzRNNCell(nn.Module):
             if parameter is not None:
                 nn.init.uniform_(parameter, -bound, bound)
 
+    @property
+    def contracting(self) -> bool:
+        """Whether the matrices come with a proof, so that nothing may round them."""
+        return isinstance(self.hidden, ContractingPair)
+
     def hidden_matrices(self) -> tuple[Tensor, Tensor]:
-        """A and W, (N, N) each, differentiable."""
+        """A and W, (N, N) each, differentiable; those of a contracting unit are float32 at least."""
         A, W = self.hidden()
         return A, W
 
@@ -135,6 +144,8 @@ class LipschitzRNNCell(nn.Module):
             matrices: A and W from ``hidden_matrices()``, to form them once for many steps.
         """
         self._check(x, h, matrices)
+        if self.contracting:
+            return self.proved_step(x, h, dt, matrices or self.hidden_matrices()).to(result_dtype(self.weight_ih))
         A, W, U, b, x, h = to_compute_dtype(*(matrices or self.hidden_matrices()), self.weight_ih, self.bias_ih, x, h)
         dtype, wide = A.dtype, compute_dtype(A.dtype, A.device)
         A, W, U, x = A.to(wide), W.to(wide), U.to(wide), x.to(wide)
@@ -145,6 +156,35 @@ class LipschitzRNNCell(nn.Module):
             u = nn.functional.linear(x, U, b)
             tableau, sigma = get_integrator(self.integrator), get_nonlinearity(self.nonlinearity)
             return integrate_step(state, u, A, W, step, self.alpha, tableau, sigma).to(dtype)
+
+    def proved_step(
+        self, x: Tensor, h: Tensor | None, dt: float | Tensor | None, matrices: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """The next state of a contracting unit, in the dtype of its matrices: a scan of one step, which is exact."""
+        A, W, x, h, U, b = to_proved_dtype(*matrices, x, h, self.weight_ih, self.bias_ih)
+        step: float | Tensor = self.step_size if dt is None else self._step(dt, x, A.dtype)
+        lone = x.dim() == 1
+        if lone:
+            x, h = x.unsqueeze(0), None if h is None else h.unsqueeze(0)
+        if isinstance(step, Tensor):
+            step = step.reshape(1, -1).expand(1, x.shape[0])
+        elif step == 0.0:  # no time passes
+            step = x.new_zeros(1, x.shape[0])
+        _, last = lipschitz_scan(
+            x.unsqueeze(0),
+            A,
+            W,
+            h,
+            step,
+            self.alpha,
+            self.integrator,
+            self.nonlinearity,
+            input_weight=U,
+            bias=b,
+            all_states=False,
+            exact_products=True,
+        )
+        return last.squeeze(0) if lone else last
 
     def _check(self, x: Tensor, h: Tensor | None, matrices: tuple[Tensor, Tensor] | None) -> None:
         require_tensor("x", x)
@@ -159,26 +199,42 @@ class LipschitzRNNCell(nn.Module):
             require_parameter_dtype("h", h, self.weight_ih)
         for name, matrix in zip(("A", "W"), matrices or (), strict=False):
             require_shape(name, matrix, (self.hidden_size, self.hidden_size), "as hidden_matrices() gives it")
+            if self.contracting and matrix.dtype != (held := held_dtype(self.weight_ih.dtype)):
+                raise TypeError(
+                    f"{name} is {matrix.dtype}, but this contracting unit is proved for matrices in {held}; "
+                    "pass them as hidden_matrices() gives them"
+                )
 
     def require_covered(self, name: str, times: float | Tensor) -> None:
         """A contracting unit is proved for steps up to its own; a longer one is refused."""
-        if not isinstance(self.hidden, ContractingPair):
+        if not self.contracting:
             return
         if isinstance(times, Tensor):
             if not has_values(times) or times.numel() == 0:
                 return
             times = float(times.detach().max())
-        if times > self.step_size * (1 + 1e-6):
+        if times > self.step_size * _ROUNDED_UP:
             raise ValueError(
                 f"{name} reaches {times:g}, but this contracting unit is proved for steps up to {self.step_size:g}; "
                 "build it with step_size at least the longest time between samples"
             )
 
+    def covered(self, name: str, times: Tensor) -> Tensor:
+        """The times that a contracting unit may take: what rounding put beyond its step is cut off.
+
+        A program that was traced cannot raise: there a longer time gives NaN.
+        """
+        self.require_covered(name, times)
+        if not self.contracting:
+            return times
+        cut = times.clamp(max=self.step_size)
+        return cut if has_values(times) else cut.where(times <= self.step_size * _ROUNDED_UP, math.nan)
+
     def require_step(self, dt: float) -> float:
         """A time that one step may take."""
         number = require_number("dt", dt, low=0.0)
         self.require_covered("dt", number)
-        return number
+        return min(number, self.step_size) if self.contracting else number
 
     def _step(self, dt: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
         if not isinstance(dt, Tensor):
@@ -188,7 +244,7 @@ class LipschitzRNNCell(nn.Module):
             require_shape("dt", dt, tuple(x.shape[:-1]), "one time for each sample, or a single number")
             require_device("dt", dt, "x", x)
         require_timespans(dt)
-        self.require_covered("dt", dt)
+        dt = self.covered("dt", dt)
         return dt.to(dtype).unsqueeze(-1)
 
     def extra_repr(self) -> str:

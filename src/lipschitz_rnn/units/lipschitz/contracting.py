@@ -10,6 +10,9 @@ feedback W needs, and only in the directions that it uses. A diagonal change of 
 
 For the midpoint map such a pair is built for half the step, and the map is bounded by the inequality with multipliers
 of its own, which are learned. Where that bound exceeds ρ, S, BᵀB and ω are slowed down by one common number.
+
+A and W are computed in float64 and held in float32 at least, whatever the dtype of the parameters, which are free to
+be rounded. ρ is lowered by what this can cost.
 """
 
 from __future__ import annotations
@@ -21,10 +24,14 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
+from lipschitz_rnn.ops.problem import without_autocast
 from lipschitz_rnn.units.lipschitz.midpoint_level import largest_share, midpoint_level
+from lipschitz_rnn.units.lipschitz.rounding import LARGEST_NORM, held_dtype, matrix_reserve, step_rounding, within
 
 SUPPORTED_INTEGRATORS = ("euler", "heun", "midpoint")
-_LARGEST_DECAY = {"euler": math.inf, "heun": 0.69, "midpoint": 0.25}  # rate·step_size up to which each is proved
+# rate·step_size up to which each is proved; a stronger decay than e⁻⁷ in one step comes near the rounding of float32.
+_LARGEST_DECAY = {"euler": 7.0, "heun": 0.69, "midpoint": 0.25}
+_LARGEST_SETTING = 1e6  # step_size, alpha, their inverses and metric_spread: A and W stay within float32's range
 
 
 def _logit(share: float) -> float:
@@ -34,9 +41,11 @@ def _logit(share: float) -> float:
 class ContractingPair(nn.Module):
     """Builds (A, W) from free parameters so that the map that runs contracts.
 
-    Guarantee: for all parameter values, any two states under the same input are brought together by every step,
+    Guarantee: for all finite parameter values, any two states under the same input are brought together by every step,
     ‖h⁺ − h′⁺‖_P ≤ e^{−rate·ε} ‖h − h′‖_P with ε = ``step_size`` and the diagonal metric P of :meth:`metric`, for the
-    given integrator. A shorter step ε′ gives the factor 1 − (ε′/ε)(1 − e^{−rate·ε}) in the same metric, so irregular
+    given integrator and the matrices as this module gives them: in float32, or in float64 if the parameters are. What
+    the arithmetic of a step adds is bounded by :meth:`step_rounding`. Parameters that are infinite or NaN give
+    matrices of NaN. A shorter step ε′ gives the factor 1 − (ε′/ε)(1 − e^{−rate·ε}) in the same metric, so irregular
     samples are covered as long as no timespan exceeds ``step_size``. In the Euclidean norm the distance never exceeds
     ``metric_spread`` times the first one.
 
@@ -76,14 +85,20 @@ class ContractingPair(nn.Module):
             raise ValueError(f"hidden_size is {hidden_size}; give a positive number of units")
         if not (step_size > 0 and math.isfinite(step_size)):
             raise ValueError(f"step_size is {step_size}; give a positive, finite step")
+        for name, value in (("step_size", step_size), ("alpha", alpha)):
+            if value != 0 and math.isfinite(value) and not 1 / _LARGEST_SETTING <= abs(value) <= _LARGEST_SETTING:
+                raise ValueError(
+                    f"{name} is {value}; the contracting parametrization takes 1e-6 to 1e6 in size, so that A and W "
+                    "stay within the range of float32: choose another unit of time"
+                )
         if not (rate > 0 and math.isfinite(rate)):
             raise ValueError(f"rate is {rate}; a contracting pair needs a positive, finite rate (for example 0.01)")
         if alpha == 0 or not math.isfinite(alpha):
             raise ValueError(
                 f"alpha is {alpha}; without the linear term A nothing can be made to contract: use alpha != 0"
             )
-        if metric_spread < 1:
-            raise ValueError(f"metric_spread is {metric_spread}; give at least 1")
+        if not 1 <= metric_spread <= _LARGEST_SETTING:
+            raise ValueError(f"metric_spread is {metric_spread}; give a number from 1 to {_LARGEST_SETTING:g}")
         if not dissipation > 0:
             raise ValueError(f"dissipation is {dissipation}; give a positive number")
         self.integrator = get_integrator(integrator).name
@@ -92,10 +107,6 @@ class ContractingPair(nn.Module):
             raise ValueError(f"integrator is {integrator!r}; the contracting parametrization is proved for {allowed}")
         self.hidden_size, self.step_size, self.alpha, self.rate = hidden_size, step_size, alpha, rate
         self.nonlinearity = nonlinearity
-        if dtype in (torch.float16, torch.bfloat16):
-            raise ValueError(
-                f"dtype is {dtype}; rounding to it undoes the guarantee: use float32 or float64 (autocast may follow)"
-            )
         largest = _LARGEST_DECAY[self.integrator]
         if rate * step_size > largest:
             raise ValueError(
@@ -133,16 +144,17 @@ class ContractingPair(nn.Module):
                 self.multipliers.zero_()
 
     def forward(self) -> tuple[Tensor, Tensor]:
-        """The pair (A, W), each (N, N), in the dtype of the parameters."""
-        step = self.step_size
-        step_A, step_W, _ = self._euclidean()
-        sector_A, sector_W = step_A / step, step_W / step
-        stretch = self._stretch()
-        change = stretch.unsqueeze(0) / stretch.unsqueeze(1)
-        low, high = self.slopes
-        W = sector_W * change / ((high - low) or 1.0)
-        A = (sector_A * change - low * W) / self.alpha
-        return A.to(self.rotation.dtype), W.to(self.rotation.dtype)
+        """The pair (A, W), each (N, N), in float32, or in float64 if the parameters are: never in less."""
+        step, dtype = self.step_size, held_dtype(self.rotation.dtype)
+        with without_autocast(self.rotation.device):
+            step_A, step_W, _ = self._euclidean()
+            sector_A, sector_W = step_A / step, step_W / step
+            stretch = self._stretch()
+            change = stretch.unsqueeze(0) / stretch.unsqueeze(1)
+            low, high = self.slopes
+            W = sector_W * change / ((high - low) or 1.0)
+            A = (sector_A * change - low * W) / self.alpha
+            return A.to(dtype), W.to(dtype)
 
     @torch.no_grad()
     def metric(self) -> tuple[Tensor, Tensor]:
@@ -156,6 +168,32 @@ class ContractingPair(nn.Module):
             return metric, self.step_size**2 * metric / restoring
         return metric, self.step_size**2 * torch.cat([metric * stage for stage in self._stage_multipliers(restoring)])
 
+    @torch.no_grad()
+    def step_rounding(self, state: float, drive: float = 0.0, *, input_size: int = 0) -> float:
+        """δ: how far the arithmetic of one step can move two states apart, in the norm of P.
+
+        Two computed trajectories under the same input obey ‖Δ_t‖_P ≤ ρᵗ‖Δ_0‖_P + δ/(1 − ρ) with ρ = e^{−rate·ε}.
+
+        Args:
+            state: a bound on ‖h‖_P along both of them.
+            drive: a bound on ‖|U||x| + |b|‖_P, for sums of ``input_size`` products each.
+        """
+        A, W = (matrix.double() for matrix in self())
+        sigma, stretch = get_nonlinearity(self.nonlinearity), self._stretch()
+        norm = float(torch.linalg.vector_norm(stretch))
+        lipschitz, rest = sigma.lipschitz, abs(float(sigma.function(torch.zeros(()))))
+        held = (self.alpha * A).abs() + lipschitz * W.abs()
+        gain = self.step_size * torch.linalg.matrix_norm(held * stretch.unsqueeze(1) / stretch, ord=2)
+        return 2.0 * step_rounding(
+            get_integrator(self.integrator),
+            float(gain),
+            state,
+            self.step_size * (lipschitz * drive + rest * norm),
+            terms=self.hidden_size + input_size + 1,
+            ones=norm,
+            dtype=held_dtype(self.rotation.dtype),
+        )
+
     def _stretch(self) -> Tensor:
         """The square root of P's diagonal, within [1/√spread, √spread]."""
         bound = 0.5 * math.log(self.metric_spread)
@@ -164,12 +202,9 @@ class ContractingPair(nn.Module):
         return torch.exp(bound * torch.tanh(self.scale.double() / bound))
 
     def _target(self) -> float:
-        """The map's factor, less what rounding A and W to the parameters' dtype can add to the norm of the map.
-
-        In float64 that is next to nothing; what is taken instead leaves room for the rounding of a check.
-        """
-        rounding = 16.0 * math.sqrt(self.hidden_size) * torch.finfo(self.rotation.dtype).eps
-        return math.exp(-self.rate * self.step_size) - max(rounding, 1e-9)
+        """The map's factor, less what computing A and W and rounding them can add to the norm of the map."""
+        reserve = matrix_reserve(self.integrator, self.hidden_size, held_dtype(self.rotation.dtype))
+        return math.exp(-self.rate * self.step_size) - reserve
 
     def _spare(self, target: float) -> float:
         """How much of the target could be kept in reserve."""
@@ -177,12 +212,15 @@ class ContractingPair(nn.Module):
 
     def _euclidean(self) -> tuple[Tensor, Tensor, Tensor]:
         """εA, εW and εω for slopes in [0, 1] and the Euclidean metric, in float64: only the result is rounded."""
-        rotation, feedback = self.rotation.double(), self.feedback.double()
+        step = self.step_size
+        # Halved first, so that the difference of the largest numbers is finite.
+        rotation, feedback = 0.5 * self.rotation.double(), self.feedback.double()
+        rotation = step * within(rotation - rotation.T, LARGEST_NORM / step)
+        feedback = math.sqrt(step) * within(feedback, math.sqrt(LARGEST_NORM / step))
         # εω keeps away from the ends of (0, 2), where the multiplier degenerates and rounding would be amplified.
         restoring = 2.0 * (0.001 + 0.949 * torch.sigmoid(self.restoring.double()))
         leak = 2.0 * torch.sigmoid(self.leak.double())
-        feedback = math.sqrt(self.step_size) * feedback
-        generator = 0.5 * self.step_size * (rotation - rotation.T) + feedback.T @ feedback + torch.diag(leak)
+        generator = rotation + feedback.T @ feedback + torch.diag(leak)
         target = self._target()
         if self.integrator == "euler":
             return *_euler_pair(target, generator, feedback, restoring), restoring
@@ -202,7 +240,7 @@ class ContractingPair(nn.Module):
             return midpoint_level(*slowed(share), *self._stage_multipliers(share * restoring)) - target**2
 
         share = largest_share(excess, generator)
-        share = share + 0.0 * self.multipliers.double().sum()  # idle multipliers have a gradient too: zero
+        share = share + 0.0 * torch.tanh(self.multipliers.double()).sum()  # idle multipliers have a gradient too: zero
         return *slowed(share), share * restoring
 
     def _stage_multipliers(self, restoring: Tensor) -> tuple[Tensor, Tensor]:

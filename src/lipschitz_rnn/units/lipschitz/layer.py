@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from lipschitz_rnn.ops.checks import require_lengths, require_number, require_tensor, shape_of
 from lipschitz_rnn.ops.dispatch import BACKENDS
 from lipschitz_rnn.ops.scan import lipschitz_scan
-from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
+from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype, to_proved_dtype
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, describe, require_parameter_dtype, require_size
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
@@ -246,11 +246,12 @@ class LipschitzRNN(nn.Module):
             x = reverse(x, lengths)
             timespans = None if timespans is None else reverse(timespans, lengths)
         if timespans is not None:
-            cell.require_covered("timespans", timespans)
+            timespans = cell.covered("timespans", timespans)
         (A, W), alpha = cell.hidden_matrices(), cell.alpha
         if isinstance(alpha, Tensor):  # in an ensemble whose members differ in it; the scan takes one number for all
             A, alpha = alpha.to(A.dtype) * A, 1.0
-        x, A, W, h0, U, b = to_compute_dtype(x, A, W, h0, cell.weight_ih, cell.bias_ih)
+        convert = to_proved_dtype if cell.contracting else to_compute_dtype
+        A, W, x, h0, U, b = convert(A, W, x, h0, cell.weight_ih, cell.bias_ih)
         states, last = lipschitz_scan(
             x,
             A,
@@ -266,7 +267,11 @@ class LipschitzRNN(nn.Module):
             bias=b,
             all_states=need_states,
             recompute_every=self.recompute_every,
+            exact_products=cell.contracting,
         )
+        if cell.contracting:
+            dtype = result_dtype(cell.weight_ih)
+            states, last = None if states is None else states.to(dtype), last.to(dtype)
         if direction == 1 and states is not None:
             states = reverse(states, lengths)
         return states, last

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 _TOLERANCE = 1e-13
+_SMALLEST_SHARE = 1e-60  # never reached by finite parameters
 
 
 def midpoint_level(a: Tensor, v: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -37,7 +38,8 @@ def midpoint_level(a: Tensor, v: Tensor, first: Tensor, second: Tensor) -> Tenso
     )
     cross = torch.cat((0.5 * a.T @ linear + first.unsqueeze(1) * v, linear + second.unsqueeze(1) * (v @ half_step)))
     root, failed = torch.linalg.cholesky_ex(tail)
-    if int(failed):
+    # What is not finite proves nothing, and has no eigenvalues. One question, as a GPU has to wait for the answer.
+    if bool(failed.bool() | ~torch.isfinite(tail.sum() + cross.sum())):
         return a.new_full((), math.inf)
     half = torch.linalg.solve_triangular(root, cross, upper=False)
     return torch.linalg.eigvalsh(linear.T @ linear + half.T @ half)[-1]
@@ -47,8 +49,15 @@ def largest_share(excess: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     """The largest s in (0, 1] found with ``excess(s)`` ≤ 0, differentiable in whatever ``excess`` depends on.
 
     ``excess`` must be negative for small s. If it is negative at 1, that is the answer; otherwise s is a root, found
-    from below so that the value returned satisfies the inequality, with the implicit function's derivative.
+    from below so that the value returned satisfies the inequality, with the implicit function's derivative. NaN where
+    no s is small enough, which only parameters that are not finite can bring about.
     """
+    if torch.compiler.is_exporting():
+        raise NotImplementedError(
+            "torch.export cannot follow the search that slows a contracting midpoint unit down; export one with "
+            "integrator='euler' or 'heun', or a module that keeps A and W of hidden_matrices() as buffers and calls "
+            "lipschitz_scan on them"
+        )
     high = torch.ones((), device=like.device, dtype=like.dtype)
     with torch.no_grad():
         above = float(excess(high))
@@ -57,6 +66,8 @@ def largest_share(excess: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
         low = 0.5 * high
         while (below := float(excess(low))) > 0.0:
             high, above, low = low, below, 0.5 * low
+            if low < _SMALLEST_SHARE:
+                return torch.full_like(high, math.nan)
         for count in range(80):
             if below > -_TOLERANCE or float(high - low) <= 4e-16 * float(high):
                 break

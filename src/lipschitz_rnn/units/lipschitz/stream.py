@@ -12,6 +12,7 @@ from torch import Tensor
 from lipschitz_rnn.ops.checks import require_floating, require_shape, require_tensor
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.single import SIGMAS, Array, Step
+from lipschitz_rnn.units.lipschitz.autocast import result_dtype
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype, require_size
 
 if TYPE_CHECKING:
@@ -79,12 +80,16 @@ class _TensorUnit:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, dt: float | Tensor | None) -> Tensor:
+        if self.cell.contracting:  # the state is not rounded between steps, as in the layer
+            self._state = self.cell.proved_step(x, self._state, dt, self.matrices)
+            return self._state.to(result_dtype(self.cell.weight_ih))
         self._state = self.cell(x, self._state, dt, self.matrices)
         return self._state
 
     @property
     def state(self) -> Tensor:
-        return self._state.clone()
+        dtype = self.cell.weight_ih.dtype if self.cell.contracting else self._state.dtype
+        return self._state.to(dtype, copy=True)
 
     @state.setter
     def state(self, h: Tensor) -> None:
