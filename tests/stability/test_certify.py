@@ -89,7 +89,7 @@ def test_layers_directions_and_models() -> None:
     assert whole.step_range == (0.05, 0.05)
     assert whole.rate == min(part.rate for part in whole.parts)
     A, W = rnn.hidden_matrices(1, 1)
-    alone = certify((A, W), step_size=0.05)
+    alone = certify((A, W), step_size=0.05, precision="float32")
     assert whole.parts[3].rate == pytest.approx(alone.rate)
     assert "reverse" in whole.parts[3].name
     assert "Each of the 4" in whole.sentence()

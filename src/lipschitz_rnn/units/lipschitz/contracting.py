@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
 from lipschitz_rnn.units.lipschitz.midpoint_level import largest_share, midpoint_level
+from lipschitz_rnn.units.recurrence import Recurrence, repeatable_matrices, require_own_statement
 
 SUPPORTED_INTEGRATORS = ("euler", "heun", "midpoint")
 _LARGEST_DECAY = {"euler": math.inf, "heun": 0.69, "midpoint": 0.25}  # rate·step_size up to which each is proved
@@ -155,6 +156,23 @@ class ContractingPair(nn.Module):
         if self.integrator != "midpoint":
             return metric, self.step_size**2 * metric / restoring
         return metric, self.step_size**2 * torch.cat([metric * stage for stage in self._stage_multipliers(restoring)])
+
+    def stated_recurrences(self) -> list[Recurrence]:
+        """The map that this pair was built for."""
+        require_own_statement(self)
+        A, W = repeatable_matrices(self(), self(), type(self).__name__)
+        return [
+            Recurrence(
+                A,
+                W,
+                alpha=self.alpha,
+                nonlinearity=self.nonlinearity,
+                integrator=self.integrator,
+                step_range=(self.step_size, self.step_size),
+                precision=str(A.dtype).removeprefix("torch."),
+                hint=self.metric(),
+            )
+        ]
 
     def _stretch(self) -> Tensor:
         """The square root of P's diagonal, within [1/√spread, √spread]."""
