@@ -31,8 +31,10 @@ class MetricNorms:
         if not self.scale > 0:
             raise ValueError("the metric of the certificate is too close to singular for proved norms")
         L = Ball.exact(self.root)
-        slack = 1.0 + 1e-6
-        if not smallest_eigenvalue_bound(self.T.T @ (slack * (L @ L.T) - self.P) @ self.T) > 0:
+        for slack in (1.0 + 1e-6, 1.0 + 1e-3, 2.0):
+            if smallest_eigenvalue_bound(self.T.T @ (slack * (L @ L.T) - self.P) @ self.T) > 0:
+                break
+        else:
             raise ValueError("the metric of the certificate is too close to singular for proved norms")
         self.root_slack = root(slack)
 
