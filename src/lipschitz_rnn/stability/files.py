@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ def _entries(path: Path) -> dict[str, Any]:
 
             found: Any = load_file(path)
         elif path.suffix == ".npz":
+            if not zipfile.is_zipfile(path):
+                raise ValueError("it is not a NumPy archive")
             with np.load(path, allow_pickle=False) as archive:
                 found = dict(archive)
         else:

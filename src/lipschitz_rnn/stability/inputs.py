@@ -128,15 +128,16 @@ def as_step_range(step_size: Any) -> tuple[float, float]:
 def split_steps(spans: tuple[float, float], max_step: float | None) -> tuple[float, float]:
     """The steps that are taken for spans in a range, if longer ones are split into equal steps of at most max_step.
 
-    n = ⌈d/m⌉ ≥ 2 steps of length d/n are longer than m(n − 1)/n ≥ m/2.
+    n = ⌈d/m⌉ ≥ 2 steps of length d/n are longer than m(n − 1)/n ≥ m/2. The scan lets a step exceed m by 10⁻⁶ of it, so
+    that rounding of a span does not cost a step.
     """
     shortest, longest = spans
     if max_step is None or longest <= max_step:
         return spans
     if shortest == longest:
-        step = longest / math.ceil(longest / max_step)
+        step = longest / max(1, math.ceil(longest / max_step * (1 - 1e-6)))
         return step, step
-    return min(shortest, 0.5 * max_step), max_step
+    return min(shortest, 0.5 * max_step), min(longest, max_step * (1 + 2e-6))
 
 
 def subjects(target: Any, precision: str | None = None, **overrides: Any) -> list[Subject]:
@@ -205,8 +206,15 @@ def _statements(prefix: str, module: StatesRecurrences) -> Iterator[Recurrence]:
         raise UnstatedRecurrenceError(f"{prefix}: {error}" if prefix else str(error)) from None
 
 
+def _within_limits(A: Any, W: Any) -> tuple[Matrix, Matrix]:
+    rows = max(int(shape[0]) if len(shape := getattr(matrix, "shape", ())) else 0 for matrix in (A, W))
+    if rows > LARGEST:
+        raise ValueError(f"the matrices have {rows} rows; certificates are searched for up to {LARGEST}")
+    return as_pair(A, W)
+
+
 def _of_statement(stated: Recurrence, precision: str | None, overrides: dict[str, Any]) -> Subject:
-    matrices = as_pair(stated.A, stated.W)
+    matrices = _within_limits(stated.A, stated.W)
     name = in_force(stated.A) if stated.precision is None else stated.precision
     if precision is not None:
         fixed, asked = stated.precision, as_precision(precision).name
@@ -225,7 +233,7 @@ def _of_statement(stated: Recurrence, precision: str | None, overrides: dict[str
 
 
 def _of_pair(A: Any, W: Any, name: str, precision: str | None, overrides: dict[str, Any]) -> Subject:
-    matrices = as_pair(A, W)
+    matrices = _within_limits(A, W)
     settings = {key: value for key, value in overrides.items() if value is not None}
     return replace(_subject(*matrices, as_precision(precision or "exact"), settings), name=name)
 
@@ -233,8 +241,6 @@ def _of_pair(A: Any, W: Any, name: str, precision: str | None, overrides: dict[s
 def _subject(
     A: Matrix, W: Matrix, precision: Precision, settings: dict[str, Any], max_step: float | None = None
 ) -> Subject:
-    if len(A) > LARGEST:
-        raise ValueError(f"the matrices have {len(A)} rows; certificates are searched for up to {LARGEST}")
     alpha = as_float("alpha", settings.get("alpha", 1.0))
     nonlinearity = settings.get("nonlinearity", "tanh")
     slopes = as_slopes(nonlinearity)
