@@ -15,7 +15,7 @@ from lipschitz_rnn.training.evaluation import Scores, evaluate_members
 from lipschitz_rnn.training.folder import RunError, RunFolder, Saved
 from lipschitz_rnn.training.graph import GraphedStep
 from lipschitz_rnn.training.interrupts import Interrupted, Interrupts
-from lipschitz_rnn.training.model import State, count_parameters
+from lipschitz_rnn.training.model import State, count_parameters, read_size
 from lipschitz_rnn.training.parallel import World
 from lipschitz_rnn.training.probing import Probe, Probing
 from lipschitz_rnn.training.results import Result, SeedResult, Selection
@@ -55,7 +55,7 @@ class Trainer:
         self.parameter_count = count_parameters(models[0])
         self.ensemble = Ensemble(models, device, settings.ensemble)
         self.updater = Updater(settings, task, self.ensemble, world)
-        self.stream = Stream(settings.per_member(), task, device, world.share)
+        self.stream = Stream(settings.per_member(), task, device, world.share, read_size(models[0]))
         self.selection = Selection(task.metric, self.updater.evaluated)
         self._probing = Probing(probe if world.writes else None, self.ensemble)
         self._graph = GraphedStep(settings, self.updater, self.stream, world, watcher.note)

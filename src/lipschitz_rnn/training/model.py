@@ -95,6 +95,12 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
+def read_size(model: nn.Module) -> int | None:
+    """How many values the model's head reads: 2N for a complex state or two directions. None if it does not say."""
+    head = getattr(model, "head", None)
+    return head.in_features if isinstance(head, nn.Linear) else None
+
+
 def draws_random_numbers(model: nn.Module) -> bool:
     """Whether a training forward draws from the global generator, as dropout between layers does."""
     rates = (getattr(module, name, 0.0) for module in model.modules() for name in ("dropout", "zoneout"))
