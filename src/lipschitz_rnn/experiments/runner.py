@@ -19,10 +19,17 @@ from lipschitz_rnn.training.evaluation import Scores, evaluate_members
 from lipschitz_rnn.training.fitting import matmul_precision
 from lipschitz_rnn.training.folder import RunError, RunFolder, read_json, read_settings
 from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.preparation import check_start
 
 
 def load_task(settings: Settings) -> Task:
     return tasks.load(settings.task, settings.data_dir, offline=settings.offline, **settings.task_options)
+
+
+def check_train(settings: Settings, folder: str | os.PathLike[str] | None = None, *, resume: bool = False) -> None:
+    """What `train` would raise before its first step, except for what is wrong inside of data files: for a dry run."""
+    shapes = tasks.check(settings.task, settings.data_dir, offline=settings.offline, **settings.task_options)
+    check_start(settings, shapes, folder, resume)
 
 
 def train(
@@ -32,7 +39,9 @@ def train(
     resume: bool = False,
     watcher: Watcher | None = None,
 ) -> Result:
-    """One run: all seeds of `settings` on its task."""
+    """One run: all seeds of `settings` on its task. What `check_train` can find is found before data are read."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:  # of several processes, the first may have begun the folder
+        check_train(settings, folder, resume=resume)
     return fit(settings, load_task(settings), folder, resume=resume, watcher=watcher, probe=spectral_probe)
 
 
@@ -100,7 +109,9 @@ def evaluate_run(
         settings, device=device or settings.device, data_dir=data_dir or settings.data_dir, offline=offline
     )
     place = choose_device(settings.device)
-    task = load_task(settings)
+    # The task that was trained may have had options that the settings do not name: those of its record count.
+    recorded = read_json(Path(folder) / "task.json").get("options") or {}
+    task = load_task(replace(settings, task_options={**settings.task_options, **recorded}))
     _, models = load_members(folder, which)
     ensemble = Ensemble(models, place, settings.ensemble)
     with matmul_precision(settings.precision):

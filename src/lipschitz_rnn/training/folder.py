@@ -47,28 +47,16 @@ class RunFolder:
 
     def open(self, settings: Settings, environment: Mapping[str, Any], task: Mapping[str, Any], resume: bool) -> None:
         """Lock the folder and put down (or compare) the configuration."""
+        check_folder(self.path, settings, resume)
         with self._writing("set up the run"):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path / "run.lock", self.path)
-            config = self.path / "config.json"
-            if config.exists():
-                self._agree(settings, resume)
-            else:
+            check_folder(self.path, settings, resume)  # again: another run may have begun and ended before the lock
+            if not (config := self.path / "config.json").exists():
                 atomic_write(config, _json(settings.to_dict()))
             atomic_write(self.path / "environment.json", _json(environment))
             atomic_write(self.path / "task.json", _json(task))
             self._metrics = open(self.path / "metrics.jsonl", "ab", buffering=0)  # noqa: SIM115 (closed in close)
-
-    def _agree(self, settings: Settings, resume: bool) -> None:
-        if not resume:
-            raise RunConflict(f"{self.path} already holds a run; resume it with --resume, or choose another folder")
-        differing = settings.differences(read_settings(self.path))
-        if differing:
-            name, (asked, frozen) = next(iter(differing.items()))
-            raise RunConflict(
-                f"{self.path} holds a run with {name} = {frozen!r}, now {asked!r} is asked for; "
-                "resume without changed settings, or choose another folder"
-            )
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
@@ -194,6 +182,34 @@ def _lock(path: Path, folder: Path) -> IO[str]:
     file.write(f"process {os.getpid()}")
     file.flush()
     return file
+
+
+def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool) -> None:
+    """Whether a run with these settings can begin or go on in this folder; nothing is written.
+
+    Raises `RunConflict` where it holds another run, `RunError` where it cannot be used.
+    """
+    folder = Path(path)
+    try:
+        if "\0" in os.fspath(path):
+            raise RunError(f"the run folder {os.fspath(path)!r} has a NUL in its name; choose another folder")
+        place = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+        if not place.is_dir():
+            raise RunError(f"{place} is a file, not a folder; choose another folder for the run")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise RunError(f"{place} is not writable; change its permissions, or choose another folder for the run")
+        taken = (folder / "config.json").exists()
+    except OSError as error:  # a name that is too long, a loop of links
+        raise RunError(f"the run folder {folder} cannot be used: {error.strerror}; choose another folder") from error
+    if not taken:
+        return
+    if not resume:
+        raise RunConflict(f"{folder} already holds a run; resume it with --resume, or choose another folder")
+    for name, (asked, frozen) in settings.differences(read_settings(folder)).items():
+        raise RunConflict(
+            f"{folder} holds a run with {name} = {frozen!r}, now {asked!r} is asked for; "
+            "resume without changed settings, or choose another folder"
+        )
 
 
 def read_settings(path: str | os.PathLike[str]) -> Settings:
