@@ -59,13 +59,13 @@ def fit(
             trainer = Trainer(*arguments, run_folder, Watchers(watchers), probe)
             if world.writes:
                 run_folder.open(settings, describe_environment(device), task.describe(), resume)
-            return trainer.run(_saved(run_folder, resume, world))
+            return trainer.run(_saved(run_folder, settings, resume, world))
 
 
-def _saved(folder: RunFolder, resume: bool, world: World) -> Saved | None:
+def _saved(folder: RunFolder, settings: Settings, resume: bool, world: World) -> Saved | None:
     """The state to go on from, the same for all processes; rank 0 then clears what came after it."""
     world.wait()  # rank 0 may still be writing the last checkpoint of a run before this one
-    saved = folder.latest() if resume else None
+    saved = folder.latest(settings) if resume else None
     world.wait()
     if world.writes:
         folder.rewind(None if saved is None else saved[1])

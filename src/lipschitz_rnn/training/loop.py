@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.tasks import Split, Task
+from lipschitz_rnn.training.checkpoint import CheckpointError
 from lipschitz_rnn.training.ensemble import Ensemble, state_leaves
 from lipschitz_rnn.training.evaluation import Scores, evaluate_members
 from lipschitz_rnn.training.folder import RunError, RunFolder, Saved
@@ -269,6 +270,18 @@ class Trainer:
         self.folder.save(self.done, tensors, state)
 
     def _restore(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        try:
+            self._read_state(tensors, state)
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(
+                f"the checkpoint does not fit this run: {error!r}; start in another folder"
+            ) from error
+        if state.get("probe_pending"):
+            self._start_probe(self.epoch - 1)
+
+    def _read_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         self.updater.load(tensors)
         self.selection.load({k: v for k, v in tensors.items() if k.startswith("best/")}, state["selection"])
         self.stream.restore({k.removeprefix("generators/"): v for k, v in tensors.items() if "generators/" in k})
@@ -278,8 +291,6 @@ class Trainer:
         self.epoch, self.step, self.seconds = state["epoch"], state["step"], state["seconds"]
         self._known_alive = self.updater.progress["alive"].tolist()
         self._last_tick = time.monotonic()
-        if state.get("probe_pending"):
-            self._start_probe(self.epoch - 1)
 
 
 def _plain(values: list[float]) -> list[float | None]:

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from lipschitz_rnn.tasks import Task
-from lipschitz_rnn.training.folder import RunError, check_folder
+from lipschitz_rnn.training.errors import RunError
 from lipschitz_rnn.training.graph import graph_obstacle
 from lipschitz_rnn.training.model import Shapes, build_model, draws_random_numbers
 from lipschitz_rnn.training.parallel import World, choose_device
+from lipschitz_rnn.training.run_settings import check_folder
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.variation import check_variants
 
