@@ -26,8 +26,8 @@ def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool)
             raise RunError(f"{place} is a file, not a folder; choose another folder for the run")
         if not os.access(place, os.W_OK | os.X_OK):
             raise RunError(
-                f"cannot set up the run in {folder}: Permission denied, {place} is not writable; change its permissions, "
-                "or choose another folder"
+                f"cannot set up the run in {folder}: Permission denied, {place} is not writable; "
+                "change its permissions, or choose another folder"
             )
         taken = (folder / "config.json").exists()
     except OSError as error:  # a name that is too long, a loop of links
