@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.tasks import Split, Task
+from lipschitz_rnn.tasks import Split, Task, available
 from lipschitz_rnn.training.checkpoint import CheckpointError
 from lipschitz_rnn.training.ensemble import Ensemble, state_leaves
 from lipschitz_rnn.training.evaluation import Scores, evaluate_members
 from lipschitz_rnn.training.folder import RunError, RunFolder, Saved
 from lipschitz_rnn.training.graph import GraphedStep
-from lipschitz_rnn.training.interrupts import Interrupted, Interrupts
+from lipschitz_rnn.training.interrupts import Interrupted, Interrupts, describe_rest, resume_command
 from lipschitz_rnn.training.model import State, count_parameters, read_size
 from lipschitz_rnn.training.parallel import World
 from lipschitz_rnn.training.probing import Probe, Probing
@@ -86,10 +86,20 @@ class Trainer:
         except Interrupted as interrupted:
             self._collect_probe()
             self._save()
-            name = self.folder.last_name() if self.folder else None
-            raise Interrupted(interrupted.number, name) from None
+            raise Interrupted(interrupted.number, self._last_good(), self._go_on()) from None
+        except KeyboardInterrupt as interrupt:  # a second Ctrl-C did not wait for the step: what was saved last is left
+            rest = describe_rest(self._last_good(), self._go_on())
+            interrupt.add_note(f"stopped at once{rest}")
+            self.watcher.note(f"stopped at once{rest}")
+            raise
         finally:
             self.watcher.stop()
+
+    def _go_on(self) -> str | None:
+        """How to resume this run, where it has a folder."""
+        if self.folder is None:
+            return None
+        return resume_command(self.folder.path, self.world.size, self.task.name in available())
 
     @property
     def done(self) -> int:
