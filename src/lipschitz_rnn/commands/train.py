@@ -18,6 +18,7 @@ from lipschitz_rnn.commands.parsing import parse_epochs, parse_options, parse_se
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
 from lipschitz_rnn.experiments.paper import find_cell
 from lipschitz_rnn.experiments.presets import Preset, preset_settings
+from lipschitz_rnn.experiments.runner import check_train
 from lipschitz_rnn.experiments.runner import train as train_run
 from lipschitz_rnn.experiments.scores import show_score, show_scores
 from lipschitz_rnn.training import Result, Settings, Watcher
@@ -168,12 +169,13 @@ def train(
         given["variants"] = tuple(parse_options(options.split(), "--variant") for options in variant)
     frozen = _frozen(out, resume)
     settings = _merge_frozen(frozen, task, given) if frozen else _resolve(task, preset, config, given)
+    folder = out or _free_folder(settings)
     if dry_run:
+        check_train(settings, folder, resume=resume)
         typer.echo(json.dumps(settings.to_dict(), indent=2))
         return
     if threads is not None:
         torch.set_num_threads(threads)
-    folder = out or _free_folder(settings)
     first = os.environ.get("RANK", "0") == "0"
     console = Console(stderr=True)
     watcher = Watchers([FolderLine(console, folder), choose_watcher(console)]) if first else Watcher()

@@ -20,8 +20,9 @@ from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.ensemble import Ensemble
 from lipschitz_rnn.training.evaluation import Scores, evaluate_members
 from lipschitz_rnn.training.fitting import matmul_precision
-from lipschitz_rnn.training.folder import read_json
+from lipschitz_rnn.training.folder import read_settings
 from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.reading import read_result, read_shapes
 from lipschitz_rnn.training.settings import PLACE_SETTINGS
 from lipschitz_rnn.units.lipschitz.pretrained import FORMAT, Pretrained, read_pretrained
 
@@ -33,16 +34,16 @@ def export_pretrained(run: str | os.PathLike[str], path: Path) -> Path:
 
     Test scores have no say; they are noted beside the weights.
     """
-    result = read_json(Path(run) / "result.json")
+    result = read_result(run, len(read_settings(run).members))
     candidates = [seed for seed in result["seeds"] if seed["validation"] is not None]
     if not candidates:
         raise RunError(f"{run} has no seed with a validation score: nothing to export")
     sign = 1.0 if result["higher_is_better"] else -1.0
     best = max(candidates, key=lambda seed: sign * seed["validation"])
     settings, models = load_models(run)  # refuses a run whose networks differ in more than their seeds
-    task = read_json(Path(run) / "task.json")
+    shapes = vars(read_shapes(run))
     kept = {key: value for key, value in settings.to_dict().items() if key not in PLACE_SETTINGS}
-    about = {"settings": kept | {"seeds": [best["seed"]]}, "shapes": {key: task[key] for key in _SHAPES}}
+    about = {"settings": kept | {"seeds": [best["seed"]]}, "shapes": {key: shapes[key] for key in _SHAPES}}
     about |= {"metric": result["metric"]}
     about |= {key: best[key] for key in ("seed", "selected_epoch", "validation", "test")}
     tensors = {name: value.contiguous() for name, value in models[best["seed"]].state_dict().items()}
