@@ -96,7 +96,7 @@ def bench(
     with _threads(threads), Console(stderr=True).status("preparing") as status:
         report = measure(work, place, rows, effort, status.update)
         swept = None if plot is None else scaling.sweep(work, place, effort, quick=quick, note=status.update)
-    wrong = [row.key for row in report.wrong]
+    not_timed = [f"{row.key}: {row.reason}" for row in report.wrong]
     document: dict[str, Any] = {"command": _command(context), **report.to_dict(), "explanation": explanation}
     if json_file != "-":
         tables.print_report(Console(), report)
@@ -106,10 +106,10 @@ def bench(
     if swept is not None and plot is not None:
         scaling.draw(swept, plot)
         document["scaling"] = scaling.sweep_to_dict(swept)
-        wrong += scaling.wrong_points(swept)
+        not_timed += scaling.wrong_points(swept)
     _write_json(document, json_file)
-    if wrong:
-        raise fail(f"wrong results, and therefore no times: {'; '.join(wrong)}", 1)
+    if not_timed:
+        raise fail("; ".join(not_timed), 1)
 
 
 def _given(context: typer.Context, name: str) -> bool:
