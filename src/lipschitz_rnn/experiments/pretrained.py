@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from lipschitz_rnn.experiments.runner import load_models, load_task
+from lipschitz_rnn.experiments.runner import count_batches, load_models, load_task
 from lipschitz_rnn.tasks import Metric, Split
 from lipschitz_rnn.training import RunError, SequenceModel, Settings, build_model
 from lipschitz_rnn.training.checkpoint import atomic_write
@@ -72,13 +72,17 @@ def evaluate_pretrained(
     device: str | None = None,
     data_dir: str | None = None,
     offline: bool = False,
+    started: Callable[[Settings], None] = lambda settings: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Settings, Metric, Scores]:
-    """Settings of a trained network, its task's metric, and its score on a split."""
+    """Settings of a trained network, its task's metric, and its score on a split; see `evaluate_run`."""
     settings, model = load_classifier(name)
     settings = replace(settings, device=device or "auto", data_dir=data_dir, offline=offline)
+    started(settings)
     place = choose_device(settings.device)
     task = load_task(settings)
     ensemble = Ensemble([model], place)
     with matmul_precision(settings.precision), torch.no_grad():
-        scores = evaluate_members(ensemble, ensemble.values, task.to(place), split, settings)
+        pause = count_batches(progress, task, split, settings)
+        scores = evaluate_members(ensemble, ensemble.values, task.to(place), split, settings, pause=pause)
     return settings, task.metric, scores

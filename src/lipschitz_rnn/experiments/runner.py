@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,12 +106,18 @@ def evaluate_run(
     device: str | None = None,
     data_dir: str | None = None,
     offline: bool = False,
+    started: Callable[[Settings], None] = lambda settings: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Settings, Metric, Scores]:
-    """Settings of a run, its metric, and the scores of all its networks on a split."""
+    """Settings of a run, its metric, and the scores of all its networks on a split.
+
+    `started` is called once with the settings, before anything is loaded; `progress` before each batch.
+    """
     settings = read_settings(folder)
     settings = replace(
         settings, device=device or settings.device, data_dir=data_dir or settings.data_dir, offline=offline
     )
+    started(settings)
     place = choose_device(settings.device)
     # The task that was trained may have had options that the settings do not name: those of its record count.
     options = {**settings.task_options, **read_shapes(folder).options}
@@ -117,5 +125,15 @@ def evaluate_run(
     _, models = load_members(folder, which)
     ensemble = Ensemble(models, place, settings.ensemble)
     with matmul_precision(settings.precision):
-        scores = evaluate_members(ensemble, ensemble.values, task.to(place), split, settings)
+        pause = count_batches(progress, task, split, settings)
+        scores = evaluate_members(ensemble, ensemble.values, task.to(place), split, settings, pause=pause)
     return settings, task.metric, scores
+
+
+def count_batches(
+    progress: Callable[[int, int], None], task: Task, split: Split, settings: Settings
+) -> Callable[[], None]:
+    """For `evaluate_members`: calls `progress` with the number of batches before this one, and of all."""
+    total = -(-task.size(split) // (1 if task.stateful else settings.eval_batch_size))
+    numbers = itertools.count()
+    return lambda: progress(next(numbers), total)
