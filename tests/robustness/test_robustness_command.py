@@ -87,7 +87,8 @@ def test_attack(runs: list[Path]) -> None:
     assert [each["attack"] for each in network["attacks"]] == ["pgd", "deepfool-l2", "deepfool-linf"]
     evaluated = json.loads(call("evaluate", runs[1], "--json").stdout)
     for each in network["attacks"]:
-        assert each["clean_accuracy"] == pytest.approx(evaluated["seeds"][0]["accuracy"])
+        clean = pytest.approx(evaluated["seeds"][0]["accuracy"], abs=1.01 / 360)  # up to a sample at the border
+        assert each["clean_accuracy"] == clean
         assert each["accuracy"] <= each["clean_accuracy"]
         assert each["radius"] == 0.03
 
