@@ -1,6 +1,7 @@
 """Fixtures shared by all tests. This folder is on the import path, so that tests can use ``problems``."""
 
 import gc
+import importlib.util
 import os
 from collections.abc import Iterator
 
@@ -32,6 +33,44 @@ def pytest_collection_finish() -> None:
     """What was imported stays; the garbage collector need not look at it again in every one of 2,000 tests."""
     gc.collect()
     gc.freeze()
+
+
+def is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def skip_without_package(error: BaseException) -> None:
+    """Skips if a package that is not installed is behind the error, directly or as the cause of ours."""
+    seen: BaseException | None = error
+    while seen is not None:
+        name = getattr(seen, "name", None)
+        if isinstance(seen, ModuleNotFoundError) and name and not is_installed(name.partition(".")[0]):
+            pytest.skip(f"needs {name}, which is not installed")
+        seen = seen.__cause__
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    for package in [package for mark in item.iter_markers("needs") for package in mark.args]:
+        if not is_installed(package):
+            pytest.skip(f"needs {package}, which is not installed")
+    try:
+        return (yield)
+    except ImportError as error:
+        skip_without_package(error)
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    try:
+        return (yield)
+    except ImportError as error:
+        skip_without_package(error)
+        raise
 
 
 @pytest.fixture

@@ -178,6 +178,7 @@ def test_a_quick_study_says_so_in_text_and_figure() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("foolbox")
 def test_the_command_writes_table_figure_and_json_and_goes_on(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     arguments = ["reproduce", "robustness", "--quick", "-o", str(tmp_path), "--seeds", "0,3", "--epochs", "2"]

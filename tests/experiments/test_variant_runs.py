@@ -93,6 +93,7 @@ def test_certify_takes_all_networks(run: tuple[Path, Result]) -> None:
     assert list(json.loads(found.stdout)) == ["beta=0.5, seed 4", "alpha=0.0, step_size=0.2, seed 4"]
 
 
+@pytest.mark.needs("foolbox")
 def test_robustness_measures_the_variant_that_is_named(run: tuple[Path, Result]) -> None:
     command = ["robustness", "attack", str(run[0]), "--attacks", "fgsm", "--json", "--offline"]
     found = json.loads(CliRunner().invoke(app, [*command, "--variant", "1"]).stdout)

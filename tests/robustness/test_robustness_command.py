@@ -73,6 +73,7 @@ def test_hessian(runs: list[Path], tmp_path: Path) -> None:
     assert sum(network["density"]["weights"]) == pytest.approx(1.0)
 
 
+@pytest.mark.needs("foolbox")
 def test_attack(runs: list[Path]) -> None:
     shown = call("robustness", "attack", runs[0], "--attacks", "pgd,fgsm,deepfool-l2,deepfool-linf", "--samples", "40")
     assert shown.exit_code == 0, shown.output
