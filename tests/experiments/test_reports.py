@@ -96,6 +96,7 @@ def test_models_come_back_from_the_folder_alone(runs: Path) -> None:
     assert settings == read_settings(runs / "a")
     result = json.loads((runs / "a" / "result.json").read_text())
     task = tasks.load("digits")
-    assert [evaluate(model, task) for model in models.values()] == [seed["test"] for seed in result["seeds"]]
+    expected = [pytest.approx(seed["test"], abs=1.01 / task.size("test")) for seed in result["seeds"]]
+    assert [evaluate(model, task) for model in models.values()] == expected  # up to a sample at the border
     with pytest.raises(ValueError, match="best"):
         load_models(runs / "a", "worst")
