@@ -22,7 +22,8 @@ from lipschitz_rnn.experiments.runner import check_train
 from lipschitz_rnn.experiments.runner import train as train_run
 from lipschitz_rnn.experiments.scores import show_score, show_scores
 from lipschitz_rnn.training import Result, Settings, Watcher
-from lipschitz_rnn.training.folder import RunConflict, read_json, read_settings
+from lipschitz_rnn.training.folder import RunConflict, read_settings
+from lipschitz_rnn.training.reading import read_json
 from lipschitz_rnn.training.settings import CudaGraph, EnsembleMode, Optimiser, Precision, Schedule, read_toml
 from lipschitz_rnn.training.watchers import Watchers
 
