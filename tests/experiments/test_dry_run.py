@@ -35,7 +35,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"unit_options": {"input_size": 3}}, ValueError, "follows from the task"),
     ({"unit_options": {"bidirectional": True}}, ValueError, "one direction"),
     ({"unit_options": {"num_layers": 3}, "num_layers": 2}, ValueError, "give it once"),
-    ({"variants": ({"hidden_size": 8},)}, ValueError, "variants set 'hidden_size'.*run of its own"),
+    ({"variants": ({"hidden_size": 8},)}, ValueError, "variants set 'hidden_size'.*as its own run"),
     ({"variants": ({"integrator": "rk4"},)}, ValueError, "variants set 'integrator'.*can vary alpha, beta"),
     ({"variants": ({"beta": "x"},)}, (ValueError, TypeError), "beta is 'x'"),
     ({"unit": "lstm", "variants": ({"beta": 0.5},)}, ValueError, "lstm has no option that can"),
