@@ -76,6 +76,7 @@ def test_data_that_is_nowhere_and_may_not_be_downloaded(tmp_path: Path, monkeypa
 def test_every_unit_with_two_layers_and_every_precision_can_start(unit: str) -> None:
     for precision in ("highest", "bfloat16", "float64"):
         check_train(settings(unit=unit, num_layers=2, precision=precision))
+    check_train(settings(unit=unit, hidden_size=1024))  # built without memory: no orthogonal matrix is drawn
 
 
 def test_a_contracting_layer_can_start() -> None:
