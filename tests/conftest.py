@@ -35,6 +35,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or Triton would call what is never collected a leak
+
+
 def is_installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from invented_records import invented
 from typer.testing import CliRunner
 
@@ -20,6 +18,11 @@ from lipschitz_rnn.experiments.record_checks import file_inside
 from lipschitz_rnn.experiments.report.document import Picture
 from lipschitz_rnn.experiments.report.pages import write_pages
 from lipschitz_rnn.experiments.results import Record, ResultsError, read_record, read_records, write_record
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 BAD_STUDIES = [
     "",

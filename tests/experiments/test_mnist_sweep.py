@@ -116,13 +116,15 @@ def test_pages_say_where_images_were_moved(monkeypatch: pytest.MonkeyPatch) -> N
     (plan,) = plan_mnist(["ordered-mnist/lipschitz/128/euler"])
     paper = invented(plan, [0.991, 0.992])
     for page in (mnist_page.blocks, mnist_page.summary):
-        assert "moved" not in to_markdown(page([paper, tuned("average", monkeypatch)]))
+        assert "Training images" not in to_markdown(page([paper, tuned("average", monkeypatch)]))
         text = to_markdown(page([paper, tuned("average-shift-1", monkeypatch)]))
-        assert "(ordered N = 128: 2 seeds, 100 epochs). Training images are moved" in text
-        assert "ordered N = 128 by up to 1 pixel. Validation and test images are never" in text
-        assert "by up to 2 pixels." in to_markdown(page([paper, tuned("average-shift-2", monkeypatch)]))
+        assert "(ordered N = 128: 2 seeds, 100 epochs). Training images are changed at random." in text
+        assert (
+            "Ordered N = 128: shifts of up to 1 pixel in each direction. Validation and test images are never" in text
+        )
+        assert "shifts of up to 2 pixels in" in to_markdown(page([paper, tuned("average-shift-2", monkeypatch)]))
         distorted = to_markdown(page([paper, tuned("average-distort-0.5", monkeypatch)]))
-        assert "turned by up to 7.5°, stretched by up to 7.5 % and sheared by up to 7.5 %. Validation" in distorted
+        assert "rotations of up to 7.5°, stretching by up to 7.5 %, shear of up to 7.5 %" in distorted
     whole = to_markdown(mnist_page.blocks([paper, tuned("average-shift-1", monkeypatch)]))
     row = next(line for line in whole.splitlines() if line.startswith("| tuned/") and "adam" in line)
     assert "averaging 0.002, shift 1, beta 0.75" in row

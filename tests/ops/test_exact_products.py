@@ -15,6 +15,7 @@ from problems import Problem, member, random_problem, relative_error
 from torch import Tensor
 
 from lipschitz_rnn import lipschitz_scan
+from lipschitz_rnn.ops.precision import float32_products
 
 BACKENDS = ("reference", "cpu", "triton")
 FLOAT32 = 2.0**-23
@@ -78,19 +79,27 @@ def test_products_that_may_be_rounded_are_not_taken(
     assert worst(rounded, exact) > 1e-4
 
 
-@pytest.mark.parametrize("size", [40, 130])  # where the kernels would take bf16x3 and tf32 at "high"
-def test_kernels_take_all_parts(size: int, lower_setting: None, generator: torch.Generator) -> None:
+def test_kernels_take_all_parts(lower_setting: None) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed (it exists for Linux only)")
+    from lipschitz_rnn.ops.triton.backend import matmul_precision
+
+    for size in (5, 40, 130, 1000):
+        assert matmul_precision(torch.float32, size, exact=True) == "bf16x6"
+    assert matmul_precision(torch.float32, 130) != "bf16x6"
+
+
+def test_kernels_as_at_the_highest_setting(generator: torch.Generator) -> None:
     pytest.importorskip("triton", reason="Triton is not installed (it exists for Linux only)")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    problem = random_problem(generator, size=size, steps=2, batch=2, dtype=torch.float32)
+    problem = random_problem(generator, size=40, steps=2, batch=2, dtype=torch.float32)
     for name, tensor in problem.tensors.items():
         setattr(problem, name, tensor.to(device))
-    found = results(problem, backend="triton", exact_products=True)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    plain = results(problem, backend="triton")
-    torch.set_float32_matmul_precision(before)
+    with float32_products("medium"):
+        found, rounded = (results(problem, backend="triton", exact_products=exact) for exact in (True, False))
+    with float32_products("highest"):
+        plain = results(problem, backend="triton")
     assert all(torch.equal(one, other) for one, other in zip(found, plain, strict=True))
+    assert not torch.equal(rounded[0], plain[0])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -10,14 +10,16 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from small_data import dataset, noise, riff, sphere, tar
 
 from lipschitz_rnn.tasks import DataError
 from lipschitz_rnn.tasks.audio import read_sound
 from lipschitz_rnn.tasks.files import read_dataset
 from lipschitz_rnn.tasks.unpacking import members
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 CONTENT = bytes(range(256)) * 40
 TINY = dataset({"a.bin": CONTENT}, "tiny", archives=("tiny.tar.gz",))

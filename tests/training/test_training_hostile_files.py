@@ -232,3 +232,20 @@ def test_a_write_that_breaks_off_leaves_the_old_file(tmp_path: Path, monkeypatch
     monkeypatch.undo()
     assert read_checkpoint(path)[1] == {"epoch": 1}
     assert [each.name for each in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def test_a_folder_of_runs_names_them(runs: Path, tmp_path: Path) -> None:
+    """As of `quickstart`, which trains two."""
+    names = ", ".join(str(runs / name) for name in ("larger", "others", "run"))
+    with pytest.raises(RunError, match=f"is not a run folder; the run folders in it are {re.escape(names)}. Give one"):
+        load_models(runs)
+    for path, part in (
+        (tmp_path / "none", "it does not exist"),
+        (runs / "run" / "config.json", "but a file"),
+        (runs / "run" / "checkpoints", "it has no config.json"),
+        (Path("x" * 5000), "does not exist"),
+        (Path("a\0b"), "does not exist"),
+        (Path("ünï/研究"), "does not exist"),
+    ):
+        with pytest.raises(RunError, match=f"is not a run folder.*{part}"):
+            load_models(path)

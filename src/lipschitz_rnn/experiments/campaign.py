@@ -76,7 +76,7 @@ class Campaign:
             if not (folder / "config.json").exists():
                 continue
             if not self.resume:
-                raise RunConflict(f"{folder} already holds a run; go on with --resume, or choose another --out")
+                raise RunConflict(f"{folder} already holds a run; resume it with --resume, or choose another --out")
             for name, (asked, frozen) in plan.settings.differences(read_settings(folder)).items():
                 raise RunConflict(
                     f"{folder} holds a run with {name} = {frozen!r}, now {asked!r} is asked for; "

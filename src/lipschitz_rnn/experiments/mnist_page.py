@@ -127,14 +127,19 @@ def _tuned(records: Sequence[Record]) -> list[Block]:
     if not cells:
         return []
     trained = "; ".join(map(_trained, cells))
-    text = f"Tuned is other training at the same N and number of parameters ({trained})."
+    text = f'"Tuned" is the same network with a different training recipe ({trained}).'
     seen = [_seen_by(record) for record in cells if record.settings["task_options"].get("shift")]
     if seen:
         text += (
-            f" Training images are moved at random, up or down and to either side: {', '.join(seen)}. Validation and "
-            "test images are never changed; the paper changes none at all."
+            f" Training images are changed at random. {_sentence(seen)}. Validation and test images are never "
+            "changed; the paper changes none at all."
         )
     return [Paragraph(text)]
+
+
+def _sentence(parts: Sequence[str]) -> str:
+    text = "; ".join(parts)
+    return text[:1].upper() + text[1:]
 
 
 def _tuned_name(record: Record) -> str:
@@ -149,14 +154,14 @@ def _seen_by(record: Record) -> str:
     """What happened to the training images of a tuned cell."""
     options = record.settings["task_options"]
     size, strength = options["shift"], options.get("distort", 0)
-    text = f"{_tuned_name(record)} by up to {size} pixel{'s' if size > 1 else ''}"
-    if not strength:
-        return text
-    angle, share = math.degrees(strength * ROTATION), 100 * strength
-    return (
-        f"{text}, and before that turned by up to {angle:g}°, stretched by up to {share * STRETCH:g} % and "
-        f"sheared by up to {share * SHEAR:g} %"
-    )
+    text = f"shifts of up to {size} pixel{'s' if size > 1 else ''} in each direction"
+    if strength:
+        angle, share = math.degrees(strength * ROTATION), 100 * strength
+        text = (
+            f"rotations of up to {angle:g}°, stretching by up to {share * STRETCH:g} %, shear of up to "
+            f"{share * SHEAR:g} %, then {text}"
+        )
+    return f"{_tuned_name(record)}: {text}"
 
 
 def _checks(records: Sequence[Record]) -> list[Block]:

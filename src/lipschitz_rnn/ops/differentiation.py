@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops import reference
-from lipschitz_rnn.ops.problem import Problem, Scheme
+from lipschitz_rnn.ops.problem import Problem, Scheme, without_autocast
 from lipschitz_rnn.ops.registration import (
     SCHEME,
     TENSORS,
@@ -111,7 +111,8 @@ class EagerScan(torch.autograd.Function):
             options = (*ctx.scheme.arguments, ctx.backend, needs)
             found = ScanBackward.apply(*problem.tensors, tape, grad_states, grad_last, *options)
         else:
-            found = backend_module(ctx.backend).backward(problem, tape, grad_states, grad_last, needs)
+            with without_autocast(tape.device):  # the forward pass has settled the dtypes
+                found = backend_module(ctx.backend).backward(problem, tape, grad_states, grad_last, needs)
         gradients = [gradient if need else None for gradient, need in zip(found, needs, strict=True)]
         if given.single:
             gradients = [None if gradient is None else gradient.squeeze(0) for gradient in gradients]
@@ -145,7 +146,8 @@ class ScanBackward(torch.autograd.Function):
 
         inputs = (*tensors, grad_states, grad_last)
         wanted = (*ctx.needs_input_grad[:TENSORS], *ctx.needs_input_grad[TENSORS + 1 : TENSORS + 3])
-        found = vector_jacobian(gradients, inputs, wanted, cotangents)
+        with without_autocast(tensors[0].device):
+            found = vector_jacobian(gradients, inputs, wanted, cotangents)
         # The tape is a function of the tensors before it: its share is in their total derivative.
         rest = len(ctx.needs_input_grad) - TENSORS - 3
         return (*found[:TENSORS], None, *found[TENSORS:], *([None] * rest))

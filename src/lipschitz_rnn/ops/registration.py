@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.ops.problem import Problem, Scheme
+from lipschitz_rnn.ops.problem import Problem, Scheme, without_autocast
 
 TENSORS = 7  # drive, A, W, h0, input_weight, bias, timespans: the order of Problem.tensors
 SCHEME = 5  # step_size, alpha, integrator, nonlinearity, exact_products: the order of Scheme.arguments
@@ -48,7 +48,8 @@ def run_scan(
     scheme = Scheme(step_size, alpha, integrator, nonlinearity, exact_products)
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme)
     tape = new_tape(A, problem.shape, integrator, keep_states, save, backend)
-    return tape, backend_module(backend).forward(problem, tape, keep_states or save, save)
+    with without_autocast(A.device):  # which may be on around a compiled program
+        return tape, backend_module(backend).forward(problem, tape, keep_states or save, save)
 
 
 scan = torch.library.custom_op("lipschitz_rnn::scan", mutates_args=())(run_scan)
@@ -94,7 +95,8 @@ def run_scan_backward(
     """One gradient per tensor of the problem; those not needed come back empty."""
     scheme = Scheme(step_size, alpha, integrator, nonlinearity, exact_products)
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme)
-    gradients = backend_module(backend).backward(problem, tape, grad_states, grad_last, needs)
+    with without_autocast(A.device):  # which may be on around a backward pass
+        gradients = backend_module(backend).backward(problem, tape, grad_states, grad_last, needs)
     return [_contiguous(gradient, like=drive) for gradient in gradients]
 
 

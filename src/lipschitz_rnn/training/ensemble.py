@@ -66,7 +66,7 @@ class Ensemble:
             return mode, "asked for"
         if self.random:
             # Under vmap all members would share one stream of random numbers, and no member would equal its lone run.
-            obstacle = "the unit draws random numbers of its own (dropout between layers)"
+            obstacle = "the unit draws its own random numbers (dropout between layers)"
         elif self.size == 1:
             return "sequential", "one network"
         else:

@@ -90,7 +90,7 @@ class RunFolder:
                 check_origin(path, state, settings)
                 _check_position(path, state)
             except CheckpointError as error:
-                self._note(f"{error}; going back to the checkpoint before it")
+                self._note(f"{error}; using the checkpoint before it")
                 continue
             return tensors, state
         if found:

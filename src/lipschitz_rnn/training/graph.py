@@ -89,7 +89,7 @@ class GraphedStep:
             if self._required:
                 raise
             self._wanted, self._state = False, None
-            self._note(f"no CUDA graph, training goes on without: {str(error).splitlines()[0]}")
+            self._note(f"training continues without a CUDA graph: {str(error).splitlines()[0]}")
             return None
         self._graph, self._buffers = graph, _tensors(fixed, fixed_keep)
         return graph
@@ -103,9 +103,9 @@ def graph_obstacle(settings: Settings, device: torch.device, draws: bool, world:
     if device.type != "cuda":
         obstacle = "CUDA graphs need a CUDA device"
     elif draws:
-        obstacle = "the unit draws random numbers of its own"
+        obstacle = "the unit draws its own random numbers (dropout)"
     elif world.size > 1:
-        obstacle = "several processes exchange gradients in every step"
+        obstacle = "several processes exchange gradients at every step"
     if obstacle and settings.cuda_graph == "on":
         raise ValueError(f'cuda_graph="on" is not possible: {obstacle}; use "auto"')
     return obstacle

@@ -79,8 +79,8 @@ def build_model(settings: Settings, task: Shapes, seed: int) -> SequenceModel:
 
 _NOT_OPTIONS = {
     "input_size": "which follows from the task; leave it out",
-    "hidden_size": "which is a setting of its own (hidden_size, --hidden-size); give each size a run of its own",
-    "device": "which is a setting of its own (device, --device)",
+    "hidden_size": "which is a setting (hidden_size, --hidden-size); train each size in a run of its own",
+    "device": "which is a setting (device, --device)",
     "dtype": 'which follows from the precision; set precision="float64" (--precision float64) for float64',
 }
 
@@ -99,7 +99,9 @@ def _assemble(settings: Settings, task: Shapes) -> SequenceModel:
             )
         options["num_layers"] = settings.num_layers
     if options.get("bidirectional") or options.get("batch_first"):
-        raise ValueError("unit_options set bidirectional or batch_first; training reads time-major, in one direction")
+        raise ValueError(
+            "unit_options set bidirectional or batch_first; training is time-major and in one direction: leave them out"
+        )
     unit = units.build(settings.unit, task.input_size, settings.hidden_size, **options)
     head = nn.Linear(unit.output_size, task.output_size)  # type: ignore[arg-type]
     model = SequenceModel(unit, head, task.readout, embedding)

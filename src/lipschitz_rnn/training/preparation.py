@@ -18,6 +18,7 @@ from lipschitz_rnn.training.run_settings import check_folder
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.variation import check_variants
 
+_LARGE = 1024  # hidden size from which on building takes time or memory
 _COPIES = 4  # of every parameter, at least: itself, its gradient, a copy for the selected epoch, the optimiser's state
 
 
@@ -29,8 +30,8 @@ def check_start(
 ) -> torch.device:
     """Raise what a run with these settings would raise before its first step; the device that it would run on.
 
-    The unit and its options, variants, device, memory, CUDA graph and, where it is given, the run folder. Networks are
-    built without memory where their code allows it. Nothing is read of the data and nothing is written.
+    The unit and its options, variants, device, memory, CUDA graph and, where it is given, the run folder. Nothing is
+    read of the data and nothing is written. Large networks are built without memory where their code allows it.
 
     Raises:
         ValueError, TypeError: a setting that cannot be.
@@ -73,7 +74,9 @@ def _as_list(value: Any) -> Any:
 
 
 def _built(settings: Settings, shapes: Shapes) -> nn.Module:
-    """The network of the first seed, without memory: on the meta device, or on the CPU where that is not possible."""
+    """The network of the first seed; a large one without memory, on the meta device, where its code allows that."""
+    if settings.hidden_size < _LARGE:  # milliseconds; the meta device would import PyTorch's compiler first
+        return build_model(settings, shapes, settings.seeds[0])
     try:
         with torch.device("meta"):
             return build_model(settings, shapes, settings.seeds[0])

@@ -46,7 +46,9 @@ class Stream:
         self.batch_size = 1 if task.stateful else min(settings.batch_size, count)
         self.steps = count // self.batch_size
         if not task.stateful and self.batch_size < share.size:
-            raise ValueError(f"a batch of {self.batch_size} cannot be shared by {share.size} processes")
+            raise ValueError(
+                f"a batch of {self.batch_size} cannot be split over {share.size} processes; set a larger batch_size"
+            )
         self._device = device
         self._indices = torch.empty(0, dtype=torch.int64)
         self.epoch_start: list[Tensor] = []

@@ -27,8 +27,7 @@ def check_variants(model: nn.Module, unit: str, variants: Sequence[Mapping[str, 
         if option not in allowed:
             able = f"{unit} can vary {', '.join(allowed)}" if allowed else f"{unit} has no option that can"
             raise ValueError(
-                f"variants set {option!r}, which cannot differ between networks that train as one; {able}. "
-                "Give each value a run of its own"
+                f"variants set {option!r}, which cannot vary within one run; {able}. Train each value as its own run"
             )
 
 

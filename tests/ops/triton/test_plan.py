@@ -71,23 +71,30 @@ def test_shared_matrices_stay_on_chip_where_they_find_room(plan) -> None:  # typ
 
 
 @pytest.mark.parametrize(
-    ("properties", "hip", "hidden", "reason"),
+    ("properties", "hip", "hidden", "steps", "reason"),
     [
-        ({"major": 9}, None, 128, None),
-        ({"major": 7, "minor": 5, "name": "Tesla T4"}, None, 128, "compute capability 8.0, and Tesla T4 has 7.5"),
-        ({"major": 9}, "6.4", 128, "for NVIDIA GPUs"),
-        ({"multi_processor_count": 20}, None, 641, "hidden size is 641, and on cuda:7 its kernels go up to 640"),
+        ({"major": 9}, None, 128, 784, None),
+        ({"major": 7, "minor": 5, "name": "Tesla T4"}, None, 128, 784, "compute capability 8.0, and Tesla T4 has 7.5"),
+        ({"major": 9}, "6.4", 128, 784, "for NVIDIA GPUs"),
+        ({"multi_processor_count": 20}, None, 641, 784, "hidden size is 641, and on cuda:7 its kernels go up to 640"),
+        ({"major": 9}, None, 2048, 10**7, "10000000 steps, more than its programs can count"),
     ],
 )
 def test_gpus_that_the_kernels_cannot_serve(
-    properties: dict[str, object], hip: str | None, hidden: int, reason: str | None, monkeypatch: pytest.MonkeyPatch
+    properties: dict[str, object],
+    hip: str | None,
+    hidden: int,
+    steps: int,
+    reason: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = SimpleNamespace(**{"major": 8, "minor": 0, "name": "a GPU", "multi_processor_count": 132} | properties)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     monkeypatch.setattr(torch.version, "hip", hip)
     support.gpu_limits.cache_clear()
     A = SimpleNamespace(dtype=torch.float32, device=torch.device("cuda:7"), shape=(1, hidden, hidden))
-    given = SimpleNamespace(A=A, timespans=None, scheme=Scheme(0.1, 1.0, "euler", "tanh"))
+    drive = SimpleNamespace(shape=(1, steps, 2, hidden))
+    given = SimpleNamespace(drive=drive, A=A, timespans=None, scheme=Scheme(0.1, 1.0, "rk4", "tanh"))
     why = support.obstacle(given)  # type: ignore[arg-type]
     support.gpu_limits.cache_clear()
     assert why is None if reason is None else reason in str(why)

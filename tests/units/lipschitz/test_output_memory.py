@@ -6,6 +6,7 @@ As those of ``nn.RNN`` on a CPU, in training and without gradients, whatever run
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -64,8 +65,7 @@ def test_contiguous_and_no_larger_than_it_looks(
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "form"), [*product(("cpu", "reference"), FORMS), ("triton", "plain")])
 def test_every_form_of_a_layer(backend: str, form: str, training: bool) -> None:
     for batch_first in (False, True):
         rnn = layer(backend, batch_first=batch_first, **FORMS[form])
@@ -110,9 +110,10 @@ CHANGES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("integrator", ["euler", "rk4"])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("backend", "integrator", "change"),
+    [*product(("cpu", "reference"), ("euler", "rk4"), CHANGES), *product(["triton"], ["euler"], ("mul_", "item"))],
+)
 def test_in_place_operations_give_the_right_gradients(backend: str, integrator: str, change: str) -> None:
     """Of output and h_n both, against the same operations that make new tensors."""
     rnn = layer(backend, integrator=integrator)

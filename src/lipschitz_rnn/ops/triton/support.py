@@ -11,6 +11,7 @@ import torch
 from lipschitz_rnn.ops.problem import Problem, tracked
 
 MAX_UNITS = 4096
+LEAST_ROWS = 32  # of the units that one of several programs has
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -46,16 +47,19 @@ def obstacle(problem: Problem) -> str | None:
         return "it has no gradient with respect to the step sizes"
     if problem.A.shape[-1] > MAX_UNITS:
         return f"the hidden size is {problem.A.shape[-1]}, and its kernels go up to {MAX_UNITS}"
+    steps = problem.drive.shape[-3]
+    if steps * len(tableau) * (problem.A.shape[-1] // LEAST_ROWS + 1) >= 2**31:
+        return f"the sequence has {steps} steps, more than its programs can count for each other"
     return None
 
 
 @cache
 def gpu_limits(device: torch.device) -> tuple[str | None, int]:
     """What a GPU lacks, if anything: the kernels speak to NVIDIA's tensor cores. And the most hidden units: programs of
-    at least 32 of them wait for each other, so all must run at once."""
+    at least LEAST_ROWS of them wait for each other, so all must run at once."""
     if torch.version.hip is not None:
         return "its kernels are for NVIDIA GPUs", 0
     found = torch.cuda.get_device_properties(device)
     if (found.major, found.minor) < (8, 0):
         return f"its kernels need compute capability 8.0, and {found.name} has {found.major}.{found.minor}", 0
-    return None, 32 * found.multi_processor_count
+    return None, LEAST_ROWS * found.multi_processor_count
