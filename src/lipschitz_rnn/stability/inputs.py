@@ -207,7 +207,7 @@ def _statements(prefix: str, module: StatesRecurrences) -> Iterator[Recurrence]:
 
 
 def _within_limits(A: Any, W: Any) -> tuple[Matrix, Matrix]:
-    rows = max(int(shape[0]) if len(shape := getattr(matrix, "shape", ())) else 0 for matrix in (A, W))
+    rows = max((int(size) for matrix in (A, W) for size in tuple(getattr(matrix, "shape", ()))), default=0)
     if rows > LARGEST:
         raise ValueError(f"the matrices have {rows} rows; certificates are searched for up to {LARGEST}")
     return as_pair(A, W)
