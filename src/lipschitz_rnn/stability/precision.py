@@ -54,8 +54,8 @@ PRECISIONS = {
         Precision("float64", 2.0**-53, 0.0, 0.0, 2.0**-1000),
         Precision("float32", _FLOAT32, 0.0, 0.0, 2.0**-100),
         Precision("high", _FLOAT32, 1.01 * 2.0**-10, 0.0, 2.0**-100),
-        Precision("medium", _FLOAT32, 1.01 * 2.0**-9, 0.0, 2.0**-100),
-        Precision("bfloat16", _FLOAT32, 0.0, 1.01 * 2.0**-9, 2.0**-100),
+        Precision("medium", _FLOAT32, 1.01 * 2.0**-8, 0.0, 2.0**-100),
+        Precision("bfloat16", _FLOAT32, 0.0, 1.01 * 2.0**-8, 2.0**-100),
         Precision("float16", _FLOAT32, 0.0, 1.01 * 2.0**-11, 2.0**-100),
     )
 }
