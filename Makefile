@@ -1,11 +1,11 @@
-# Two commands from a fresh clone: `make quickstart` trains a model, `make test` checks everything.
+# Two commands from a fresh clone: `make quickstart` trains a model, `make test` checks it all in minutes.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Two processes, a file of tests to each at a time: most of a test is one core's work.
-WORKERS ?= -n 2 --dist loadfile
+# Two processes with one thread each (tests/conftest.py); whichever has nothing left takes tests from the other.
+WORKERS ?= -n 2 --dist worksteal
 
-.PHONY: install test lint types quick-test quickstart clean
+.PHONY: install test test-full lint types quick-test quickstart clean
 
 install: $(VENV)/.installed
 
@@ -17,6 +17,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 test: install lint types
 	$(BIN)/python -m pytest $(WORKERS)
 
+# With the tests marked full, and the random campaigns of tests/stability at their whole length: at most an hour.
+test-full: export LIPSCHITZ_RNN_SOUNDNESS ?= 2000
+test-full: export LIPSCHITZ_RNN_DRAWS ?= 1000
+test-full: export LIPSCHITZ_RNN_USEFUL ?= 100
+test-full: install lint types
+	$(BIN)/python -m pytest $(WORKERS) -m ""
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -25,7 +32,7 @@ types: install
 	$(BIN)/mypy
 
 quick-test: install
-	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow and not full"
 
 quickstart: install
 	$(BIN)/lipschitz-rnn quickstart

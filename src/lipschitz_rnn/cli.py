@@ -10,15 +10,18 @@ from lipschitz_rnn._version import __version__
 from lipschitz_rnn.commands.bench import bench
 from lipschitz_rnn.commands.certify import certify
 from lipschitz_rnn.commands.evaluate import evaluate
+from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
 from lipschitz_rnn.commands.listings import tasks, units
 from lipschitz_rnn.commands.quickstart import quickstart
 from lipschitz_rnn.commands.report import report
 from lipschitz_rnn.commands.reproduce import reproduce
 from lipschitz_rnn.commands.robustness import robustness
+from lipschitz_rnn.commands.threads import threaded
 from lipschitz_rnn.commands.train import train
 
 app = typer.Typer(
     name="lipschitz-rnn",
+    cls=TidyGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
@@ -38,22 +41,24 @@ def lipschitz_rnn(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Lipschitz recurrent neural networks: train, certify, measure, report.
+    """Train, certify and measure Lipschitz recurrent neural networks.
 
-    New here? [bold]lipschitz-rnn quickstart[/] trains one in a minute on a laptop.
+    New here? Run [bold]lipschitz-rnn quickstart[/]: it trains a first network in about a minute on a laptop.
+
+    Exit codes: 0 success, 1 a run failed, 2 wrong usage, 3 not certified, 130 and 143 interrupted.
     """
 
 
-app.command(rich_help_panel="Train")(quickstart)
-app.command(rich_help_panel="Train")(train)
-app.command(rich_help_panel="Train")(evaluate)
-app.command(rich_help_panel="Train")(report)
+app.command(rich_help_panel="Train", cls=TidyCommand)(quickstart)
+app.command(rich_help_panel="Train", cls=TidyCommand)(train)
+app.command(rich_help_panel="Train", cls=TidyCommand)(evaluate)
+app.command(rich_help_panel="Train", cls=TidyCommand)(report)
 app.add_typer(reproduce, name="reproduce", rich_help_panel="Train")
-app.command(rich_help_panel="Understand")(certify)
+app.command(rich_help_panel="Understand", cls=TidyCommand)(threaded(certify))
 app.add_typer(robustness, name="robustness", rich_help_panel="Understand")
-app.command(rich_help_panel="Understand")(bench)
-app.command(rich_help_panel="What there is")(tasks)
-app.command(rich_help_panel="What there is")(units)
+app.command(rich_help_panel="Understand", cls=TidyCommand)(bench)
+app.command(rich_help_panel="What there is", cls=TidyCommand)(tasks)
+app.command(rich_help_panel="What there is", cls=TidyCommand)(units)
 
 
 def main() -> None:

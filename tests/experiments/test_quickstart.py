@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from lipschitz_rnn.experiments.quickstart import quickstart_settings, run_quickstart
+from lipschitz_rnn.experiments.quickstart import Quickstart, quickstart_settings, run_quickstart
 from lipschitz_rnn.units.registry import count_parameters
 
 
@@ -20,22 +22,43 @@ def test_the_lstm_is_of_about_the_same_size_and_trained_the_same_way() -> None:
 
 def test_a_short_one_draws_its_picture_and_can_be_repeated(tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    done = run_quickstart(tmp_path, epochs=1)
+    done = run_quickstart(tmp_path, (0, 1), epochs=1)
     assert done.picture.read_bytes().startswith(b"\x89PNG")
-    again = run_quickstart(tmp_path, epochs=1)
+    again = run_quickstart(tmp_path, (0, 1), epochs=1)
     assert again.lipschitz.seeds == done.lipschitz.seeds
 
 
-@pytest.mark.slow
-def test_the_lipschitz_rnn_reads_95_of_100_digits_after_a_short_training(tmp_path: Path) -> None:
-    """The promise of the README: at least 95 % on the test split, in at most 90 seconds of processor time."""
-    import time
+def result(*scores: float) -> Any:
+    return SimpleNamespace(seeds=[SimpleNamespace(test=score) for score in scores])
 
+
+def conclude(ours: tuple[float, ...], theirs: tuple[float, ...]) -> str:
+    return Quickstart(result(*ours), result(*theirs), Path("none")).conclusion()
+
+
+def test_the_sentence_claims_what_the_seeds_support() -> None:
+    assert "Lipschitz RNN is better" in conclude((0.97, 0.975, 0.972, 0.971), (0.94, 0.945, 0.95, 0.942))
+    assert "LSTM is better" in conclude((0.94, 0.945, 0.95, 0.942), (0.97, 0.975, 0.972, 0.971))
+    assert "scatter too much" in conclude((0.97, 0.93, 0.95, 0.96), (0.95, 0.955, 0.94, 0.96))
+    assert "says nothing" in conclude((0.99,), (0.9,))
+    assert "Lipschitz RNN is better" in conclude((0.99, 0.99), (0.9, 0.9))
+
+
+def test_the_interval_is_that_of_welch() -> None:
+    """Means 3 and 1, variances 1 and 4, three seeds each; the formula written out."""
+    low, high = Quickstart(result(2.0, 3.0, 4.0), result(-1.0, 1.0, 3.0), Path("none")).difference() or (0.0, 0.0)
+    error = (1 / 3 + 4 / 3) ** 0.5
+    freedom = (1 / 3 + 4 / 3) ** 2 / ((1 / 3) ** 2 / 2 + (4 / 3) ** 2 / 2)
+    from scipy.stats import t
+
+    assert (low, high) == pytest.approx((2 - t.ppf(0.975, freedom) * error, 2 + t.ppf(0.975, freedom) * error))
+
+
+@pytest.mark.slow
+def test_the_lipschitz_rnn_reads_most_digits_after_a_short_training(tmp_path: Path) -> None:
+    """The promise of the README, for two of its seeds: at least 93 % on the test split."""
     from lipschitz_rnn.experiments.runner import train
 
     torch.set_num_threads(1)
-    started = time.process_time()
-    result = train(quickstart_settings()[0], tmp_path / "run")
-    assert result.seeds[0].test is not None
-    assert result.seeds[0].test >= 0.95
-    assert time.process_time() - started < 90.0
+    found = train(quickstart_settings((0, 1))[0], tmp_path / "run")
+    assert min(seed.test or 0.0 for seed in found.seeds) >= 0.93

@@ -76,7 +76,10 @@ def test_the_papers_number_stands_beside_ours(runs: Path, tmp_path: Path) -> Non
     folder.mkdir()
     for name in ("environment.json", "metrics.jsonl", "result.json"):
         (folder / name).write_bytes((runs / "a" / name).read_bytes())
-    (folder / "config.json").write_text(json.dumps(preset_settings("ordered-mnist").to_dict()))
+    seeds = read_settings(runs / "a").seeds
+    (folder / "config.json").write_text(
+        json.dumps(preset_settings("ordered-mnist", changes={"seeds": seeds}).to_dict())
+    )
     text = write_report([folder], tmp_path / "page")["markdown"].read_text()
     assert "99.4 % (99.0, 99.2, 99.4)" in text
 
@@ -93,6 +96,7 @@ def test_models_come_back_from_the_folder_alone(runs: Path) -> None:
     assert settings == read_settings(runs / "a")
     result = json.loads((runs / "a" / "result.json").read_text())
     task = tasks.load("digits")
-    assert [evaluate(model, task) for model in models.values()] == [seed["test"] for seed in result["seeds"]]
+    expected = [pytest.approx(seed["test"], abs=1.01 / task.size("test")) for seed in result["seeds"]]
+    assert [evaluate(model, task) for model in models.values()] == expected  # up to a sample at the border
     with pytest.raises(ValueError, match="best"):
         load_models(runs / "a", "worst")

@@ -72,7 +72,7 @@ def test_an_unfinished_run_is_not_exported(run: Path, tmp_path: Path) -> None:
         (lambda values: values | {"schema": 99}, "another schema"),
         (lambda values: {key: value for key, value in values.items() if key != "seeds"}, "lacks 'seeds'"),
         (lambda values: values | {"speed": 1}, "unknown 'speed'"),
-        (lambda values: [values], "no file of results"),
+        (lambda values: [values], "a JSON list where an object is expected"),
     ],
 )
 def test_a_wrong_file_is_named(run: Path, tmp_path: Path, change: object, message: str) -> None:
@@ -84,10 +84,10 @@ def test_a_wrong_file_is_named(run: Path, tmp_path: Path, change: object, messag
 
 
 def test_missing_folder_and_torn_file(tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match="no folder of results"):
+    with pytest.raises(ResultsError, match="not a folder of results"):
         read_records(tmp_path / "none")
     assert read_records(tmp_path) == []
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / "torn.json").write_text('{"schema": 1')
-    with pytest.raises(ResultsError, match="cannot be read"):
+    with pytest.raises(ResultsError, match=r"torn\.json is not JSON"):
         read_records(tmp_path)

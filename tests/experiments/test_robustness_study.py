@@ -178,6 +178,7 @@ def test_a_quick_study_says_so_in_text_and_figure() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("foolbox")
 def test_the_command_writes_table_figure_and_json_and_goes_on(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     arguments = ["reproduce", "robustness", "--quick", "-o", str(tmp_path), "--seeds", "0,3", "--epochs", "2"]
@@ -194,7 +195,8 @@ def test_the_command_writes_table_figure_and_json_and_goes_on(tmp_path: Path) ->
     assert measured["pgd"]["samples"] == 20
     assert measured["pgd"]["accuracy"] <= measured["pgd"]["clean_accuracy"]
     assert measured["hessian"]["lambda_max"] > 0.0
-    assert measured["noise"]["white"]["accuracy"][0] == measured["accuracy"]
+    clean = pytest.approx(measured["accuracy"], abs=1.01 / 360)  # up to a sample at the border
+    assert measured["noise"]["white"]["accuracy"][0] == clean
     assert "pgd" not in second.measures["networks"][0]  # the unitary unit stands in the figure only
     page = (tmp_path / "robustness.md").read_text()
     (tmp_path / "quick" / "digits" / "antisymmetric" / "measures" / "network-0.json").unlink()  # as if cut off

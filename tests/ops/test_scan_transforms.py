@@ -112,3 +112,11 @@ def test_jacobian_of_every_state(generator: torch.Generator) -> None:
     expected = torch.autograd.functional.jacobian(states, problem.h0)
     torch.testing.assert_close(jacrev(states)(problem.h0), expected)
     torch.testing.assert_close(jacfwd(states)(problem.h0), expected)
+
+
+def test_compiled_where_nothing_asks_for_a_gradient(generator: torch.Generator) -> None:
+    """Frozen weights, without ``torch.no_grad``."""
+    problem = random_problem(generator)
+    compiled = torch.compile(lipschitz_scan, backend="aot_eager", fullgraph=True)
+    for found, expected in zip(compiled(**problem.arguments), lipschitz_scan(**problem.arguments), strict=True):
+        torch.testing.assert_close(found, expected)

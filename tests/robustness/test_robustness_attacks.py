@@ -23,10 +23,22 @@ def samples() -> tuple[Tensor, Tensor]:
     return problem(300, seed=2)
 
 
+def decided(out: Tensor) -> Tensor:
+    """Where the first two scores differ by more than rounding: there another order of sums finds the same class."""
+    first, second = out.topk(2, dim=1).values.unbind(1)
+    return first - second > ROUNDING * first.abs().clamp_min(1.0)
+
+
+def assert_same_pixels(found: Tensor, expected: Tensor) -> None:
+    """Up to rounding, but for one pixel in a thousand whose slope is too small for its sign to be certain."""
+    assert ((found - expected).abs() > 1e-5).float().mean() <= 1e-3
+
+
 def compare(result: AttackResult, model: nn.Module, inputs: Tensor, targets: Tensor, theirs: Tensor, norm: str) -> None:
     """Same success within 1 %, and perturbations at most 5 % larger than those of the other implementation."""
-    clean = scores(model, inputs).argmax(1) == targets
-    assert torch.equal(result.correct, clean)
+    out = scores(model, inputs)
+    clean = out.argmax(1) == targets
+    assert torch.equal(result.correct[decided(out)], clean[decided(out)])
     assert clean.float().mean() > 0.8
     fooled = clean & (scores(model, theirs).argmax(1) != targets)
     assert fooled.float().mean() > 0.05
@@ -46,7 +58,7 @@ def test_pgd_equals_another_implementation(
     result = pgd(model, inputs, targets, radius=radius)
     theirs = plain_pgd(model, inputs, targets, 7, 0.01, 0.07 if radius is None else radius)
     compare(result, model, inputs, targets, theirs, "linf")
-    torch.testing.assert_close(result.perturbed[:, result.correct], theirs[:, result.correct], atol=1e-5, rtol=0.0)
+    assert_same_pixels(result.perturbed[:, result.correct], theirs[:, result.correct])
 
 
 @pytest.mark.parametrize("norm", ["l2", "linf"])
@@ -113,7 +125,10 @@ def test_nothing_leaves_the_ball_or_the_range(model: nn.Module, samples: tuple[T
             size = distance.norm(dim=1) if norm == "l2" else distance.abs().amax(1)
             assert size.max() <= radius + ROUNDING
             assert size.max() > 0.5 * radius
-            assert torch.equal(result.fooled, result.correct & (scores(model, result.perturbed).argmax(1) != targets))
+            out = scores(model, result.perturbed)
+            fooled = result.correct & (out.argmax(1) != targets)
+            assert torch.equal(result.fooled[decided(out)], fooled[decided(out)])
+            assert decided(out).float().mean() > 0.9
             assert result.accuracy <= result.clean_accuracy
             assert not distance[~result.correct].any()
 
@@ -149,7 +164,7 @@ def test_layouts_batches_and_repetition_agree(model: nn.Module, samples: tuple[T
 
     whole = pgd(model, inputs, targets)
     swapped = pgd(BatchFirst(), inputs.transpose(0, 1), targets, batch_first=True, batch_size=77)
-    torch.testing.assert_close(swapped.perturbed.transpose(0, 1), whole.perturbed, atol=1e-5, rtol=0.0)
+    assert_same_pixels(swapped.perturbed.transpose(0, 1), whole.perturbed)
     draws = [
         pgd(model, inputs, targets, random_start=True, generator=torch.Generator().manual_seed(seed)).perturbed
         for seed in (0, 0, 1)

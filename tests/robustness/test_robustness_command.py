@@ -73,6 +73,7 @@ def test_hessian(runs: list[Path], tmp_path: Path) -> None:
     assert sum(network["density"]["weights"]) == pytest.approx(1.0)
 
 
+@pytest.mark.needs("foolbox")
 def test_attack(runs: list[Path]) -> None:
     shown = call("robustness", "attack", runs[0], "--attacks", "pgd,fgsm,deepfool-l2,deepfool-linf", "--samples", "40")
     assert shown.exit_code == 0, shown.output
@@ -87,7 +88,8 @@ def test_attack(runs: list[Path]) -> None:
     assert [each["attack"] for each in network["attacks"]] == ["pgd", "deepfool-l2", "deepfool-linf"]
     evaluated = json.loads(call("evaluate", runs[1], "--json").stdout)
     for each in network["attacks"]:
-        assert each["clean_accuracy"] == pytest.approx(evaluated["seeds"][0]["accuracy"])
+        clean = pytest.approx(evaluated["seeds"][0]["accuracy"], abs=1.01 / 360)  # up to a sample at the border
+        assert each["clean_accuracy"] == clean
         assert each["accuracy"] <= each["clean_accuracy"]
         assert each["radius"] == 0.03
 

@@ -87,7 +87,7 @@ def test_a_curve_starts_at_the_clean_accuracy_and_falls(model: nn.Module, digits
     curve = noise_curve(model, digits, (0.0, 0.05, 1.0), range(2), kind=kind, batch_size=150)
     clean = evaluate(model, digits, "test")
     assert clean > 0.3
-    assert curve.accuracy[0] == (clean, clean)
+    assert curve.accuracy[0] == pytest.approx((clean, clean), abs=1.01 / 360)  # in other batches: one at the border
     assert curve.mean[0] > curve.mean[1] > curve.mean[2]
     assert curve.accuracy[1][0] != curve.accuracy[1][1]
     assert curve.spread[0] == 0.0 < curve.spread[1]

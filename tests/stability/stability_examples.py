@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lipschitz_rnn.stability.corners import levels
-from lipschitz_rnn.stability.inequality import rate_to_level
 from lipschitz_rnn.stability.programmes import metric_for_jacobians
+from lipschitz_rnn.stability.rates import rate_to_level
 
 # The counterexample to case (b) as printed: its inequalities hold, yet the Jacobian at SLOPES grows.
 COUNTEREXAMPLE_A = np.array(

@@ -89,7 +89,7 @@ def test_layers_directions_and_models() -> None:
     assert whole.step_range == (0.05, 0.05)
     assert whole.rate == min(part.rate for part in whole.parts)
     A, W = rnn.hidden_matrices(1, 1)
-    alone = certify((A, W), step_size=0.05)
+    alone = certify((A, W), step_size=0.05, precision="float32")
     assert whole.parts[3].rate == pytest.approx(alone.rate)
     assert "reverse" in whole.parts[3].name
     assert "Each of the 4" in whole.sentence()
@@ -138,7 +138,22 @@ def test_answers_are_plain_and_readable(pair: tuple[np.ndarray, np.ndarray]) -> 
         ({"continuous": False}, "step_size"),
         ({"alpha": float("nan")}, "alpha"),
         ({"rate": -1.0}, "rate"),
+        ({"rate": float("nan")}, "rate"),
         ({"solver": "mosek"}, "mosek"),
+        ({"solver": None}, "solver"),
+        ({"accuracy": 0.0}, "accuracy"),
+        ({"accuracy": -1e-3}, "accuracy"),
+        ({"accuracy": float("nan")}, "accuracy"),
+        ({"accuracy": 1.0}, "accuracy"),
+        ({"time_limit": -1.0}, "time_limit"),
+        ({"time_limit": float("nan")}, "time_limit"),
+        ({"time_limit": "soon"}, "time_limit"),
+        ({"precision": "int8"}, "int8"),
+        ({"step_size": (0.1, 0.2, 0.3)}, "step_size"),
+        ({"step_size": "long"}, "step_size"),
+        ({"step_size": float("inf")}, "step_size"),
+        ({"alpha": "two"}, "alpha"),
+        ({"nonlinearity": (0.0, float("inf"))}, "slopes"),
     ],
 )
 def test_wrong_arguments_are_named(keywords: dict, message: str) -> None:
@@ -153,6 +168,56 @@ def test_wrong_targets_are_named() -> None:
         certify(torch.nn.Linear(2, 2))
     with pytest.raises(TypeError, match="complex"):
         certify((1j * np.eye(2), np.eye(2)))
+    for wrong, message in (
+        (np.eye(0), "shape"),
+        (np.ones((2, 3)), "shape"),
+        (np.full((2, 2), np.nan), "not finite"),
+        (torch.full((2, 2), -torch.inf), "not finite"),
+        ([["a", "b"], ["c", "d"]], "numbers"),
+        (torch.eye(2, device="meta"), "numbers"),
+        (1e120 * np.eye(2), "nothing can be proved"),
+        (np.broadcast_to(0.0, (5000, 5000)), "5000"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            certify((wrong, wrong))
+
+
+@pytest.mark.parametrize("size", [1, 2, 40])
+def test_the_time_limit_ends_everything(size: int) -> None:
+    """An accuracy beyond float64 and a time limit of a second; none at all is said to be the reason."""
+    A, W = random_pair(np.random.default_rng(7), size, "easy")
+    for keywords in ({}, {"step_size": 0.1, "integrator": "midpoint"}, {"step_size": (0.0, 0.1), "integrator": "heun"}):
+        started = time.monotonic()
+        certificate = certify((A, W), accuracy=1e-300, time_limit=1.0, **keywords)
+        assert time.monotonic() - started < 15.0
+        assert certificate.holds or certificate.reason
+        at_once = certify((A, W), time_limit=0.0, **keywords)
+        assert not at_once.holds
+        assert "time limit" in at_once.reason
+        assert "time" in at_once.next_step
+    assert certify((A, W), time_limit=float("inf"), accuracy=0.1).holds
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-30, 1e30, 1e90])
+def test_extreme_numbers_are_certified_or_refused(scale: float) -> None:
+    for matrices in ((-scale * np.eye(3), scale * np.eye(3) / 2), (-np.eye(3), scale * np.ones((3, 3)))):
+        for keywords in ({}, {"step_size": 0.1 / scale if scale > 1 else 0.1}):
+            certificate = certify(matrices, time_limit=5.0, **keywords)
+            assert certificate.holds or certificate.reason
+
+
+def test_a_failure_says_what_to_try_and_shows_the_direction() -> None:
+    growing = certify((np.diag([-1.0, 0.5, -1.0]), 0.1 * np.eye(3)), step_size=0.1)
+    assert "unit 1 (" in growing.sentence()
+    assert "-u stability=contracting" in growing.next_step
+    assert "larger gamma" in growing.next_step
+    coarse = certify(([[-1.0]], [[-9.0]]), step_size=0.25)
+    assert "shorter step" in coarse.next_step
+    ambitious = certify(([[-1.0]], [[0.5]]), rate=0.7)
+    assert "a rate below 0.5" in ambitious.next_step
+    assert certify(([[-1.0]], [[0.5]])).next_step == ""
+    fresh = certify(lr.LipschitzRNN(1, 16, gamma=0.0))
+    assert "stability='contracting'" in fresh.next_step
 
 
 def test_rounding_is_enclosed() -> None:
@@ -176,7 +241,9 @@ def test_rounding_is_enclosed() -> None:
 def test_gain_bounds_what_simulations_do(integrator: str, pair: tuple[np.ndarray, np.ndarray]) -> None:
     rng = np.random.default_rng(3)
     U, C, step = rng.normal(size=(5, 2)), rng.normal(size=(3, 5)), 0.1
-    gain = incremental_gain(certify(pair, step_size=step, integrator=integrator), pair, input_matrix=U, output_matrix=C)
+    certificate = certify(pair, step_size=step, integrator=integrator)
+    gain = incremental_gain(certificate, input_matrix=U, output_matrix=C)
+    assert gain == incremental_gain(certificate, pair, input_matrix=U, output_matrix=C, alpha=1.0)
     h, other = np.zeros(5), 0.3 * rng.normal(size=5)
     first, apart, sizes = float(np.linalg.norm(h - other)), [], []
     for _ in range(300):
@@ -197,9 +264,32 @@ def test_gain_in_continuous_time_is_the_static_gain_of_a_linear_unit() -> None:
     pair = ([[-2.0]], [[1.0]])
     gain = incremental_gain(certify(pair, nonlinearity="identity"), pair)
     assert gain.peak == pytest.approx(1.0, rel=1e-6)
+    assert gain.peak >= 1.0
     failed = certify((-np.eye(2), 3 * np.eye(2)))
     with pytest.raises(ValueError, match="does not hold"):
         incremental_gain(failed, (-np.eye(2), np.eye(2)))
+    with pytest.raises(ValueError, match="continuous time"):
+        gain.bound([0.1])
+
+
+def test_gain_takes_alpha_from_the_certificate(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    """(A/2, W) with α = 2 is (A, W) with α = 1, for the stages of the midpoint rule too."""
+    A, W = pair
+    options = {"step_size": 0.3, "integrator": "midpoint"}
+    plain, scaled = certify((A, W), **options), certify((A / 2, W), alpha=2.0, **options)
+    assert incremental_gain(scaled).per_step == pytest.approx(incremental_gain(plain).per_step, rel=1e-6)
+    with pytest.raises(ValueError, match=r"alpha is 1\.0, and the certificate is about alpha=2"):
+        incremental_gain(scaled, alpha=1.0)
+    with pytest.raises(ValueError, match="A of the pair"):
+        incremental_gain(scaled, (A, W))
+    with pytest.raises(ValueError, match="input_matrix"):
+        incremental_gain(scaled, input_matrix=np.ones((3, 2)))
+    with pytest.raises(ValueError, match="not finite"):
+        incremental_gain(scaled, input_matrix=np.full((5, 2), np.nan))
+    both = certify(lr.LipschitzRNN(2, 3, 2, gamma=2.0, step_size=0.05))
+    with pytest.raises(ValueError, match=r"certificate\.parts"):
+        incremental_gain(both)
+    assert incremental_gain(both.parts[1]).peak > 0
 
 
 def test_largest_step_of_a_scalar_system() -> None:

@@ -9,9 +9,7 @@ import torch
 from small_data import dataset, mnist_contents, write_gz
 
 from lipschitz_rnn import tasks
-from lipschitz_rnn.tasks.files import read_dataset
 from lipschitz_rnn.tasks.mnist import MnistTask
-from lipschitz_rnn.tasks.sources import Dataset
 
 REAL_DATA = os.environ.get("LIPSCHITZ_RNN_DATA")
 
@@ -46,23 +44,10 @@ def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture(scope="session")
-def files_read() -> dict[str, dict[str, bytes]]:
-    """The real data sets read so far: CIFAR-10 takes many seconds to unpack, so once a session is enough."""
-    return {}
-
-
 @pytest.fixture
-def load_real(files_read: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tasks.Task]:
+def load_real(read_once: None) -> Callable[..., tasks.Task]:
     """`tasks.load` from the real data sets; tests that need them are skipped where there are none."""
     if not REAL_DATA:
         pytest.skip("LIPSCHITZ_RNN_DATA is not set: the counts of the real data sets are not checked")
 
-    def read_once(dataset: Dataset, root: str, offline: bool) -> dict[str, bytes]:
-        if dataset.folder not in files_read:
-            files_read[dataset.folder] = read_dataset(dataset, root, offline)
-        return files_read[dataset.folder]
-
-    for module in ("mnist", "cifar", "text"):
-        monkeypatch.setattr(f"lipschitz_rnn.tasks.{module}.read_dataset", read_once)
     return lambda name, **options: tasks.load(name, REAL_DATA, offline=True, **options)

@@ -209,6 +209,13 @@ def stream(task: Task, *seeds: int, batch_size: int = 16) -> Stream:
     return made
 
 
+def close(found: Tensor, expected: Tensor) -> None:
+    """Equal but for the last bit of a sine, which may depend on how many are taken at once: 14 pixels from the centre
+    it moves a pixel by 10⁻⁶ of its width, and no value by more than that of the range.
+    """
+    torch.testing.assert_close(found, expected, rtol=0, atol=5e-6)
+
+
 @pytest.mark.parametrize("batch_size", [1, 7, 16, 50])
 @pytest.mark.parametrize("shift", [0, 2])
 def test_a_seed_sees_the_same_images_alone_and_in_company(shift: int, batch_size: int, mnist: Path) -> None:
@@ -216,14 +223,14 @@ def test_a_seed_sees_the_same_images_alone_and_in_company(shift: int, batch_size
     alone, together = stream(task, 3, batch_size=batch_size), stream(task, 0, 3, 7, batch_size=batch_size)
     for step in range(2):
         (one, keep), (all_of_them, keeps) = alone.draw(step), together.draw(step)
-        assert torch.equal(one.inputs[0], all_of_them.inputs[1])
+        close(one.inputs[0], all_of_them.inputs[1])
         assert torch.equal(one.targets[0], all_of_them.targets[1])
         assert torch.equal(keep[0], keeps[1])  # type: ignore[index]
         assert not torch.equal(all_of_them.inputs[0], all_of_them.inputs[1])
     indices = (torch.arange(3 * batch_size) % 100).view(3, batch_size)
     members = task.batch("train", indices, [seeded(seed) for seed in range(3)]).inputs
     for number in range(3):
-        assert torch.equal(members[number], task.batch("train", indices[number], seeded(number)).inputs)
+        close(members[number], task.batch("train", indices[number], seeded(number)).inputs)
 
 
 def test_saved_generators_draw_the_same_distortions_again(mnist: Path) -> None:

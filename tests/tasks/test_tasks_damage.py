@@ -16,7 +16,8 @@ from small_data import dataset, noise, riff, sphere, tar
 
 from lipschitz_rnn.tasks import DataError
 from lipschitz_rnn.tasks.audio import read_sound
-from lipschitz_rnn.tasks.files import members, read_dataset
+from lipschitz_rnn.tasks.files import read_dataset
+from lipschitz_rnn.tasks.unpacking import members
 
 CONTENT = bytes(range(256)) * 40
 TINY = dataset({"a.bin": CONTENT}, "tiny", archives=("tiny.tar.gz",))

@@ -3,14 +3,20 @@
 import gzip
 import lzma
 import os
+import re
+import tarfile
+import tracemalloc
 import zipfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from small_data import dataset, tar, write_gz
 
-from lipschitz_rnn.tasks import DataError
+from lipschitz_rnn.tasks import DataError, unpacking
 from lipschitz_rnn.tasks import files as data_files
+from lipschitz_rnn.tasks.unpacking import members
 
 CONTENTS = {"a.bin": b"alpha" * 1000, "b.bin": b"beta" * 1000}
 TINY = dataset(CONTENTS, "tiny", archives=("tiny.tar.gz",))
@@ -89,8 +95,8 @@ def _write(tmp_path: Path, name: str, data: bytes) -> Path:
     [
         ("a.bin.gz", gzip.compress(CONTENTS["a.bin"])[:-9], r"a.bin.gz \(\d+ bytes\) cannot be unpacked.*truncated"),
         ("a.bin.gz", gzip.compress(CONTENTS["a.bin"][:-1]), r"a.bin.gz is not the original.*4,999 bytes.*expected"),
-        ("a.bin.gz", b"<!DOCTYPE html><html>404", r"a.bin.gz is no gz file.*<!DOCTYPE html.*replace it"),
-        ("a.bin.gz", b"", r"a.bin.gz is no gz file"),
+        ("a.bin.gz", b"<!DOCTYPE html><html>404", r"a.bin.gz is not a gz file.*<!DOCTYPE html.*replace it"),
+        ("a.bin.gz", b"", r"a.bin.gz is not a gz file"),
         ("a.bin", CONTENTS["a.bin"].replace(b"a", b"A", 1), r"a.bin is not the original"),
     ],
     ids=["truncated", "shortened", "web page", "empty", "altered"],
@@ -138,11 +144,11 @@ def test_members_of_a_folder_a_zip_and_a_tar_are_the_same(tmp_path: Path) -> Non
         for name, data in CONTENTS.items():
             bundle.writestr(name, data)
     for holder in ("folder", "x.tar.xz", "x.zip"):
-        assert dict(data_files.members(tmp_path / holder, lambda name: name.endswith(".bin"))) == CONTENTS
+        assert dict(members(tmp_path / holder, lambda name: name.endswith(".bin"))) == CONTENTS
     whole = (tmp_path / "x.zip").read_bytes()
     (tmp_path / "x.zip").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"x.zip .* cannot be unpacked"):
-        dict(data_files.members(tmp_path / "x.zip", lambda name: True))
+        dict(members(tmp_path / "x.zip", lambda name: True))
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser reads every file")
@@ -150,3 +156,105 @@ def test_an_unreadable_file(tmp_path: Path) -> None:
     _write(tmp_path, "a.bin.gz", b"").chmod(0)
     with pytest.raises(DataError, match=r"a.bin.gz cannot be read: Permission denied"):
         data_files.read_dataset(TINY, tmp_path, offline=True)
+
+
+def peak(read: Callable[[], object]) -> int:
+    """The most bytes of Python objects at any moment of a call that must raise a DataError."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"bytes.*original"):
+            read()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz", ""])
+def test_a_small_file_does_not_become_a_large_memory(tmp_path: Path, ending: str) -> None:
+    known = replace(TINY, sizes={name: len(data) for name, data in CONTENTS.items()})
+    packers: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".xz": lzma.compress, "": bytes}
+    _write(tmp_path, f"a.bin{ending}", packers[ending](bytes(40_000_000)))
+    if ending != ".gz":
+        (tmp_path / "tiny" / "a.bin.gz").unlink()
+    assert (
+        peak(lambda: data_files.read_dataset(known, tmp_path, offline=True)) < 12_000_000
+    )  # xz has a dictionary of 8 MiB
+
+
+@pytest.mark.parametrize("kind", ["tar.gz", "tar.xz", "tar.bz2", "zip"])
+def test_nor_does_a_small_archive(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"x.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bundle:
+            bundle.writestr("a.bin", bytes(40_000_000))
+    else:
+        tar(path, {"a.bin": bytes(40_000_000)}, f"w:{kind[4:]}")
+    assert path.stat().st_size < 100_000
+    wanted = members(path, lambda name: name == "a.bin", lambda name: 5000)
+    assert peak(lambda: dict(wanted)) < 12_000_000
+
+
+def test_what_an_archive_holds_beside_the_wanted_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skipped members, long headers, and the number of members."""
+    monkeypatch.setattr(unpacking, "LARGEST_TOTAL", 1_000_000)
+    monkeypatch.setattr(unpacking, "LARGEST_FILE", 300_000)
+    path = tmp_path / "x.tar.gz"
+    for contents in ({f"{number}": bytes(250_000) for number in range(6)}, {"a" * 500_000: b""}):
+        tar(path, contents | CONTENTS)
+        with pytest.raises(DataError, match=r"x.tar.gz holds more than 1,000,000 bytes"):
+            dict(members(path, lambda name: name in CONTENTS))
+    monkeypatch.setattr(unpacking, "MOST_MEMBERS", 3)
+    tar(path, {str(number): b"" for number in range(5)})
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as bundle:
+        for number in range(5):
+            bundle.writestr(str(number), b"")
+    for holder in (path, tmp_path / "x.zip"):
+        with pytest.raises(DataError, match="or 3 files"):
+            dict(members(holder, lambda name: name in CONTENTS))
+
+
+@pytest.mark.parametrize("name", ["/a.bin", "../a.bin", "x/../../a.bin", "..\\a.bin"])
+def test_members_whose_path_leads_out_of_the_archive(tmp_path: Path, name: str) -> None:
+    tar(tmp_path / "x.tar.gz", {name: b"1"})
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as bundle:
+        bundle.writestr(name, b"1")
+    for holder in ("x.tar.gz", "x.zip"):
+        with pytest.raises(DataError, match="leads out of the archive"):
+            dict(members(tmp_path / holder, lambda name: name.endswith("a.bin")))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.tar.gz", "x.zip"]
+
+
+def test_a_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(CONTENTS["a.bin"])
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+        with tarfile.open(tmp_path / "tiny.tar.gz", "w:gz") as archive:
+            member = tarfile.TarInfo("a.bin")
+            member.type, member.linkname = kind, str(tmp_path / "secret")
+            archive.addfile(member)
+        with pytest.raises(DataError, match=r"lacks a\.bin"):
+            data_files.read_dataset(TINY, tmp_path, offline=True)
+
+
+def test_a_folder_in_place_of_a_file_is_named(tmp_path: Path) -> None:
+    write_gz(tmp_path / "tiny", {"b.bin": CONTENTS["b.bin"]})
+    (tmp_path / "tiny" / "a.bin.gz").mkdir()
+    with pytest.raises(DataError, match=r"tiny/a.bin.gz is not a file"):
+        data_files.read_dataset(TINY, tmp_path, offline=True)
+
+
+OTHERS = {
+    "zip": b"PK\x03\x04" + bytes(60), "gzip": b"\x1f\x8b" + bytes(60), "xz": b"\xfd7zXZ\x00" + bytes(60),
+    "bzip2": b"BZh9" + bytes(60), "png": b"\x89PNG\r\n" + bytes(60), "elf": b"\x7fELF" + bytes(60), "empty": b"",
+    "pickle": b"\x80\x04" + bytes(60), "npz": b"PK\x05\x06" + bytes(18), "html": b"<!DOCTYPE html>", "nul": bytes(600),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_files_of_another_kind(tmp_path: Path, kind: str) -> None:
+    for name in ("a.bin", "a.bin.gz", "a.bin.xz", "tiny.tar.gz"):
+        path = tmp_path / name
+        path.write_bytes(OTHERS[kind])
+        with pytest.raises(DataError, match=f"(?s){re.escape(str(path))}.*original"):
+            data_files.read_dataset(replace(TINY, aliases=("",)), tmp_path, offline=True)
+        assert path.read_bytes() == OTHERS[kind]
+        path.unlink()

@@ -81,11 +81,11 @@ def test_wrong_options_are_named(mnist: Path) -> None:
 def test_idx_files_of_another_kind() -> None:
     whole = idx(np.zeros((3, 2, 2), np.uint8))
     assert read_idx(whole, "x", 3).shape == (3, 2, 2)
-    with pytest.raises(DataError, match="x is no idx file of bytes in 1 dimensions"):
+    with pytest.raises(DataError, match="x is not an idx file of bytes in 1 dimensions"):
         read_idx(whole, "x", 1)
     with pytest.raises(DataError, match=r"x holds 11 values, its header promises \(3, 2, 2\)"):
         read_idx(whole[:-1], "x", 3)
-    with pytest.raises(DataError, match=r"data has 100 bytes, no multiple of 3073"):
+    with pytest.raises(DataError, match=r"data has 100 bytes, not a multiple of 3073"):
         read_records(b"0" * 100, "data")
 
 

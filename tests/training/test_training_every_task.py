@@ -81,7 +81,7 @@ def test_generated_tasks_are_learned(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FROM_FILES)
-def test_tasks_from_files_are_learned(name: str) -> None:
+def test_tasks_from_files_are_learned(name: str, read_once: None) -> None:
     if "LIPSCHITZ_RNN_DATA" not in os.environ:
         pytest.skip("LIPSCHITZ_RNN_DATA is not set: training on the real data sets is not checked")
     check_learning(name, **FROM_FILES[name])

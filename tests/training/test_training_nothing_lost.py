@@ -23,7 +23,7 @@ from tiny_tasks import Letters, SignTask, tiny_settings
 
 from lipschitz_rnn.training import CheckpointError, Diverged, Interrupted, RunError, Watcher, checkpoint, fit
 from lipschitz_rnn.training.checkpoint import read_checkpoint, write_checkpoint
-from lipschitz_rnn.training.folder import RunFolder
+from lipschitz_rnn.training.folder import RunFolder, read_settings
 
 HERE = Path(__file__).parent
 ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -36,7 +36,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def newest(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    saved = RunFolder(folder).latest()
+    saved = RunFolder(folder).latest(read_settings(folder))
     assert saved is not None
     return saved
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from test_training_nothing_lost import lines, newest
+from typer.testing import CliRunner
 
+from lipschitz_rnn.cli import app
+from lipschitz_rnn.training.folder import RunFolder
 from lipschitz_rnn.training.parallel import choose_device
 from lipschitz_rnn.training.streams import Share
 
@@ -30,9 +34,11 @@ def launch(*arguments: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one_with_the_same_global_batch(tmp_path: Path) -> None:
+def test_two_processes_equal_one_with_the_same_global_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launch(*TORCHRUN, str(SCRIPT), str(tmp_path / "two"))
-    launch(str(SCRIPT), str(tmp_path / "one"))
+    monkeypatch.setattr("sys.argv", [str(SCRIPT), str(tmp_path / "one")])
+    monkeypatch.setattr(RunFolder, "save", RunFolder.save)  # the script makes it slow
+    runpy.run_path(str(SCRIPT))
     for task in ("sign", "next-value", "letters"):
         two, one = newest(tmp_path / "two" / task)[0], newest(tmp_path / "one" / task)[0]
         assert two.keys() == one.keys()
@@ -44,22 +50,11 @@ def test_two_processes_equal_one_with_the_same_global_batch(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_the_command_line_under_torchrun_equals_one_process(tmp_path: Path) -> None:
-    command = [
-        "-m",
-        "lipschitz_rnn",
-        "train",
-        "digits",
-        "--precision",
-        "float64",
-        "-e",
-        "1",
-        "-n",
-        "8",
-        "--device",
-        "cpu",
-    ]
-    launch(*TORCHRUN, *command, "--out", str(tmp_path / "two"))
-    launch(*command, "--out", str(tmp_path / "one"))
+    command = ["train", "digits", "--task-option", "steps=8", "-e", "1", "-n", "8"]
+    command += ["--precision", "float64", "--device", "cpu", "--out"]
+    launch(*TORCHRUN, "-m", "lipschitz_rnn", *command, str(tmp_path / "two"))
+    done = CliRunner().invoke(app, [*command, str(tmp_path / "one")])
+    assert done.exit_code == 0, done.output
     two, one = newest(tmp_path / "two")[0], newest(tmp_path / "one")[0]
     for name, value in one.items():
         if name.startswith(("parameters/", "best/", "generators/")):

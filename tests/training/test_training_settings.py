@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 import torch
-from tiny_tasks import tiny_settings
+from tiny_tasks import SignTask, tiny_settings
 
-from lipschitz_rnn.training import Settings
+from lipschitz_rnn.training import Settings, fit
 from lipschitz_rnn.training.schedules import learning_rate
 from lipschitz_rnn.training.settings import read_toml
 
@@ -24,33 +26,91 @@ def test_settings_survive_json_and_toml(tmp_path: Path) -> None:
     assert (read.task, read.seeds, read.learning_rate, read.unit_options) == ("digits", (0, 1), 0.1, {"beta": 0.8})
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "part"),
-    [
-        ("optimiser", "lion", "adam"),
-        ("schedule", "stairs", "one-cycle"),
-        ("hidden_size", 0, "at least 1"),
-        ("hidden_size", 2.5, "integer"),
-        ("learning_rate", -1.0, "positive"),
-        ("learning_rate", "fast", "number"),
-        ("dropout", 1.0, "between"),
-        ("averaging", 2.0, "0.002"),
-        ("seeds", (1, 1), "each once"),
-        ("seeds", (), "at least one"),
-        ("decay_epochs", (-1,), "at least 0"),
-    ],
-)
-def test_a_wrong_setting_is_named_with_what_is_allowed(name: str, value: object, part: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=part):
-        tiny_settings(**{name: value})
+WRONG: dict[str, list[tuple[object, str]]] = {
+    "task": [("", "a name"), (3, "a name"), (None, "a name"), ("a\0b", "a name")],
+    "task_options": [([("a", 1)], "by name"), ({1: 2}, "a name"), ({"a": object()}, "config.json"), ("x", "by name")],
+    "unit": [("", "a name"), (["lstm"], "a name")],
+    "unit_options": [({"beta": math.nan}, "finite"), ({"beta": [math.inf]}, "finite"), ({"a": {1, 2}}, "config.json")],
+    "variants": [({"beta": 1}, "list of unit options"), ([1], "list of unit"), (({}, {}), "each once"), (7, "list of")],
+    "hidden_size": [(0, "at least 1"), (2.5, "integer"), (True, "integer"), (10**30, "at most"), ("8", "integer")],
+    "num_layers": [(0, "at least 1"), (None, "integer")],
+    "dropout": [(1.0, "between 0 and 1"), (-0.1, "between"), (math.nan, "between"), ("0.1", "number")],
+    "seeds": [((1, 1), "each once"), ((), "at least one"), ((-1,), "at least 0"), (5, "list of"), ("012", "list of"),
+              ((2**63,), "at most"), (([1],), "integer")],
+    "epochs": [(-1, "at least 0"), (1.0, "integer"), (10**12, "at most")],
+    "batch_size": [(0, "at least 1"), (math.nan, "integer")],
+    "eval_batch_size": [(0, "at least 1")],
+    "optimiser": [("lion", "adam"), (None, "adam"), (["adam"], "adam")],
+    "learning_rate": [(-1.0, "positive"), (0, "positive"), (math.inf, "positive"), ("fast", "number"), (None, "number"),
+                      (10**400, "number")],
+    "momentum": [(1.5, "between"), (None, "number")],
+    "smoothing": [(-0.5, "between")],
+    "weight_decay": [(-1.0, "at least 0"), (math.inf, "finite"), (math.nan, "at least 0")],
+    "clip": [(0, "positive"), (-1.0, "positive"), ("1", "number"), (math.inf, "positive")],
+    "schedule": [("stairs", "one-cycle")],
+    "decay_factor": [(-1, "at least 0"), (math.inf, "finite")],
+    "decay_epochs": [((-1,), "at least 0"), (90, "list of"), (("90",), "integer")],
+    "warmup": [(2.0, "between")],
+    "final_rate": [(-1.0, "between")],
+    "averaging": [(2.0, "0.002"), (0.0, "positive")],
+    "precision": [("float16", "bfloat16")],
+    "ensemble": [("all", "vmap")],
+    "device": [("toaster", "cuda:1"), (0, "cuda:1"), ("", "cuda:1"), ("cuda:x", "cuda:1")],
+    "cuda_graph": [(True, "auto")],
+    "log_steps": [(0, "at least 1")],
+    "checkpoint_minutes": [(-1.0, "at least 0"), (math.nan, "at least 0"), (None, "number")],
+    "data_dir": [(3, "path"), ("", "path"), ("a\0b", "path")],
+    "offline": [("no", "True or False"), (1, "True or False")],
+}  # fmt: skip
+
+
+def test_every_setting_has_wrong_values() -> None:
+    assert set(WRONG) == {item.name for item in dataclasses.fields(Settings)}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_setting_is_named_with_what_is_allowed(name: str) -> None:
+    """When settings are made, when one is replaced, and when they come from a file."""
+    right = tiny_settings()
+    for value, part in WRONG[name]:
+        for make in (
+            lambda value=value: tiny_settings(**{name: value}),
+            lambda value=value: dataclasses.replace(right, **{name: value}),
+            lambda value=value: Settings.from_dict(right.to_dict() | {name: value}),
+        ):
+            with pytest.raises((ValueError, TypeError), match=part):
+                make()
+
+
+def test_a_folder_may_be_given_as_a_path(tmp_path: Path) -> None:
+    assert tiny_settings(data_dir=tmp_path).data_dir == str(tmp_path)
+    assert tiny_settings(checkpoint_minutes=math.inf).checkpoint_minutes == math.inf
+
+
+def test_settings_for_another_task_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="settings are for the task 'adding', but the task given is 'sign'"):
+        fit(tiny_settings(task="adding"), SignTask(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=r"task option noise = 0\.5, but the task given has 0\.0"):
+        fit(tiny_settings(task_options={"noise": 0.5}), SignTask())
+    fit(tiny_settings(task_options={"noise": 0.5}, epochs=0), SignTask(noise=0.5))
+    fit(tiny_settings(epochs=0), SignTask(noise=0.5))  # what the settings leave open, the task says
 
 
 def test_an_unknown_setting_and_broken_toml_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'learning_rat'"):
         Settings.from_dict({"task": "digits", "learning_rat": 0.1})
     (tmp_path / "bad.toml").write_text("task = digits")
-    with pytest.raises(ValueError, match=r"bad\.toml"):
-        read_toml(tmp_path / "bad.toml")
+    for content in (b"task = digits", b"\xff\xfe\0", b"\x1f\x8b" * 9, b"a = " + b"[" * 5000, b"#" * (2 << 20)):
+        (tmp_path / "bad.toml").write_bytes(content)
+        with pytest.raises(ValueError, match=r"bad\.toml"):
+            read_toml(tmp_path / "bad.toml")
+    for path in (tmp_path, tmp_path / "none.toml"):
+        with pytest.raises(OSError, match=re.escape(str(path))):
+            read_toml(path)
+    for wrong in ([], "task", None, 3):
+        with pytest.raises(TypeError, match="give an object"):
+            Settings.from_dict(wrong)  # type: ignore[arg-type]
 
 
 def test_only_settings_of_place_may_differ() -> None:

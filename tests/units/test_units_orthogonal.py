@@ -1,14 +1,19 @@
 """Orthogonal units: the exponential that a CUDA graph can hold, a rate of their own for W, constraints in full."""
 
+import copy
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from lipschitz_rnn import units
 from lipschitz_rnn.training import build_model, fit
 from lipschitz_rnn.units import matrices
+from lipschitz_rnn.units.cells import CellStack, _full_precision
 
 ORTHOGONAL = ("exprnn", "dtriv", "scornn")
 
@@ -71,32 +76,68 @@ def test_a_wrong_rate_is_named(rate: float) -> None:
         units.build("exprnn", 1, 4, relative_rate=rate)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_matrices_are_made_in_full_precision_and_the_setting_comes_back(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unit = units.build("exprnn", 1, 4)
-    cell: Any = unit.cell()
-    seen: list[str] = []
+class NoFloat32Products(TorchDispatchMode):
+    """Refuses what PyTorch might round."""
 
-    def weights() -> Tensor:
-        seen.append(torch.get_float32_matmul_precision())
-        if fails:
-            raise RuntimeError("no matrix")
-        return cell.hidden_matrix().mT
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if "mm" in name.split("_")[0] or name.startswith(("linalg_solve", "linalg_matrix_exp", "mv")):
+            assert args[-1].dtype not in (torch.float32, torch.complex64), f"{name} in float32"
+        return func(*args, **(kwargs or {}))
 
-    monkeypatch.setattr(cell, "weights", weights)
+
+@pytest.mark.parametrize("name", [name for name in units.available() if isinstance(units.build(name, 2, 4), CellStack)])
+def test_matrices_are_made_in_full_precision_at_every_setting(name: str) -> None:
+    cell = units.build(name, 2, 4).cell()
+    exact = tree_leaves(copy.deepcopy(cell).double().weights())
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        if fails:
-            with pytest.raises(RuntimeError, match="no matrix"):
-                unit(torch.rand(2, 1, 1))
-        else:
-            unit(torch.rand(2, 1, 1))
-        assert (seen, torch.get_float32_matmul_precision()) == (["highest"], "medium")
+        with NoFloat32Products():
+            with _full_precision(torch.device("cpu")):
+                found = tree_leaves(cell.weights())
+            made = [tensor for tensor in found if isinstance(tensor, Tensor) and tensor.requires_grad]
+            torch.autograd.backward([tensor.abs().square().sum() for tensor in made])
     finally:
         torch.set_float32_matmul_precision(before)
+    for one, true in zip(found, exact, strict=True):
+        if isinstance(one, Tensor):
+            assert one.dtype in (torch.float32, torch.complex64)
+            torch.testing.assert_close(one.to(true.dtype), true, rtol=1e-6, atol=1e-6)
+
+
+def test_forward_passes_in_threads_leave_the_setting_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise AssertionError("a setting of the whole process was changed")
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        monkeypatch.setattr(torch, "set_float32_matmul_precision", refuse)
+        with ThreadPoolExecutor(4) as pool:
+            unit = units.build("exprnn", 1, 4)
+            outputs = list(pool.map(lambda _: unit(torch.ones(3, 2, 1))[0], range(8)))
+        assert all(torch.equal(output, outputs[0]) for output in outputs)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        monkeypatch.undo()
+        torch.set_float32_matmul_precision(before)
+
+
+def test_networks_stacked_by_vmap_at_a_lower_setting() -> None:
+    networks = [units.build("exprnn", 1, 4) for _ in range(3)]
+    parameters, buffers = torch.func.stack_module_state(networks)
+    x = torch.rand(3, 5, 2, 1, generator=torch.Generator().manual_seed(0))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        found = torch.func.vmap(lambda *state: torch.func.functional_call(networks[0], state[:2], state[2])[0])(
+            parameters, buffers, x
+        )
+        alone = torch.stack([network(one)[0] for network, one in zip(networks, x, strict=True)])
+    finally:
+        torch.set_float32_matmul_precision(before)
+    torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu

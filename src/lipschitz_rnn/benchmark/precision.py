@@ -20,7 +20,7 @@ class Precision:
         dtype: of inputs, weights and results.
         matmul: for ``torch.set_float32_matmul_precision``; other than ``highest`` it also lets cuDNN use TF32.
         operands: of the products, by which rows are compared with each other.
-        rounding: relative spacing of the operands.
+        rounding: unit roundoff of the operands, half of their relative spacing.
     """
 
     name: str
@@ -43,5 +43,7 @@ class Precision:
 BFLOAT16 = Precision("bfloat16", torch.bfloat16, "highest", "bfloat16", 2.0**-8)
 MEDIUM = Precision("float32 medium", torch.float32, "medium", "bfloat16", 2.0**-8)
 TF32 = Precision("float32 high", torch.float32, "high", "tf32", 2.0**-11)
-FLOAT32 = Precision("float32 highest", torch.float32, "highest", "float32", 2.0**-23)
-EXACT = Precision("float64", torch.float64, "highest", "float64", 2.0**-52)
+FLOAT32 = Precision("float32 highest", torch.float32, "highest", "float32", 2.0**-24)
+EXACT = Precision("float64", torch.float64, "highest", "float64", 2.0**-53)
+
+SUMS = FLOAT32.rounding  # the unit roundoff of sums: every precision adds up in float32

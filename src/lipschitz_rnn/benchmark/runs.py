@@ -120,7 +120,7 @@ def measure(
     effort: Effort,
     note: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Check, then time. A contestant of ours whose errors are too large gets no times and is marked as wrong."""
+    """Check, then time. A contestant of ours with errors that rounding cannot explain is marked and not timed."""
     data = Data(workload, device)
     judge = Judge(data, backward=effort.backward)
     rows = [_checked(contestant, judge, data, effort, note) for contestant in contestants]
@@ -158,7 +158,7 @@ def _checked(
         row.wrong = contestant.ours
         return row, contestant, None
     if row.limit is not None and not row.errors.within(row.limit):
-        row.reason = f"{row.errors} against float64, where {row.limit} are allowed, so its times would mean nothing"
+        row.reason = f"differs from float64 by {row.errors}; rounding explains at most {row.limit}; not timed"
         row.wrong = True
         return row, contestant, None
     return row, contestant, job

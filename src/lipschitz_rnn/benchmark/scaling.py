@@ -84,7 +84,7 @@ def sweep_to_dict(reports: Sweep) -> dict[str, Any]:
 
 def wrong_points(reports: Sweep) -> list[str]:
     points = [point for axis in reports.values() for point in axis]
-    return [f"{row.key} at {point.workload.sizes()}" for point in points for row in point.wrong]
+    return [f"{row.key} at {point.workload.sizes()}: {row.reason}" for point in points for row in point.wrong]
 
 
 def require_matplotlib() -> Any:

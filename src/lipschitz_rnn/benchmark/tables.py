@@ -10,7 +10,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as TerminalTable
 
-from lipschitz_rnn.benchmark.accuracy import FACTOR
 from lipschitz_rnn.benchmark.runs import Report, Row
 from lipschitz_rnn.benchmark.timing import Times
 from lipschitz_rnn.benchmark.workload import Workload
@@ -80,10 +79,10 @@ def captions(report: Report) -> list[str]:
         "Memory is the most that a call needs beyond its inputs and weights"
         + ("." if gpu else ", from the growth of the resident set (Linux), so small sizes say little.")
     )
-    largest = ", for gradients the largest over all weights," if effort.backward else ""
+    largest = ", and of the gradients of all weights the largest," if effort.backward else ""
     second = [
-        f"Errors are relative to float64{largest} and were checked before anything was timed: at most {FACTOR:g} times "
-        "those of PyTorch's own operations on the same loop with the same operands.",
+        f"Errors are relative to float64, of the state that is furthest off{largest} and were checked before anything "
+        "was timed: rounding must explain them.",
         "× is how many times faster a row is than that peer at its fastest precision no coarser than the row's.",
     ]
     if report.workload.networks > 1:

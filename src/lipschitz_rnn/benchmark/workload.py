@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
@@ -84,6 +85,14 @@ class Data:
         pair = (SymmetricSkew(BETA, gamma)(M.double()) for M, gamma in zip((self.M_A, self.M_W), GAMMA, strict=True))
         A, W = (rounded(matrix) for matrix in pair)
         return A, W
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Data:
+        """This object with every tensor replaced by ``change`` of it, the matrices A and W included."""
+        A, W = self.matrices
+        self.matrices = change(A), change(W)
+        for name in ("x", "U", "b", "M_A", "M_W", "_cotangent"):
+            setattr(self, name, change(getattr(self, name)))
+        return self
 
     def cotangent(self, dtype: torch.dtype) -> Tensor:
         """The gradient that a loss sends into the states it looks at."""

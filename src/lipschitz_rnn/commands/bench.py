@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,77 +10,105 @@ import typer
 from rich.console import Console
 
 from lipschitz_rnn.commands.errors import fail, guarded
+from lipschitz_rnn.commands.options import OUTPUT, Device
+from lipschitz_rnn.commands.parsing import require_writable
+from lipschitz_rnn.commands.progress import progress_bar
+from lipschitz_rnn.commands.threads import threaded
 
 SIZES = "Sizes"
-OUTPUT = "Output"
+METHOD = "Method"
 OUTPUT_OPTIONS = ("plot", "json_file", "markdown", "append")
 
 
 @guarded
+@threaded
 def bench(
     context: typer.Context,
-    batch: Annotated[int, typer.Option("--batch", "-b", help="B, samples in a batch.", rich_help_panel=SIZES)] = 128,
-    length: Annotated[int, typer.Option("--length", "-t", help="T, steps.", rich_help_panel=SIZES)] = 784,
-    features: Annotated[int, typer.Option(help="p, features of the input.", rich_help_panel=SIZES)] = 1,
-    hidden: Annotated[int, typer.Option("--hidden", "-n", help="N, hidden size.", rich_help_panel=SIZES)] = 128,
-    networks: Annotated[int, typer.Option("--networks", "-s", help="S, networks at once.", rich_help_panel=SIZES)] = 1,
-    integrator: Annotated[str, typer.Option(help="euler, midpoint, heun or rk4.", rich_help_panel=SIZES)] = "euler",
+    batch: Annotated[int, typer.Option("--batch", "-b", help="Batch size B.", rich_help_panel=SIZES)] = 128,
+    length: Annotated[int, typer.Option("--length", "-t", help="Sequence length T.", rich_help_panel=SIZES)] = 784,
+    features: Annotated[int, typer.Option(help="Input size p.", rich_help_panel=SIZES)] = 1,
+    hidden: Annotated[int, typer.Option("--hidden", "-n", help="Hidden size N.", rich_help_panel=SIZES)] = 128,
+    networks: Annotated[
+        int, typer.Option("--networks", "-s", help="Number of networks S, run together.", rich_help_panel=SIZES)
+    ] = 1,
+    integrator: Annotated[
+        str, typer.Option(metavar="NAME", help="euler, midpoint, heun or rk4.", rich_help_panel=SIZES)
+    ] = "euler",
     readout: Annotated[
-        Literal["last", "all"], typer.Option(help="A loss on the last state, or on all of them.", rich_help_panel=SIZES)
+        Literal["last", "all"],
+        typer.Option(help="Whether the loss reads the last state or all states.", rich_help_panel=SIZES),
     ] = "last",
     batch_one: Annotated[
         bool,
-        typer.Option("--batch-one", help="One sequence, forward only, with units that step.", rich_help_panel=SIZES),
+        typer.Option(
+            "--batch-one", help="One sequence, forward only, with cells and streams too.", rich_help_panel=SIZES
+        ),
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads; PyTorch's own choice by default.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="Timed calls of each kind; 21, or 3 with --quick.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A rough answer: few repeats, nothing compiled.")] = False,
+    device: Device = "auto",
+    repeats: Annotated[
+        int | None,
+        typer.Option(
+            help="Timed calls of each kind. Default: 21, or 3 with --quick.",
+            show_default=False,
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A rough answer: few repeats, nothing compiled.", rich_help_panel=METHOD)
+    ] = False,
     compile_loop: Annotated[
-        bool, typer.Option("--compile/--no-compile", help="Whether torch.compile of the loop is measured too.")
+        bool,
+        typer.Option("--compile/--no-compile", help="Also measure torch.compile of the loop.", rich_help_panel=METHOD),
     ] = True,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say which backend runs for these sizes, and why; measure nothing.")
+        bool,
+        typer.Option(
+            "--explain", help="Say which backend runs for these sizes and why, and stop.", rich_help_panel=METHOD
+        ),
     ] = False,
     plot: Annotated[
         Path | None,
         typer.Option(
             "--scaling",
-            metavar="PNG",
-            help="Also vary T, B, N and S, and draw the times into this PNG.",
+            metavar="FILE",
+            help="Also vary T, B, N and S, and draw the times into this PNG file.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
     json_file: Annotated[
         str | None,
-        typer.Option(
-            "--json", metavar="FILE", help="Write JSON to a file, or print it with -.", rich_help_panel=OUTPUT
-        ),
+        typer.Option("--json", metavar="FILE", help="Write JSON to this file; - prints it.", rich_help_panel=OUTPUT),
     ] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", rich_help_panel=OUTPUT)] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown.", rich_help_panel=OUTPUT)
+    ] = None,
     append: Annotated[
         bool,
-        typer.Option("--append", help="Add to the Markdown file: several runs on one page.", rich_help_panel=OUTPUT),
+        typer.Option("--append", help="Append to the Markdown file instead of replacing it.", rich_help_panel=OUTPUT),
     ] = False,
 ) -> None:
-    """Measure the scan beside the plain loop, torch.compile and PyTorch's LSTM, GRU and RNN, in one run.
+    """Compare speed with a plain loop, torch.compile and PyTorch's LSTM, GRU and RNN.
 
-    Results are checked against float64 before anything is timed; a backend that fails the check gets no times, and the
-    exit code is 1. The sizes are those of the paper's ordered MNIST unless given.
+    Every result is compared with float64 before anything is timed. If one differs by more than rounding explains, it
+    is not timed and the exit code is 1. The default sizes are those of the paper's ordered MNIST.
 
-    Example: lipschitz-rnn bench --hidden 64 --no-compile
+    [bold]Example[/]
+
+      lipschitz-rnn bench --hidden 64 --no-compile
     """
     from lipschitz_rnn.benchmark import Effort, Workload, contestants_for, measure, scaling, tables
     from lipschitz_rnn.benchmark.explain import explain as explain_choice
     from lipschitz_rnn.training.parallel import choose_device
 
     if batch_one and (_given(context, "batch") or networks != 1 or plot is not None):
-        raise ValueError("--batch-one is one sequence through one network; leave out --batch, --networks and --scaling")
+        raise ValueError(
+            "--batch-one measures one sequence and one network; leave out --batch, --networks and --scaling"
+        )
     work = Workload(1 if batch_one else batch, length, features, hidden, networks, integrator, readout)
     place = choose_device(device)
     timed = repeats if repeats is not None else 3 if quick else 21
     effort = Effort(repeats=timed, rounds=1 if quick else 3, backward=not batch_one)
-    _require_folders(plot, markdown, None if json_file in (None, "-") else Path(str(json_file)))
+    require_writable(plot, markdown, None if json_file in (None, "-") else Path(str(json_file)))
     if plot is not None:
         scaling.require_matplotlib()
     explanation = explain_choice(work, place)
@@ -93,10 +119,13 @@ def bench(
         return
 
     rows = contestants_for(place, compile_loop=compile_loop and not quick, streaming=batch_one)
-    with _threads(threads), Console(stderr=True).status("preparing") as status:
-        report = measure(work, place, rows, effort, status.update)
-        swept = None if plot is None else scaling.sweep(work, place, effort, quick=quick, note=status.update)
-    wrong = [row.key for row in report.wrong]
+    with progress_bar(quiet=json_file == "-") as show:
+        # A measurement has no known number of steps; the bar shows what is being done and for how long.
+        report = measure(work, place, rows, effort, lambda text: show(text, 0, None))
+        swept = None
+        if plot is not None:
+            swept = scaling.sweep(work, place, effort, quick=quick, note=lambda text: show(text, 0, None))
+    not_timed = [f"{row.key}: {row.reason}" for row in report.wrong]
     document: dict[str, Any] = {"command": _command(context), **report.to_dict(), "explanation": explanation}
     if json_file != "-":
         tables.print_report(Console(), report)
@@ -106,10 +135,10 @@ def bench(
     if swept is not None and plot is not None:
         scaling.draw(swept, plot)
         document["scaling"] = scaling.sweep_to_dict(swept)
-        wrong += scaling.wrong_points(swept)
+        not_timed += scaling.wrong_points(swept)
     _write_json(document, json_file)
-    if wrong:
-        raise fail(f"wrong results, and therefore no times: {'; '.join(wrong)}", 1)
+    if not_timed:
+        raise fail("; ".join(not_timed), 1)
 
 
 def _given(context: typer.Context, name: str) -> bool:
@@ -131,13 +160,6 @@ def _command(context: typer.Context) -> str:
     return " ".join(words)
 
 
-def _require_folders(*paths: Path | None) -> None:
-    """Found out before minutes are spent on numbers that then have no place."""
-    for path in paths:
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ValueError(f"{path} cannot be written: there is no folder {path.absolute().parent}; create it first")
-
-
 def _write_json(document: dict[str, Any], target: str | None) -> None:
     if target is None:
         return
@@ -146,17 +168,3 @@ def _write_json(document: dict[str, Any], target: str | None) -> None:
         typer.echo(text)
     else:
         Path(target).write_text(text + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    import torch
-
-    if count is not None and count < 1:
-        raise ValueError(f"threads is {count}; it must be at least 1")
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

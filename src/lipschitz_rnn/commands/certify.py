@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from lipschitz_rnn.commands.errors import guarded
 
@@ -30,34 +31,40 @@ def certify(
     continuous: Annotated[
         bool, typer.Option("--continuous", help="The differential equation, not the map that runs.")
     ] = False,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="What A and W are rounded to: float64, float32, high, medium, bfloat16 or float16."),
+    ] = None,
     rate: Annotated[float | None, typer.Option(help="Prove this rate and stop; the best rate by default.")] = None,
     solver: Annotated[str, typer.Option(help="auto, structured, clarabel or scs.")] = "auto",
+    accuracy: Annotated[float, typer.Option(help="Relative accuracy of the best rate.")] = 1e-3,
     time_limit: Annotated[float, typer.Option(help="Seconds of search for each pair of matrices.")] = 150.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
 ) -> None:
     """Prove that any two trajectories of a network under the same input approach each other.
 
-    The statement is about the map that runs, with its step and integrator; --continuous asks for the differential
-    equation instead. Exit code 0: certified; 3: not certified, with the reason.
+    The statement is about the map that runs, with its step, integrator and precision; --continuous asks for the
+    differential equation instead. Exit code 0: certified; 3: not certified, with the reason and what to try; 2: wrong
+    usage, a damaged file, or a network that cannot be certified; 1: a file or run that is not there.
 
     Example: lipschitz-rnn certify runs/digits-lipschitz-n64
     """
     from lipschitz_rnn.stability import certify as prove
 
     asked: dict[str, Any] = {"integrator": integrator, "nonlinearity": nonlinearity, "rate": rate}
-    asked |= {"step_size": _steps(step_size), "continuous": True if continuous else None}
-    found = {
-        name: prove(item, solver=solver, time_limit=time_limit, **asked)
-        for name, item in _targets(target, seed, which).items()
-    }
+    asked |= {"step_size": _steps(step_size), "continuous": True if continuous else None, "precision": precision}
+    asked |= {"solver": solver, "accuracy": accuracy, "time_limit": time_limit}
+    found = {name: prove(item, **asked) for name, item in _targets(target, seed, which).items()}
     if as_json:
         typer.echo(json.dumps({name: certificate.to_dict() for name, certificate in found.items()}, indent=2))
     else:
         console = Console()
         for name, certificate in found.items():
             verdict = "[green]certified[/]" if certificate.holds else "[red]not certified[/]"
-            console.print(f"{name}: {verdict}", highlight=False)
+            console.print(f"{escape(name)}: {verdict}", highlight=False)
             console.print(certificate.sentence(), highlight=False, markup=False)
+            if certificate.next_step:
+                console.print(f"What to try: {certificate.next_step}.", highlight=False, markup=False)
     if not all(certificate.holds for certificate in found.values()):
         raise typer.Exit(NOT_CERTIFIED)
 
@@ -67,8 +74,21 @@ def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
     if not target.is_dir():
         return {target.name: target}
     from lipschitz_rnn.experiments.runner import load_members
+    from lipschitz_rnn.training import CheckpointError, RunError
 
-    settings, models = load_members(target, which)
+    if not (target / "config.json").is_file():
+        inside = sorted(path.parent.name for path in target.glob("*/config.json"))
+        hint = f"; it holds the runs {', '.join(inside)}" if inside else ""
+        raise RunError(f"{target} is not a run folder (it has no config.json){hint}")
+    try:
+        settings, models = load_members(target, which)
+    except (KeyError, RuntimeError, AttributeError, IndexError) as error:
+        if isinstance(error, RunError | CheckpointError):
+            raise
+        raise RunError(
+            f"the weights in {target} are not those of the network that its settings describe: it was trained with a "
+            "model of its own. Build that model in Python and pass it to lipschitz_rnn.stability.certify"
+        ) from None
     if seed is not None and seed not in settings.seeds:
         raise ValueError(f"seed is {seed}; {target} has the seeds {', '.join(map(str, settings.seeds))}")
     pairs = zip(settings.members, models, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import typer
 from rich.console import Console
@@ -15,29 +15,78 @@ from lipschitz_rnn.tasks import DataError
 from lipschitz_rnn.training import CheckpointError, Interrupted, RunError
 from lipschitz_rnn.training.folder import RunConflict
 
+TRACEBACK = "LIPSCHITZ_RNN_TRACEBACK"  # set it to see where an error comes from
+START_AGAIN = "to start over, run the same command again"
+RESUME = "to continue, run the same command with --resume"
+CONTINUE = "to continue, run the same command again"
+
+# Typer brings its own Click, or uses the one that is installed, depending on its version.
+CLICK_ERRORS: tuple[type, ...] = (typer.Exit, typer.Abort, BrokenPipeError)
+CLICK_ERRORS += tuple(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+Command = Callable[..., None]
+
 
 def fail(message: str, code: int) -> typer.Exit:
     """Print `message` as an error; raise the result."""
-    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(_printable(message))}", highlight=False)
     return typer.Exit(code)
 
 
-def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose expected errors are told to the user, without a traceback."""
+def _printable(text: str) -> str:
+    """One line; names of files that are not text, and control characters, are shown by their codes."""
+    line = " ".join(text.split()) or "no message"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in line)
 
+
+@overload
+def guarded(command: Command) -> Command: ...
+@overload
+def guarded(*, interrupted: str) -> Callable[[Command], Command]: ...
+def guarded(
+    command: Command | None = None, *, interrupted: str = START_AGAIN
+) -> Command | Callable[[Command], Command]:
+    """A command whose errors are told to the user in one line; `interrupted` says how to go on after Ctrl-C."""
+    if command is None:
+        return functools.partial(_guard, interrupted=interrupted)
+    return _guard(command, interrupted)
+
+
+def _guard(command: Command, interrupted: str) -> Command:
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-        except Interrupted as error:
-            if os.environ.get("RANK", "0") != "0":  # rank 0 saved, and says so for all
-                raise typer.Exit(error.exit_code) from None
-            raise fail(str(error), error.exit_code) from None
-        except (RunError, CheckpointError, DataError, ImportError) as error:
-            raise fail(str(error), 2 if isinstance(error, RunConflict) else 1) from None
-        except (ValueError, TypeError) as error:
-            raise fail(str(error), 2) from None
-        except OSError as error:
-            raise fail(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "), 1) from None
+        except (Exception, KeyboardInterrupt) as error:
+            if os.environ.get(TRACEBACK):
+                raise
+            told = _told(error, interrupted)
+            if told is None:
+                raise
+            raise told from None
 
     return run
+
+
+def _told(error: BaseException, interrupted: str) -> typer.Exit | None:
+    """What the user is told about an error; None for what Typer and Click deal with."""
+    if isinstance(error, CLICK_ERRORS):
+        return None
+    if isinstance(error, Interrupted):  # rank 0 saved, and says so for all
+        return fail(str(error), error.exit_code) if _speaks() else typer.Exit(error.exit_code)
+    if isinstance(error, KeyboardInterrupt):
+        return fail(f"interrupted; {interrupted}", 130) if _speaks() else typer.Exit(130)
+    if isinstance(error, RunError | CheckpointError | DataError | ImportError):
+        return fail(str(error), 2 if isinstance(error, RunConflict) else 1)
+    if isinstance(error, ValueError | TypeError | OverflowError):
+        return fail(str(error), 2)
+    if isinstance(error, OSError):
+        return fail(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "), 1)
+    if isinstance(error, MemoryError) or "allocate" in str(error):
+        return fail(f"out of memory: {str(error) or 'the sizes are too large for this machine'}", 1)
+    where = f"set {TRACEBACK}=1 to see where"
+    return fail(f"{type(error).__name__}: {error}; {where}", 1)
+
+
+def _speaks() -> bool:
+    return os.environ.get("RANK", "0") == "0"

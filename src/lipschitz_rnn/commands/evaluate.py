@@ -1,57 +1,67 @@
-"""`lipschitz-rnn evaluate`: scores of a run's networks, or of a trained network that comes along, on a split."""
+"""`lipschitz-rnn evaluate`: scores of a run's networks, or of a pretrained network, on a split."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from lipschitz_rnn.commands.errors import guarded
+from lipschitz_rnn.commands.options import AsJson, DataDir, DeviceAsTrained, Offline, Which
+from lipschitz_rnn.commands.progress import progress_bar
+from lipschitz_rnn.commands.threads import suit_threads, threaded
 from lipschitz_rnn.experiments.pretrained import evaluate_pretrained
 from lipschitz_rnn.experiments.runner import evaluate_run
 from lipschitz_rnn.experiments.scores import show_score, show_scores
 from lipschitz_rnn.tasks import Split
+from lipschitz_rnn.training import RunError, Settings
 
 
 @guarded
+@threaded
 def evaluate(
-    run: Annotated[Path | None, typer.Argument(help="Run folder, as `train` made it.")] = None,
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Run folder, written by `train`.")] = None,
     pretrained: Annotated[
         str | None,
-        typer.Option(help="A trained network in place of a run: its name, as ordered-mnist-128, or a .safetensors."),
+        typer.Option(
+            metavar="NAME",
+            help="A pretrained network instead of a run: its name, e.g. ordered-mnist-128, or a .safetensors file.",
+        ),
     ] = None,
-    split: Annotated[Split, typer.Option(help="Which part of the data.")] = "test",
-    which: Annotated[
-        Literal["best", "last"], typer.Option(help="Weights selected on validation data, or the newest ones.")
-    ] = "best",
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1; as trained by default.")] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Folder with data files.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    split: Annotated[Split, typer.Option(help="Part of the data to score on.")] = "test",
+    which: Which = "best",
+    device: DeviceAsTrained = None,
+    data_dir: DataDir = None,
+    offline: Offline = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Score the networks of a run: every seed, on one split, from its checkpoints.
+    """Score trained networks: every seed of a run, on one split, from its checkpoints.
 
-    Works while the run goes on and after it. With --pretrained, the network that comes with the package.
+    Works while the run is still training. With --pretrained it scores a network that comes with the package.
 
-    Examples: lipschitz-rnn evaluate runs/digits-lipschitz-n64 --split validation
+    [bold]Examples[/]
 
-    lipschitz-rnn evaluate --pretrained ordered-mnist-128
+      lipschitz-rnn evaluate runs/digits-lipschitz-n64 --split validation
+      lipschitz-rnn evaluate --pretrained ordered-mnist-128
     """
     if (run is None) == (pretrained is None):
-        raise ValueError("evaluate takes a run folder or --pretrained NAME, one of them")
-    place = {"device": device, "data_dir": data_dir, "offline": offline}
-    if run is not None:
-        settings, metric, scores = evaluate_run(run, split, which, **place)  # type: ignore[arg-type]
-        source: dict[str, str] = {"run": str(run)}
-    else:
-        if which == "last":
-            raise ValueError("--which last needs a run folder; a trained network holds its selected weights only")
-        settings, metric, scores = evaluate_pretrained(str(pretrained), split, **place)  # type: ignore[arg-type]
-        source = {"pretrained": str(pretrained)}
+        raise ValueError("give either a run folder or --pretrained NAME")
+    place: dict[str, Any] = {"device": device, "data_dir": data_dir, "offline": offline}
+    with progress_bar(quiet=as_json) as show:
+        started: dict[str, Any] = {"started": _prepare, "progress": lambda done, total: show("scoring", done, total)}
+        if run is not None:
+            _require_run(run)
+            settings, metric, scores = evaluate_run(run, split, which, **place, **started)
+            source: dict[str, str] = {"run": str(run)}
+        else:
+            if which == "last":
+                raise ValueError("--which last needs a run folder; a pretrained network has only its selected weights")
+            settings, metric, scores = evaluate_pretrained(str(pretrained), split, **place, **started)
+            source = {"pretrained": str(pretrained)}
     if as_json:
         seeds = [
             {"seed": member.seed, "variant": dict(member.variant), metric.name: value, "loss": loss}
@@ -60,11 +70,28 @@ def evaluate(
         typer.echo(json.dumps(source | {"split": split, "which": which, "seeds": seeds}, indent=2))
         return
     table = Table(
-        "network", f"{split} {metric.name}", "loss", title=f"{settings.task} · {settings.unit} · {which} weights"
+        title=f"{settings.task} · {settings.unit} · {which} weights", title_justify="left", caption_justify="left"
     )
+    table.add_column("network", overflow="fold")
+    for column in (f"{split} {metric.name}", "loss"):
+        table.add_column(column, justify="right", no_wrap=True)
     for member, value, loss in zip(settings.members, scores.metric, scores.loss, strict=True):
         table.add_row(member.name, show_score(value, metric.percent), f"{loss:.4g}")
     console = Console()
     console.print(table)
     if len(scores.metric) > 1 and not settings.variants:
         console.print(f"mean {show_scores(scores.metric, metric.percent)}", highlight=False)
+
+
+def _prepare(settings: Settings) -> None:
+    suit_threads(len(settings.members), settings.eval_batch_size, settings.hidden_size)
+
+
+def _require_run(folder: Path) -> None:
+    """A folder that only holds runs is a common slip; the runs are named."""
+    if (folder / "config.json").exists() or not folder.is_dir():
+        return
+    below = sorted(str(config.parent) for config in folder.glob("*/config.json"))
+    if below:
+        more = f" and {len(below) - 5} more" if len(below) > 5 else ""
+        raise RunError(f"{folder} is not a run folder; it holds {', '.join(below[:5])}{more}: name one of them")

@@ -13,17 +13,17 @@ from rich.table import Table
 from lipschitz_rnn import tasks as task_registry
 from lipschitz_rnn import units as unit_registry
 from lipschitz_rnn.commands.errors import guarded
+from lipschitz_rnn.commands.options import AsJson
 
 WIDE = 120  # columns of a terminal that has room for sentences
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 @guarded
 def tasks(
-    name: Annotated[str | None, typer.Argument(help="Show everything about one task.")] = None, as_json: AsJson = False
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show everything about this task.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List the tasks with size, length and metric; name one to see its options and source."""
+    """List the tasks with size, length and metric, or show the options and source of one."""
     names = task_registry.available() if name is None else [name]
     infos = {each: task_registry.info(each) for each in names}
     if as_json:
@@ -66,9 +66,10 @@ def _print_details(facts: dict[str, Any]) -> None:
 
 @guarded
 def units(
-    name: Annotated[str | None, typer.Argument(help="Show everything about one unit.")] = None, as_json: AsJson = False
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show everything about this unit.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List the recurrent units with equation, constraint and paper; name one to see its options."""
+    """List the recurrent units with equation, constraint and paper, or show the options of one."""
     names = unit_registry.available() if name is None else [name]
     infos = {each: _unit_facts(each) for each in names}
     if as_json:
@@ -76,14 +77,26 @@ def units(
     elif name is not None:
         _print_details(infos[name])
     else:
-        table = Table("unit", "equation", "constraint", "paper")
-        table.add_column("parameters", justify="right")
-        for each, facts in infos.items():
-            paper = f"{facts['paper']} {facts['year']}"
-            table.add_row(each, facts["equation"], facts["constraint"], paper, f"{facts['parameters']:,}")
-        table.caption = "parameters at N = 128 on pixel-by-pixel MNIST; lipschitz-rnn units NAME shows options"
-        table.caption_justify = "left"
-        Console().print(table)
+        _print_units(infos)
+
+
+def _print_units(infos: dict[str, dict[str, Any]]) -> None:
+    """Names are never cut; a narrow terminal gets no equations, which are in the details of each unit."""
+    console = Console()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1, 0, 0))
+    table.caption = "Parameters at N = 128 on pixel-by-pixel MNIST; lipschitz-rnn units NAME shows equation and options"
+    table.caption_justify = "left"
+    table.add_column("unit", no_wrap=True)
+    if console.width >= WIDE:
+        table.add_column("equation", overflow="fold")
+    for column in ("constraint", "paper"):
+        table.add_column(column)
+    table.add_column("parameters", justify="right", no_wrap=True)
+    for name, facts in infos.items():
+        equation = [facts["equation"]] if console.width >= WIDE else []
+        paper = f"{facts['paper']} {facts['year']}"
+        table.add_row(name, *equation, facts["constraint"], paper, f"{facts['parameters']:,}")
+    console.print(table)
 
 
 def _unit_facts(name: str) -> dict[str, Any]:

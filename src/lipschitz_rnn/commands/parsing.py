@@ -1,10 +1,14 @@
-"""What the shell gives as text: seeds, and options of units and tasks."""
+"""What the shell gives as text: seeds, options of units and tasks, and names of files to write."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+from pathlib import Path
 from typing import Any
+
+MOST_SEEDS = 10_000  # far beyond what any machine trains, and short of what fills its memory
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -13,10 +17,14 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if found is None:
-            raise ValueError(f"seeds are {text!r}; write them as 0-11, 3 or 0,2,5-7")
+            raise ValueError(f"--seeds is {text!r}; write seeds e.g. as 0-11, 3 or 0,2,5-7")
         first, last = int(found[1]), int(found[2] or found[1])
         if last < first:
-            raise ValueError(f"seeds are {text!r}; {part.strip()} runs backwards")
+            raise ValueError(f"--seeds is {text!r}; {part.strip()} runs backwards, write {last}-{first}")
+        if last >= 2**63:
+            raise ValueError(f"--seeds is {text!r}; a seed must be below 2**63")
+        if len(seeds) + last - first >= MOST_SEEDS:
+            raise ValueError(f"--seeds is {text!r}; at most {MOST_SEEDS:,} seeds can be given")
         seeds += range(first, last + 1)
     return tuple(seeds)
 
@@ -27,7 +35,7 @@ def parse_options(items: list[str], flag: str) -> dict[str, Any]:
     for item in items:
         name, sign, value = item.partition("=")
         if not sign or not name.strip():
-            raise ValueError(f"{flag} is {item!r}; write it as name=value, for example {flag} beta=0.8")
+            raise ValueError(f"{flag} is {item!r}; write name=value, e.g. {flag} beta=0.8")
         try:
             options[name.strip()] = json.loads(value)
         except json.JSONDecodeError:
@@ -40,9 +48,23 @@ def parse_epochs(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise ValueError(f"decay epochs are {text!r}; write them as 90 or 30,60,90") from None
+        raise ValueError(f"--decay-epochs is {text!r}; write epochs e.g. as 90 or 30,60,90") from None
 
 
 def asked_for(**given: Any) -> dict[str, Any]:
     """Options that were given; the others stay the preset's or the study's."""
     return {name: value for name, value in given.items() if value is not None}
+
+
+def require_writable(*paths: Path | None) -> None:
+    """Found out before minutes are spent on something that then cannot be written."""
+    for path in paths:
+        if path is None:
+            continue
+        folder = path.absolute().parent
+        if path.is_dir():
+            raise ValueError(f"{path} cannot be written: it is a folder; name a file")
+        if not folder.is_dir():
+            raise ValueError(f"{path} cannot be written: there is no folder {folder}; create it first")
+        if not os.access(path if path.exists() else folder, os.W_OK):
+            raise ValueError(f"{path} cannot be written: permission denied; choose another file")

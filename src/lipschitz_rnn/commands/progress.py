@@ -1,15 +1,25 @@
-"""How a run looks while it trains: a bar with rate and time left on a terminal, one line per epoch elsewhere."""
+"""How long commands show their progress: a bar on a terminal; of a run also one line per epoch elsewhere."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 
 from lipschitz_rnn.experiments.scores import show_score, show_scores
@@ -17,14 +27,63 @@ from lipschitz_rnn.training import Settings, Watcher
 
 REDRAW_SECONDS = 0.1
 
+Callback = Callable[[str, int, int | None], None]  # what is being done, how much is done, how much there is
 
-def choose_watcher(console: Console, name: str = "") -> Watcher:
+
+@contextmanager
+def progress_bar(quiet: bool = False) -> Iterator[Callback]:
+    """A bar on standard error for what is being done; nothing where that is no terminal, and with `--json`."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda stage, done, total: None
+        return
+    columns = (SpinnerColumn(), TextColumn("[bold]{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
+    times = (TimeElapsedColumn(), TimeRemainingColumn(compact=True))
+    with Progress(*columns, *times, console=console, transient=True) as bar:
+        item = bar.add_task("loading", total=None)
+
+        def update(stage: str, done: int, total: int | None) -> None:
+            if bar.tasks[0].description != stage:  # a rate belongs to one stage
+                bar.reset(item, total=total, description=stage)
+            bar.update(item, completed=done, total=total)
+
+        yield update
+
+
+def named(progress: Callback, prefix: str) -> Callback:
+    """The same, with the name of a network in front of what is being done."""
+    return lambda stage, done, total: progress(f"{prefix}: {stage}", done, total)
+
+
+@contextmanager
+def spinner(text: str, quiet: bool = False) -> Iterator[None]:
+    """Shows `text` and the time that has passed; for work whose end cannot be told."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("[bold]{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        bar.add_task(text, total=None)
+        yield
+
+
+def choose_watcher(console: Console, name: str = "", quiet: bool = False) -> Watcher:
+    if quiet:
+        return Watcher()
     return BarWatcher(console, name) if console.is_terminal else LineWatcher(console, name)
 
 
-def watch_runs(console: Console, jobs: int) -> Callable[[str], Watcher]:
+def watch_runs(jobs: int, quiet: bool = False) -> Callable[[str], Watcher]:
     """A watcher for each run by its name; plain lines where several processes write to one terminal."""
-    return line_watcher if jobs > 1 else partial(choose_watcher, console)
+    if jobs > 1:
+        return silent_watcher if quiet else line_watcher
+    return partial(choose_watcher, Console(stderr=True), quiet=quiet)
+
+
+def silent_watcher(name: str) -> Watcher:
+    """Importable by name, as the next one."""
+    return Watcher()
 
 
 def line_watcher(name: str) -> Watcher:

@@ -1,62 +1,90 @@
-"""`lipschitz-rnn quickstart`: a trained network and a picture within a minute or two."""
+"""`lipschitz-rnn quickstart`: trained networks and a picture within a minute or two."""
 
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from lipschitz_rnn.commands.errors import guarded
+from lipschitz_rnn.commands.errors import CONTINUE, guarded
+from lipschitz_rnn.commands.options import OUTPUT, AsJson
+from lipschitz_rnn.commands.parsing import parse_seeds
 from lipschitz_rnn.commands.progress import choose_watcher
-from lipschitz_rnn.experiments.quickstart import run_quickstart
-from lipschitz_rnn.experiments.scores import show_score
+from lipschitz_rnn.commands.threads import suit_settings, threaded
+from lipschitz_rnn.experiments.quickstart import EPOCHS, quickstart_settings, run_quickstart, test_scores
+from lipschitz_rnn.training import Result
 
 NEXT = (
     ("lipschitz-rnn evaluate {folder}/lipschitz", "score it again from its checkpoint"),
-    ("lipschitz-rnn report {folder} -o {folder}/report", "curves, tables and settings as a page"),
-    ("lipschitz-rnn train digits --seeds 0-4", "five seeds at once"),
+    ("lipschitz-rnn report {folder} -o {folder}/report", "curves, tables and settings on one page"),
     ("lipschitz-rnn train digits --unit gru", "another unit (lipschitz-rnn units)"),
     ("lipschitz-rnn train ordered-mnist --device cuda", "the paper's first experiment"),
 )
 
 
-@guarded
+@guarded(interrupted=CONTINUE)
+@threaded
 def quickstart(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the picture.")] = Path("quickstart"),
-    seed: Annotated[int, typer.Option(help="Seed of both networks.")] = 0,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Fewer or more epochs than the preset's.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", help="Folder for the runs and the picture.", rich_help_panel=OUTPUT
+        ),
+    ] = Path("quickstart"),
+    seeds: Annotated[
+        str, typer.Option("--seeds", "-s", metavar="SEEDS", help="Seeds of both units, trained together.")
+    ] = "0-4",
+    epochs: Annotated[int, typer.Option("--epochs", "-e", min=1, metavar="N", help="Number of epochs.")] = EPOCHS,
+    as_json: AsJson = False,
 ) -> None:
-    """Train a Lipschitz RNN on handwritten digits, beside an LSTM of its size, and draw what it learned.
+    """Train Lipschitz RNNs and LSTMs with about as many parameters on handwritten digits.
 
-    Needs no download and no GPU; about a minute on a laptop. Run again, it shows what is there, or goes on where it
-    was interrupted.
+    Needs no download and no GPU, and takes about a minute on a laptop. Several seeds of each unit train at once, so
+    that the scatter of the results is seen. Run it again to see the results again, or to continue after Ctrl-C.
     """
-    torch.set_num_threads(1)  # networks this small only wait for each other on more
+    chosen = parse_seeds(seeds)
+    suit_settings(quickstart_settings(chosen, epochs))
     console = Console(stderr=True)
     names = {"lipschitz": "Lipschitz RNN", "lstm": "LSTM"}
-    done = run_quickstart(out, seed, epochs, lambda name: choose_watcher(console, names[name]))
+    done = run_quickstart(out, chosen, epochs, lambda name: choose_watcher(console, names[name], quiet=as_json))
     if as_json:
-        facts = {"lipschitz": done.lipschitz.to_dict(), "lstm": done.lstm.to_dict(), "picture": str(done.picture)}
+        facts: dict[str, Any] = {
+            "lipschitz": done.lipschitz.to_dict(),
+            "lstm": done.lstm.to_dict(),
+            "picture": str(done.picture),
+        }
+        interval = done.difference()
+        facts |= {"difference_95": None if interval is None else list(interval), "conclusion": done.conclusion()}
         typer.echo(json.dumps(facts, indent=2))
         return
-    table = Table("unit", title="Handwritten digits, one pixel a step", title_justify="left")
-    for column in ("parameters", "test accuracy", "epoch selected on validation", "seconds"):
+    table = Table(title=f"Handwritten digits, one pixel per step, {epochs} epochs", title_justify="left")
+    table.add_column("unit", no_wrap=True)
+    for column in ("parameters", "seeds", "test accuracy", "seconds"):
         table.add_column(column, justify="right")
     for name, result in (("Lipschitz RNN", done.lipschitz), ("LSTM", done.lstm)):
-        best = result.seeds[0]
-        epoch = "–" if best.selected_epoch is None else str(best.selected_epoch + 1)
-        table.add_row(name, f"{result.parameters:,}", show_score(best.test, True), epoch, f"{result.seconds:.0f}")
+        row = f"{result.parameters:,}", str(len(result.seeds)), _mean_and_spread(result), f"{result.seconds:.0f}"
+        table.add_row(name, *row)
     page = Console()
     page.print(table)
-    page.print(f"Picture: {done.picture}", highlight=False, soft_wrap=True)
+    if len(chosen) > 1:
+        page.print("± is the standard deviation over seeds.", highlight=False)
+    page.print(done.conclusion(), highlight=False)
+    page.print(f"Picture: {done.picture}", highlight=False, markup=False, soft_wrap=True)
     page.print("Next:")
     commands = [(command.format(folder=out), what) for command, what in NEXT]
     width = max(len(command) for command, _ in commands)
     for command, what in commands:
-        page.print(f"  {command:<{width}}  {what}", highlight=False, soft_wrap=True)
+        page.print(f"  {command:<{width}}  {what}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _mean_and_spread(result: Result) -> str:
+    values = [100.0 * score for score in test_scores(result)]
+    if not values:
+        return "–"
+    mean = f"{statistics.fmean(values):.1f}"
+    return f"{mean} %" if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.1f} %"

@@ -10,89 +10,85 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from lipschitz_rnn.commands.errors import guarded
+from lipschitz_rnn.commands.errors import RESUME, guarded
+from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
+from lipschitz_rnn.commands.options import (
+    AsJson,
+    Commit,
+    DataDir,
+    Device,
+    DryRun,
+    Epochs,
+    Jobs,
+    Offline,
+    Only,
+    Out,
+    Precision,
+    Results,
+    Resume,
+    TrainingSeeds,
+)
 from lipschitz_rnn.commands.parsing import asked_for, parse_seeds
 from lipschitz_rnn.commands.progress import watch_runs
 from lipschitz_rnn.commands.reproduce_studies import ablation, figures, robustness
+from lipschitz_rnn.commands.threads import suit_settings, threaded
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.scores import show_duration, show_score, spread
 from lipschitz_rnn.training import RunError
-from lipschitz_rnn.training.settings import Precision
 
-reproduce = typer.Typer(no_args_is_help=True, help="Run the paper's studies again and write what came out.")
+reproduce = typer.Typer(
+    no_args_is_help=True, cls=TidyGroup, help="Repeat the paper's studies and write tables and figures."
+)
 
 
 @reproduce.callback()
 def studies() -> None:
-    """Run the paper's studies again and write what came out."""
+    """Repeat the paper's studies and write tables and figures."""
 
 
-@reproduce.command()
-@guarded
+@reproduce.command(cls=TidyCommand)
+@guarded(interrupted=RESUME)
+@threaded
 def mnist(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs, one in each cell's name.")] = Path(
-        "runs/mnist"
-    ),
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", "-s", help="Seeds of every cell, trained together. (default: 0-11)")
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(help="Cells by name, part or pattern: permuted-mnist, 128/euler, lstm; may be given again."),
-    ] = None,
+    out: Annotated[Path, Out] = Path("runs/mnist"),
+    seeds: TrainingSeeds = None,
+    only: Only = None,
     baselines: Annotated[
         bool, typer.Option("--baselines", help="Also LSTM, antisymmetric, expRNN and coRNN, trained the same way.")
     ] = False,
     tuned: Annotated[
-        bool, typer.Option("--tuned", help="Also the settings that a sweep chose on validation data.")
+        bool, typer.Option("--tuned", help="Also the settings that were chosen on validation data.")
     ] = False,
-    sweep: Annotated[
-        bool, typer.Option("--sweep", help="Also the candidates for those settings, with seeds of their own.")
-    ] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Also the candidates for those settings.")] = False,
     checks: Annotated[
         bool, typer.Option("--checks", help="Also precision, decay and scaling, each changed alone at N = 128.")
     ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Small digits in place of MNIST, minutes on a CPU: to see it run.")
+        bool, typer.Option("--quick", help="Small digits instead of MNIST: minutes on a CPU, to see it run.")
     ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where an earlier call was cut off; finished cells stay.")
-    ] = False,
-    jobs: Annotated[
-        int,
-        typer.Option(
-            "--jobs", "-j", min=1, help="Cells at a time, each a process. A GPU serves them in turns unless MPS runs."
-        ),
-    ] = 1,
-    epochs: Annotated[int | None, typer.Option("--epochs", "-e", min=1, help="Epochs; the decay moves along.")] = None,
-    precision: Annotated[
-        Precision | None, typer.Option(help="float32 at highest (default), high (TF32) or medium; bfloat16; float64.")
-    ] = None,
-    results: Annotated[
-        Path | None, typer.Option(help="Folder for one JSON per finished cell. (default: OUT/results)")
-    ] = None,
-    commit: Annotated[
-        str | None, typer.Option(help="Commit to note where the package does not run from a checkout.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
-    data_dir: Annotated[str | None, typer.Option(help="Folder with data files.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells that would run, and stop.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
+    resume: Resume = False,
+    jobs: Jobs = 1,
+    epochs: Epochs = None,
+    precision: Precision = None,
+    results: Results = None,
+    commit: Commit = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    offline: Offline = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Train the networks of the paper's first table: ordered and permuted MNIST, N = 64 and 128, Euler and midpoint.
+    """Train the networks of the paper's MNIST table: ordered and permuted, N = 64 and 128, Euler and midpoint.
 
-    Every cell is a run folder with all seeds as one ensemble and the paper's settings. A finished cell is exported at
-    once: scores and curves to OUT/results, the weights that validation likes best to OUT/pretrained. Cut off, the same
-    command with --resume goes on.
+    Each cell of the table is one run folder: all seeds as one ensemble, with the paper's settings. When a cell is
+    finished, its scores and curves go to OUT/results, and the weights with the best validation score to
+    OUT/pretrained. After an interruption, the same command with --resume continues.
 
     [bold]Examples[/]
 
       lipschitz-rnn reproduce mnist --quick -o runs/quick
-
       lipschitz-rnn reproduce mnist --device cuda --resume
-
-      lipschitz-rnn reproduce mnist --only ordered-mnist/lipschitz/128/euler --only lstm --seeds 0-4
+      lipschitz-rnn reproduce mnist --only permuted-mnist --only lstm -s 0-4
     """
     from lipschitz_rnn.experiments.campaign import Campaign
     from lipschitz_rnn.experiments.mnist import plan_mnist
@@ -112,16 +108,17 @@ def mnist(
         cells = [{"name": plan.name, "command": plan.command, "settings": plan.settings.to_dict()} for plan in plans]
         typer.echo(json.dumps(cells, indent=2) if as_json else "\n".join(plan.name for plan in plans))
         return
+    suit_settings([plan.settings for plan in plans])
     console = Console(stderr=as_json)
     campaign = Campaign(out, results or out / "results", resume, commit, jobs)
-    records, failed = campaign.run(plans, watch_runs(console, jobs))
+    records, failed = campaign.run(plans, watch_runs(jobs, quiet=as_json))
     if as_json:
         typer.echo(json.dumps([_scores(record) for record in records], indent=2))
     else:
         _print_scores(console, records)
         console.print(f"results: {campaign.results}", highlight=False, soft_wrap=True)
     if failed:
-        raise RunError(f"{len(failed)} of {len(plans)} cells failed: {', '.join(failed)}; go on with --resume")
+        raise RunError(f"{len(failed)} of {len(plans)} cells failed: {', '.join(failed)}; continue with --resume")
 
 
 def _scores(record: Record) -> dict[str, Any]:
@@ -141,6 +138,5 @@ def _print_scores(console: Console, records: list[Record]) -> None:
     console.print(table)
 
 
-reproduce.command()(figures)
-reproduce.command()(ablation)
-reproduce.command()(robustness)
+for study in (figures, ablation, robustness):
+    reproduce.command(cls=TidyCommand)(study)

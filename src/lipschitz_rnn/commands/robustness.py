@@ -12,68 +12,56 @@ import typer
 from rich.console import Console
 
 from lipschitz_rnn.commands.errors import fail, guarded
-from lipschitz_rnn.commands.parsing import parse_seeds
-from lipschitz_rnn.commands.robustness_runs import (
-    distinct_names,
-    document,
-    named,
-    open_run,
-    parse_amounts,
-    progress_bar,
-)
+from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
+from lipschitz_rnn.commands.options import AsJson, DataDir, Offline, Plot, Seeds, Which
+from lipschitz_rnn.commands.options import DeviceAsTrained as Device
+from lipschitz_rnn.commands.parsing import parse_seeds, require_writable
+from lipschitz_rnn.commands.progress import named, progress_bar
+from lipschitz_rnn.commands.robustness_runs import distinct_names, document, open_run, parse_amounts
+from lipschitz_rnn.commands.threads import MACHINE, threaded
 from lipschitz_rnn.tasks import Split
 
-MACHINE, OUTPUT = "Machine", "Output"
 ATTACKS = ("pgd", "fgsm", "deepfool-l2", "deepfool-linf")
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, as `train` made it.")]
-Seeds = Annotated[
-    str | None, typer.Option("--seeds", "-s", help="Networks of these seeds, as 0-3 or 0,2; all of a run by default.")
-]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, written by `train`.")]
 Variant = Annotated[
-    int | None, typer.Option(min=0, help="Of a run whose networks differ in options: which of them, counted from 0.")
+    int | None,
+    typer.Option(min=0, help="Which variant of a run that trained several, counted from 0.", show_default=False),
 ]
-Which = Annotated[
-    Literal["best", "last"], typer.Option(help="Weights selected on validation data, or the newest ones.")
-]
-Device = Annotated[
-    str | None, typer.Option(help="auto, cpu, cuda or cuda:1; as trained by default.", rich_help_panel=MACHINE)
-]
-DataDir = Annotated[str | None, typer.Option(help="Folder with data files.", rich_help_panel=MACHINE)]
-Offline = Annotated[bool, typer.Option("--offline", help="Never download.", rich_help_panel=MACHINE)]
 BatchSize = Annotated[
-    int, typer.Option(min=1, help="Samples at once; smaller takes less memory.", rich_help_panel=MACHINE)
+    int, typer.Option(min=1, help="Samples at a time; fewer take less memory.", rich_help_panel=MACHINE)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.", rich_help_panel=OUTPUT)]
-Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw into this PNG, PDF or SVG.", rich_help_panel=OUTPUT)
-]
+PartOfData = typer.Option(help="Part of the data to use.")
+SomeSamples = typer.Option(min=1, help="Samples to draw, with seed 0. Default: all.", show_default=False)
 
 robustness = typer.Typer(
-    no_args_is_help=True, help="Measure how flat, hard to fool and tolerant of noise networks are."
+    no_args_is_help=True,
+    cls=TidyGroup,
+    help="Measure loss curvature, adversarial attacks and noise for trained networks.",
 )
 
 
 @robustness.callback()
 def measures() -> None:
-    """Measure how flat, hard to fool and tolerant of noise networks are."""
+    """Measure loss curvature, adversarial attacks and noise for trained networks."""
 
 
-@robustness.command()
+@robustness.command(cls=TidyCommand)
 @guarded
+@threaded
 def hessian(
     run: RunArgument,
     seeds: Seeds = None,
     variant: Variant = None,
     which: Which = "best",
     parameters: Annotated[
-        Literal["all", "unit"], typer.Option(help="All parameters, or those of the recurrent unit, as in the paper.")
+        Literal["all", "unit"], typer.Option(help="all parameters, or those of the recurrent unit as in the paper.")
     ] = "unit",
-    split: Annotated[Split, typer.Option(help="Which part of the data.")] = "train",
-    samples: Annotated[int, typer.Option(min=1, help="How many samples of it, drawn with seed 0.")] = 1000,
-    probes: Annotated[int, typer.Option(min=2, help="Random vectors for the trace.")] = 32,
-    tolerance: Annotated[float, typer.Option(help="Relative accuracy of the eigenvalues.")] = 1e-3,
-    exact: Annotated[bool, typer.Option("--exact", help="Form the full Hessian; for small networks.")] = False,
+    split: Annotated[Split, PartOfData] = "train",
+    samples: Annotated[int, typer.Option(min=1, help="Samples to draw, with seed 0.")] = 1000,
+    probes: Annotated[int, typer.Option(min=2, help="Random vectors for estimating the trace.")] = 32,
+    tolerance: Annotated[float, typer.Option(min=0.0, help="Relative accuracy of the eigenvalues.")] = 1e-3,
+    exact: Annotated[bool, typer.Option("--exact", help="Form the full Hessian (small networks only).")] = False,
     double: Annotated[bool, typer.Option("--float64", help="Compute in double precision.")] = False,
     batch_size: BatchSize = 1000,
     device: Device = None,
@@ -84,19 +72,22 @@ def hessian(
 ) -> None:
     """Eigenvalues, trace, condition number and spectral density of the loss Hessian.
 
-    The condition number is λ_max / |λ_min| with the most negative λ_min. --plot draws the density.
+    The condition number is λ_max / |λ_min|, where λ_min is the most negative eigenvalue. --plot draws the density.
 
-    Example: lipschitz-rnn robustness hessian runs/digits-lipschitz-n64 --samples 200
+    [bold]Example[/]
+
+      lipschitz-rnn robustness hessian runs/digits-lipschitz-n64 --samples 200
     """
     from lipschitz_rnn.robustness import draw_samples
     from lipschitz_rnn.robustness import hessian as measure
     from lipschitz_rnn.robustness.hessian import NotConverged
 
+    require_writable(plot)
     opened = open_run(run, which, seeds, variant, device, data_dir, offline)
     batch = draw_samples(opened.task, split, min(samples, opened.task.size(split)))
     found = {}
     try:
-        with progress_bar(Console(stderr=True)) as progress:
+        with progress_bar(quiet=as_json) as progress:
             for seed, model in opened.models.items():
                 found[seed] = measure(
                     model,
@@ -129,54 +120,58 @@ def hessian(
         Console().print(f"wrote {plot}", highlight=False)
 
 
-@robustness.command()
+@robustness.command(cls=TidyCommand)
 @guarded
+@threaded
 def attack(
     run: RunArgument,
     attacks: Annotated[
-        str, typer.Option("--attacks", "-a", help=f"Which, separated by commas, of {', '.join(ATTACKS)}.")
+        str,
+        typer.Option(
+            "--attacks", "-a", metavar="NAMES", help=f"Attacks to run, comma-separated: {', '.join(ATTACKS)}."
+        ),
     ] = "pgd,deepfool-l2,deepfool-linf",
     seeds: Seeds = None,
     variant: Variant = None,
     which: Which = "best",
-    steps: Annotated[int, typer.Option(min=1, help="Iterations of pgd and deepfool.")] = 7,
-    step_size: Annotated[float, typer.Option(help="Step of pgd, as a share of the pixels' range.")] = 0.01,
+    steps: Annotated[int, typer.Option(min=1, help="Iterations of pgd and DeepFool.")] = 7,
+    step_size: Annotated[float, typer.Option(help="Step size of pgd, as a share of the pixel range.")] = 0.01,
     radius: Annotated[
         float | None,
-        typer.Option(
-            help="Largest perturbation in the norm of the attack. (default: steps × step size; none for deepfool)"
-        ),
+        typer.Option(help="Largest perturbation. Default: steps × step size; none for DeepFool.", show_default=False),
     ] = None,
-    random_start: Annotated[bool, typer.Option("--random-start", help="pgd begins anywhere in its ball.")] = False,
-    split: Annotated[Split, typer.Option(help="Which part of the data.")] = "test",
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="How many samples of it, drawn with seed 0; all by default.")
-    ] = None,
+    random_start: Annotated[
+        bool, typer.Option("--random-start", help="Start pgd at a random point of its ball.")
+    ] = False,
+    split: Annotated[Split, PartOfData] = "test",
+    samples: Annotated[int | None, SomeSamples] = None,
     batch_size: BatchSize = 500,
     device: Device = None,
     data_dir: DataDir = None,
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
-    """Accuracy under attack and mean perturbation size, with full access to the networks.
+    """Accuracy under white-box attacks, and the mean size of the perturbations.
 
-    pgd in l∞, DeepFool in l2 and l∞ as in the paper, and the single step of fgsm. Sizes are shares of the valid range,
-    averaged over the successful attacks; --json has them over all.
+    pgd in l∞ and DeepFool in l2 and l∞ as in the paper, and one-step fgsm. Sizes are shares of the valid range,
+    averaged over successful attacks; --json also has them over all attacks.
 
-    Example: lipschitz-rnn robustness attack runs/digits-lipschitz-n64 --attacks pgd --radius 0.05
+    [bold]Example[/]
+
+      lipschitz-rnn robustness attack runs/digits-lipschitz-n64 -a pgd --radius 0.05
     """
     from lipschitz_rnn.robustness import draw_samples, valid_range
 
     chosen = tuple(dict.fromkeys(name.strip() for name in attacks.split(",")))
     unknown = [name for name in chosen if name not in ATTACKS]
     if unknown:
-        raise ValueError(f"there is no attack {unknown[0]!r}; the attacks are {', '.join(ATTACKS)}")
+        raise ValueError(f"--attacks names {unknown[0]!r}; choose among {', '.join(ATTACKS)}")
     opened = open_run(run, which, seeds, variant, device, data_dir, offline)
     total = opened.task.size(split)
     batch = draw_samples(opened.task, split, None if samples is None else min(samples, total))
     shared: dict[str, Any] = {"bounds": valid_range(opened.task), "lengths": batch.lengths, "batch_size": batch_size}
     found: dict[str, dict[int, Any]] = {}
-    with progress_bar(Console(stderr=True)) as progress, opened.precision():
+    with progress_bar(quiet=as_json) as progress, opened.precision():
         for name in chosen:
             method = _attack(name, steps, step_size, radius, random_start)
             found[name] = {
@@ -213,26 +208,29 @@ def _attack(name: str, steps: int, step_size: float, radius: float | None, rando
     return same_start_for_every_network
 
 
-@robustness.command()
+@robustness.command(cls=TidyCommand)
 @guarded
+@threaded
 def noise(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, to be compared with each other.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders to compare.")],
     kind: Annotated[
-        Literal["white", "salt-and-pepper", "both"], typer.Option("--kind", "-k", help="Of noise.")
+        Literal["white", "salt-and-pepper", "both"], typer.Option("--kind", "-k", help="Kind of noise.")
     ] = "both",
     amounts: Annotated[
         str | None,
-        typer.Option(help="Standard deviation of white noise, or share of replaced pixels, as 0,0.1,0.2."),
+        typer.Option(
+            metavar="NUMBERS",
+            help="Standard deviations of white noise, or shares of replaced pixels, e.g. 0,0.1,0.2.",
+            show_default=False,
+        ),
     ] = None,
-    noise_seeds: Annotated[str, typer.Option(help="Seeds of the noise, as 0-2.")] = "0-2",
-    clip: Annotated[bool, typer.Option("--clip", help="Bring white noise back into the range of pixels.")] = False,
+    noise_seeds: Annotated[str, typer.Option(metavar="SEEDS", help="Seeds of the noise, e.g. 0-2.")] = "0-2",
+    clip: Annotated[bool, typer.Option("--clip", help="Clip noisy pixels to the valid range.")] = False,
     seeds: Seeds = None,
     variant: Variant = None,
     which: Which = "best",
-    split: Annotated[Split, typer.Option(help="Which part of the data.")] = "test",
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="How many samples of it, drawn with seed 0; all by default.")
-    ] = None,
+    split: Annotated[Split, PartOfData] = "test",
+    samples: Annotated[int | None, SomeSamples] = None,
     batch_size: BatchSize = 1000,
     device: Device = None,
     data_dir: DataDir = None,
@@ -240,22 +238,25 @@ def noise(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accuracy against the amount of white noise and of salt-and-pepper noise, for one run or several.
+    """Accuracy against the amount of white or salt-and-pepper noise, for one or more runs.
 
-    All networks see the same noise. --plot draws all runs together.
+    All networks see the same noise. --plot draws all runs into one picture.
 
-    Example: lipschitz-rnn robustness noise runs/digits-lipschitz-n64 runs/digits-lstm-n64 --plot noise.png
+    [bold]Example[/]
+
+      lipschitz-rnn robustness noise runs/lipschitz runs/lstm --plot noise.png
     """
     from lipschitz_rnn.robustness import noise_curve
     from lipschitz_rnn.robustness.noise import KINDS
 
+    require_writable(plot)
     opened = {
         label: open_run(run, which, seeds, variant, device, data_dir, offline)
         for label, run in zip(distinct_names(runs), runs, strict=True)
     }
     chosen = KINDS if kind == "both" else (kind,)
     curves: dict[str, dict[int, list[Any]]] = {label: {} for label in opened}
-    with progress_bar(Console(stderr=True)) as progress:
+    with progress_bar(quiet=as_json) as progress:
         for label, each in opened.items():
             for seed, model in each.models.items():
                 with each.precision():

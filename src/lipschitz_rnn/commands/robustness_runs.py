@@ -1,4 +1,4 @@
-"""Opening runs for `lipschitz-rnn robustness`, and showing how far the measuring is."""
+"""Opening runs for `lipschitz-rnn robustness`, and reading its options."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
 from lipschitz_rnn.commands.parsing import parse_seeds
+from lipschitz_rnn.commands.threads import suit_threads
 from lipschitz_rnn.experiments.runner import load_models, load_task
-from lipschitz_rnn.robustness.calls import Progress as Callback
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training import Settings
 from lipschitz_rnn.training.fitting import matmul_precision
@@ -63,8 +61,9 @@ def open_run(
         wanted = parse_seeds(seeds)
         missing = [seed for seed in wanted if seed not in models]
         if missing:
-            raise ValueError(f"seeds are {seeds!r}; {folder} has the seeds {', '.join(map(str, models))}")
+            raise ValueError(f"--seeds is {seeds!r}; {folder} has the seeds {', '.join(map(str, models))}")
         models = {seed: models[seed] for seed in wanted}
+    suit_threads(1, settings.batch_size, settings.hidden_size)
     task = load_task(settings).to(place)
     return Run(folder, settings, task, {seed: m.to(place) for seed, m in models.items()}, place)
 
@@ -75,7 +74,7 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]
     if len(set(names)) < len(names):
-        raise ValueError(f"a run is given twice: {', '.join(names)}")
+        raise ValueError(f"the same run is given twice: {', '.join(names)}; name each run once")
     return names
 
 
@@ -93,34 +92,4 @@ def parse_amounts(text: str | None) -> tuple[float, ...] | None:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"amounts are {text!r}; write them as 0,0.1,0.2") from None
-
-
-@contextmanager
-def progress_bar(console: Console) -> Iterator[Callback]:
-    """A bar for what is being measured on a terminal, a line for each stage elsewhere."""
-    if not console.is_terminal:
-        stages: set[str] = set()
-
-        def announce(stage: str, done: int, total: int | None) -> None:
-            if stage not in stages:
-                stages.add(stage)
-                console.print(stage, highlight=False, markup=False, soft_wrap=True)
-
-        yield announce
-        return
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(compact=True), console=console, transient=True) as bar:
-        item = bar.add_task("preparing", total=None)
-
-        def update(stage: str, done: int, total: int | None) -> None:
-            if bar.tasks[0].description != stage:  # a rate belongs to one stage
-                bar.reset(item, total=total, description=stage)
-            bar.update(item, completed=done, total=total)
-
-        yield update
-
-
-def named(progress: Callback, prefix: str) -> Callback:
-    """The same, with the name of a network in front of what is measured."""
-    return lambda stage, done, total: progress(f"{prefix}: {stage}", done, total)
+        raise ValueError(f"--amounts is {text!r}; write numbers separated by commas, e.g. 0,0.1,0.2") from None

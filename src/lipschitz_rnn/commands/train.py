@@ -7,66 +7,77 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from lipschitz_rnn import tasks
-from lipschitz_rnn.commands.errors import guarded
+from lipschitz_rnn.commands.errors import RESUME, guarded
 from lipschitz_rnn.commands.parsing import parse_epochs, parse_options, parse_seeds
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
+from lipschitz_rnn.commands.threads import MACHINE, suit_settings, threaded
 from lipschitz_rnn.experiments.paper import find_cell
 from lipschitz_rnn.experiments.presets import Preset, preset_settings
+from lipschitz_rnn.experiments.runner import check_train
 from lipschitz_rnn.experiments.runner import train as train_run
 from lipschitz_rnn.experiments.scores import show_score, show_scores
 from lipschitz_rnn.training import Result, Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
+from lipschitz_rnn.training.reading import read_json
 from lipschitz_rnn.training.settings import CudaGraph, EnsembleMode, Optimiser, Precision, Schedule, read_toml
 from lipschitz_rnn.training.watchers import Watchers
 
-WHERE, NETWORK, OPTIMISATION = "Where the run lives", "Network", "Optimisation"
-MACHINE, OUTPUT = "Machine", "Output"
+WHERE, NETWORK, OPTIMISATION, OUTPUT = "Run folder and data", "Network", "Optimisation", "Output"
 
 
 def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, show_default=False, **more)
 
 
-@guarded
+@guarded(interrupted=f"{RESUME} and --out FOLDER if a run folder was named, else start it again")
+@threaded
 def train(
-    task: Annotated[str | None, typer.Argument(help="Name of a task; `lipschitz-rnn tasks` lists them.")] = None,
+    task: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="Name of a task; `lipschitz-rnn tasks` lists them.")
+    ] = None,
     preset: Annotated[
         Preset,
-        _option(NETWORK, "Start from the paper's settings, or from few epochs to see it learn. (default: paper)"),
+        _option(NETWORK, "paper: the paper's settings (default); quick: few epochs, to see it learn."),
     ] = "paper",
     config: Annotated[
         Path | None,
-        _option(WHERE, "TOML file with settings by name; options on the command line win.", "--config", "-c"),
+        _option(WHERE, "TOML file with settings by name; options override it.", "--config", "-c", metavar="FILE"),
     ] = None,
     out: Annotated[
-        Path | None, _option(WHERE, "Run folder. (default: runs/TASK-UNIT-nN, numbered if taken)", "--out", "-o")
+        Path | None,
+        _option(
+            WHERE,
+            "Run folder. Default: runs/TASK-UNIT-nN, with a number if taken.",
+            "--out",
+            "-o",
+            metavar="FOLDER",
+        ),
     ] = None,
     resume: Annotated[
-        bool, _option(WHERE, "Go on in --out from its newest whole checkpoint; start there if it has none.", "--resume")
+        bool, _option(WHERE, "Continue the run in --out from its newest checkpoint, or start it there.", "--resume")
     ] = False,
     seeds: Annotated[
-        str | None, _option(NETWORK, "Seeds, trained together: 0-11, or 0,2,5. (default: 0)", "--seeds", "-s")
+        str | None, _option(NETWORK, "Seeds to train together, e.g. 0-11 or 0,2,5. Default: 0.", "--seeds", "-s")
     ] = None,
     unit: Annotated[
-        str | None, _option(NETWORK, "Recurrent unit; `lipschitz-rnn units` lists them. (default: lipschitz)", "--unit")
+        str | None, _option(NETWORK, "Recurrent unit; `lipschitz-rnn units` lists them. Default: lipschitz.", "--unit")
     ] = None,
     unit_option: Annotated[
         list[str] | None,
         _option(
-            NETWORK, "Option of the unit, as beta=0.8; may be given again.", "--unit-option", "-u", metavar="NAME=VALUE"
+            NETWORK, "Option of the unit, e.g. beta=0.8; repeat for more.", "--unit-option", "-u", metavar="NAME=VALUE"
         ),
     ] = None,
     variant: Annotated[
         list[str] | None,
         _option(
             NETWORK,
-            'Options of the unit, as "beta=0.5 gamma=0.1", for a network beside the others; once for each of them.',
+            'Train one more network with these unit options, e.g. "beta=0.5 gamma=0.1"; repeat for each variant.',
             "--variant",
             metavar="OPTIONS",
         ),
@@ -75,82 +86,78 @@ def train(
         list[str] | None,
         _option(
             NETWORK,
-            "Option of the task, as length=300; may be given again.",
+            "Option of the task, e.g. length=300; repeat for more.",
             "--task-option",
             "-t",
             metavar="NAME=VALUE",
         ),
     ] = None,
-    hidden_size: Annotated[int | None, _option(NETWORK, "Units N of the state.", "--hidden-size", "-n")] = None,
-    num_layers: Annotated[int | None, _option(NETWORK, "Layers on top of each other.")] = None,
-    dropout: Annotated[float | None, _option(NETWORK, "Dropout on what the head reads, in training.")] = None,
-    epochs: Annotated[int | None, _option(OPTIMISATION, "Passes over the training data.", "--epochs", "-e")] = None,
+    hidden_size: Annotated[int | None, _option(NETWORK, "Hidden size N.", "--hidden-size", "-n")] = None,
+    num_layers: Annotated[int | None, _option(NETWORK, "Number of stacked layers.")] = None,
+    dropout: Annotated[float | None, _option(NETWORK, "Dropout before the head, in training.")] = None,
+    epochs: Annotated[int | None, _option(OPTIMISATION, "Number of epochs.", "--epochs", "-e")] = None,
     batch_size: Annotated[
         int | None,
-        _option(OPTIMISATION, "Global batch (text tasks: --task-option train_batch=…).", "--batch-size", "-b"),
+        _option(OPTIMISATION, "Batch size over all processes (text tasks: -t train_batch=N).", "--batch-size", "-b"),
     ] = None,
-    eval_batch_size: Annotated[int | None, _option(OPTIMISATION, "Batch of validation and test.")] = None,
-    optimiser: Annotated[Optimiser | None, _option(OPTIMISATION, "Adam, AdamW, SGD with momentum, or RMSprop.")] = None,
+    eval_batch_size: Annotated[int | None, _option(OPTIMISATION, "Batch size for validation and test.")] = None,
+    optimiser: Annotated[Optimiser | None, _option(OPTIMISATION, "Optimiser; sgd has momentum.")] = None,
     learning_rate: Annotated[
-        float | None, _option(OPTIMISATION, "Largest step size.", "--learning-rate", "--lr")
+        float | None, _option(OPTIMISATION, "Learning rate, the largest of a schedule.", "--learning-rate", "--lr")
     ] = None,
-    momentum: Annotated[float | None, _option(OPTIMISATION, "Momentum of SGD.")] = None,
-    smoothing: Annotated[float | None, _option(OPTIMISATION, "RMSprop's α.")] = None,
+    momentum: Annotated[float | None, _option(OPTIMISATION, "sgd: momentum.")] = None,
+    smoothing: Annotated[float | None, _option(OPTIMISATION, "rmsprop: smoothing constant α.")] = None,
     weight_decay: Annotated[float | None, _option(OPTIMISATION, "Weight decay.")] = None,
     clip: Annotated[
-        float | None, _option(OPTIMISATION, "Largest gradient norm of one network; 0 switches clipping off.")
+        float | None, _option(OPTIMISATION, "Clip the gradient norm of each network; 0: no clipping.")
     ] = None,
-    schedule: Annotated[Schedule | None, _option(OPTIMISATION, "How the rate changes over the run.")] = None,
-    decay_factor: Annotated[float | None, _option(OPTIMISATION, "step: factor on the rate …")] = None,
+    schedule: Annotated[Schedule | None, _option(OPTIMISATION, "How the learning rate changes over the run.")] = None,
+    decay_factor: Annotated[float | None, _option(OPTIMISATION, "step: factor on the learning rate.")] = None,
     decay_epochs: Annotated[
-        str | None, _option(OPTIMISATION, "… after these epochs, counted from 0: 90 or 30,60")
+        str | None,
+        _option(OPTIMISATION, "step: epochs after which it applies, from 0, e.g. 90 or 30,60.", metavar="EPOCHS"),
     ] = None,
-    warmup: Annotated[
-        float | None, _option(OPTIMISATION, "one-cycle, cosine: share of the run in which it rises.")
-    ] = None,
+    warmup: Annotated[float | None, _option(OPTIMISATION, "one-cycle, cosine: share of the run that warms up.")] = None,
     final_rate: Annotated[
-        float | None, _option(OPTIMISATION, "one-cycle, cosine: last rate as a share of --lr.")
+        float | None, _option(OPTIMISATION, "one-cycle, cosine: final rate as a share of --lr.")
     ] = None,
     averaging: Annotated[
-        float | None, _option(OPTIMISATION, "Rate of an exponential average of the weights, which is then evaluated.")
+        float | None, _option(OPTIMISATION, "Evaluate an exponential moving average of the weights with this decay.")
     ] = None,
-    device: Annotated[str | None, _option(MACHINE, "auto, cpu, cuda or cuda:1. (default: auto)")] = None,
+    device: Annotated[str | None, _option(MACHINE, "auto, cpu, cuda or cuda:1. Default: auto.")] = None,
     precision: Annotated[
-        Precision | None, _option(MACHINE, "float32 at highest, high (TF32) or medium; bfloat16; float64.")
+        Precision | None,
+        _option(MACHINE, "Arithmetic: highest (default), high (TF32) or medium in float32; bfloat16; float64."),
     ] = None,
     ensemble: Annotated[
-        EnsembleMode | None, _option(MACHINE, "All seeds in one call, or one after another. (default: auto)")
+        EnsembleMode | None, _option(MACHINE, "How seeds train: auto (default), vmap (all in one call) or sequential.")
     ] = None,
     cuda_graph: Annotated[
-        CudaGraph | None, _option(MACHINE, "Replay the step as a CUDA graph. (default: auto)")
-    ] = None,
-    threads: Annotated[
-        int | None, _option(MACHINE, "Threads of the CPU; 1 is often fastest for small networks.", min=1)
+        CudaGraph | None, _option(MACHINE, "Replay each step as a CUDA graph: auto (default), on or off.")
     ] = None,
     data_dir: Annotated[
-        str | None, _option(WHERE, "Folder with data files. (default: LIPSCHITZ_RNN_DATA, then the cache)")
+        str | None,
+        _option(WHERE, "Folder with data files. Default: LIPSCHITZ_RNN_DATA, else the cache.", metavar="FOLDER"),
     ] = None,
-    offline: Annotated[bool, _option(WHERE, "Never download.", "--offline")] = False,
-    log_steps: Annotated[int | None, _option(OUTPUT, "Steps between two lines of metrics.")] = None,
-    checkpoint_minutes: Annotated[float | None, _option(OUTPUT, "Minutes between checkpoints inside an epoch.")] = None,
-    dry_run: Annotated[
-        bool, _option(OUTPUT, "Print the settings that would run, as JSON, and stop.", "--dry-run")
-    ] = False,
-    as_json: Annotated[bool, _option(OUTPUT, "Print the result as JSON.", "--json")] = False,
+    offline: Annotated[bool, _option(WHERE, "Never download data.", "--offline")] = False,
+    log_steps: Annotated[int | None, _option(OUTPUT, "Log metrics every N steps.")] = None,
+    checkpoint_minutes: Annotated[
+        float | None, _option(OUTPUT, "Save a checkpoint every so many minutes within an epoch.")
+    ] = None,
+    dry_run: Annotated[bool, _option(OUTPUT, "Check the settings, print them as JSON, and stop.", "--dry-run")] = False,
+    as_json: Annotated[bool, _option(OUTPUT, "Print the result as JSON, and no progress.", "--json")] = False,
 ) -> None:
     """Train one unit on one task, for one or many seeds at once.
 
-    The defaults are the paper's settings for the task. Settings, metrics, checkpoints and the result land in a run
-    folder. Stop with Ctrl-C and go on with --resume: on a CPU the weights come out the same, bit for bit.
+    The defaults are the paper's settings for the task. Settings, metrics, checkpoints and the result go to a run
+    folder. Stop with Ctrl-C and continue with --resume: on a CPU with the same number of threads the weights come out
+    the same, bit for bit.
 
     [bold]Examples[/]
 
       lipschitz-rnn train digits --preset quick
-
       lipschitz-rnn train ordered-mnist --seeds 0-11 --device cuda -o runs/om
-
       lipschitz-rnn train ptb-char --unit lstm -n 400 -t length=300 --clip 1
-
       torchrun --nproc-per-node 2 -m lipschitz_rnn train digits -o runs/two
     """
     given = {name: value for name, value in locals().items() if name in _PLAIN and value is not None}
@@ -168,15 +175,16 @@ def train(
         given["variants"] = tuple(parse_options(options.split(), "--variant") for options in variant)
     frozen = _frozen(out, resume)
     settings = _merge_frozen(frozen, task, given) if frozen else _resolve(task, preset, config, given)
+    folder = out or _free_folder(settings)
     if dry_run:
+        check_train(settings, folder, resume=resume)
         typer.echo(json.dumps(settings.to_dict(), indent=2))
         return
-    if threads is not None:
-        torch.set_num_threads(threads)
-    folder = out or _free_folder(settings)
+    suit_settings([settings], _recorded_threads(folder))
     first = os.environ.get("RANK", "0") == "0"
     console = Console(stderr=True)
-    watcher = Watchers([FolderLine(console, folder), choose_watcher(console)]) if first else Watcher()
+    told = first and not as_json
+    watcher = Watchers([FolderLine(console, folder), choose_watcher(console)]) if told else Watcher()
     result = train_run(settings, folder, resume=resume, watcher=watcher)
     if first:
         print_result(result, settings, folder, as_json)
@@ -194,14 +202,14 @@ def _frozen(out: Path | None, resume: bool) -> Settings | None:
     """The settings of the run that is to be resumed, where --out holds one."""
     if out is None:
         if resume:
-            raise ValueError("--resume needs the run folder: add --out FOLDER")
+            raise ValueError("--resume needs the run folder; add --out FOLDER")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ValueError("several processes need one run folder: add --out FOLDER")
+            raise ValueError("several processes need one run folder; add --out FOLDER")
         return None
     if not (out / "config.json").exists():
         return None
     if not resume:
-        raise RunConflict(f"{out} already holds a run; go on with --resume, or choose another --out")
+        raise RunConflict(f"{out} already holds a run; continue it with --resume, or choose another --out")
     return read_settings(out)
 
 
@@ -217,12 +225,19 @@ def _resolve(task: str | None, preset: Preset, config: Path | None, given: dict[
     name = task or from_file.pop("task", None)
     from_file.pop("task", None)
     if name is None:
-        raise ValueError("no task: name one (`lipschitz-rnn tasks` lists them), or a TOML file with --config")
+        raise ValueError("no task is given; name one (`lipschitz-rnn tasks` lists them) or a TOML file with --config")
     tasks.info(name)  # or says which there are
     for key in ("unit_options", "task_options"):
         given[key] = {**from_file.pop(key, {}), **given[key]}
     Settings.from_dict({"task": name} | from_file)
     return preset_settings(name, preset, from_file | given)
+
+
+def _recorded_threads(folder: Path) -> int | None:
+    """What the first part of a run took: the bits of its weights depend on it."""
+    path = folder / "environment.json"
+    threads = read_json(path).get("threads") if path.exists() else None
+    return threads if isinstance(threads, int) and threads > 0 else None
 
 
 def _free_folder(settings: Settings) -> Path:
@@ -242,14 +257,16 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
         typer.echo(json.dumps(result.to_dict() | {"folder": str(folder), "paper": printed}, indent=2))
         return
     table = Table(title=f"{result.task} · {result.unit} · {result.parameters:,} parameters", title_justify="left")
+    if settings.variants:
+        table.add_column("variant", overflow="fold")
     for column in ("seed", "selected epoch", f"validation {result.metric}", "test, selected epoch", "test, last epoch"):
         table.add_column(column, justify="right")
     for seed in result.seeds:
         epoch = "–" if seed.selected_epoch is None else str(seed.selected_epoch + 1)
         scores = (show_score(value, result.percent) for value in (seed.validation, seed.test, seed.test_last))
         note = "" if seed.diverged_step is None else f" (diverged at step {seed.diverged_step})"
-        options = "".join(f"{key}={value}, " for key, value in seed.variant.items())
-        table.add_row(f"{options}{seed.seed}{note}", epoch, *scores)
+        options = ["\n".join(f"{key}={value}" for key, value in seed.variant.items())] if settings.variants else []
+        table.add_row(*options, f"{seed.seed}{note}", epoch, *scores)
     console = Console()
     console.print(table)
     beside = f"; the paper prints {printed}" if printed is not None else ""

@@ -19,8 +19,10 @@ from lipschitz_rnn.experiments.results import Record, export_run, read_record, r
 from lipschitz_rnn.experiments.runner import train
 from lipschitz_rnn.experiments.scores import show_duration
 from lipschitz_rnn.tasks import DataError
-from lipschitz_rnn.training import CheckpointError, RunError, Settings
+from lipschitz_rnn.training import CheckpointError, Interrupted, RunError, Settings
 from lipschitz_rnn.training.folder import RunConflict, read_settings
+
+_GO_ON = "the same command and --resume"
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,17 @@ class Campaign:
     def complete_all(self, plans: Sequence[Plan], watch: Watch) -> list[str]:
         """Run all plans, or what is left of them; names of what failed."""
         self._refuse_existing(plans)
-        return self.work_off({plan.name: partial(self.complete, plan, watch) for plan in plans}, watch)
+        return self.run_all({plan.name: partial(self.complete, plan, watch) for plan in plans}, watch)
 
-    def work_off(self, works: Mapping[str, Callable[[], object]], watch: Watch) -> list[str]:
+    def run_all(self, works: Mapping[str, Callable[[], object]], watch: Watch) -> list[str]:
         """All works one after another, or with several jobs each in a process of its own; names of what failed."""
         told: dict[str, Work] = {name: partial(_guarded, name, work, watch) for name, work in works.items()}
         if self.jobs > 1:
-            return run_processes(told, watch, self.jobs, saved=f"{self.out}; go on with --resume")
-        return [name for name, work in told.items() if not work()]
+            return run_processes(told, watch, self.jobs, str(self.out), _GO_ON)
+        try:
+            return [name for name, work in told.items() if not work()]
+        except Interrupted as interrupted:  # resuming the one run would leave out the others
+            raise Interrupted(interrupted.number, interrupted.saved, _GO_ON) from None
 
     def _refuse_existing(self, plans: Sequence[Plan]) -> None:
         """Before anything runs: a folder that is taken, or that holds another run, is a wrong command."""

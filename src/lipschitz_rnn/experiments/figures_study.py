@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from lipschitz_rnn import tasks
@@ -20,7 +19,8 @@ from lipschitz_rnn.experiments.report.collect import read_run
 from lipschitz_rnn.experiments.results import Record, spectral_curves, write_record
 from lipschitz_rnn.experiments.spectra import spectral_probe
 from lipschitz_rnn.training import Settings, build_model
-from lipschitz_rnn.training.folder import read_json, read_settings
+from lipschitz_rnn.training.folder import read_settings
+from lipschitz_rnn.training.reading import read_shapes
 
 STUDY = "figures"
 SEEDS = (0, 1, 2)
@@ -80,7 +80,7 @@ class FiguresCampaign(Campaign):
 
 def initial_spectra(folder: Path) -> dict[str, list[float | None]]:
     """The largest real parts of A and W that every network of a run started from, found again from its seed."""
-    settings, shapes = read_settings(folder), SimpleNamespace(**read_json(folder / "task.json"))
+    settings, shapes = read_settings(folder), read_shapes(folder)
     models = [build_model(settings.of_variant(member.variant), shapes, member.seed) for member in settings.members]
     found = spectral_probe(models)
     probe = {name: [values[name] for values in found] for name in found[0]}

@@ -19,6 +19,7 @@ from lipschitz_rnn.experiments.target_loss import Taken, load_taken
 from lipschitz_rnn.training import RunError, Settings
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.reading import read_json
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ class MeasuredNetwork:
         """What was measured of this network before in this same way, if it was."""
         if self.taken is None or not self.file.exists():
             return None
-        stored = json.loads(self.file.read_text(encoding="utf-8"))
-        return stored["measured"] if stored["of"] == self._of(self.taken) else None
+        stored = read_json(self.file, fix="delete it, and it is measured again")
+        measured = stored.get("measured")
+        return measured if stored.get("of") == self._of(self.taken) and isinstance(measured, dict) else None
 
     def complete(self, watch: Watch) -> None:
         """Measure it, and keep that."""

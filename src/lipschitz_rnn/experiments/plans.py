@@ -7,7 +7,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from lipschitz_rnn.experiments.campaign import Plan
+from lipschitz_rnn.experiments.record_checks import file_inside
 from lipschitz_rnn.experiments.report.document import Block, Picture, to_markdown
+from lipschitz_rnn.training.checkpoint import atomic_write
 
 
 def choose_plans(plans: Sequence[Plan], only: Sequence[str]) -> list[Plan]:
@@ -27,10 +29,10 @@ def write_page(blocks: Sequence[Block], path: Path) -> list[Path]:
     """A page as Markdown with its pictures in figures/ beside it; what was written."""
     written = [path]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(to_markdown(blocks), encoding="utf-8")
+    atomic_write(path, to_markdown(blocks).encode())
     for block in blocks:
         if isinstance(block, Picture):
-            written.append(path.parent / "figures" / f"{block.name}.svg")
+            written.append(file_inside(path.parent, f"figures/{block.name}.svg"))
             written[-1].parent.mkdir(exist_ok=True)
-            written[-1].write_bytes(block.svg)
+            atomic_write(written[-1], block.svg)
     return written

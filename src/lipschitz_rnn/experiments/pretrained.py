@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from lipschitz_rnn.experiments.runner import load_models, load_task
+from lipschitz_rnn.experiments.runner import count_batches, load_models, load_task
 from lipschitz_rnn.tasks import Metric, Split
 from lipschitz_rnn.training import RunError, SequenceModel, Settings, build_model
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.ensemble import Ensemble
 from lipschitz_rnn.training.evaluation import Scores, evaluate_members
 from lipschitz_rnn.training.fitting import matmul_precision
-from lipschitz_rnn.training.folder import read_json
+from lipschitz_rnn.training.folder import read_settings
 from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.reading import read_result, read_shapes
 from lipschitz_rnn.training.settings import PLACE_SETTINGS
 from lipschitz_rnn.units.lipschitz.pretrained import FORMAT, Pretrained, read_pretrained
 
@@ -33,16 +34,16 @@ def export_pretrained(run: str | os.PathLike[str], path: Path) -> Path:
 
     Test scores have no say; they are noted beside the weights.
     """
-    result = read_json(Path(run) / "result.json")
+    result = read_result(run, len(read_settings(run).members))
     candidates = [seed for seed in result["seeds"] if seed["validation"] is not None]
     if not candidates:
         raise RunError(f"{run} has no seed with a validation score: nothing to export")
     sign = 1.0 if result["higher_is_better"] else -1.0
     best = max(candidates, key=lambda seed: sign * seed["validation"])
     settings, models = load_models(run)  # refuses a run whose networks differ in more than their seeds
-    task = read_json(Path(run) / "task.json")
+    shapes = vars(read_shapes(run))
     kept = {key: value for key, value in settings.to_dict().items() if key not in PLACE_SETTINGS}
-    about = {"settings": kept | {"seeds": [best["seed"]]}, "shapes": {key: task[key] for key in _SHAPES}}
+    about = {"settings": kept | {"seeds": [best["seed"]]}, "shapes": {key: shapes[key] for key in _SHAPES}}
     about |= {"metric": result["metric"]}
     about |= {key: best[key] for key in ("seed", "selected_epoch", "validation", "test")}
     tensors = {name: value.contiguous() for name, value in models[best["seed"]].state_dict().items()}
@@ -71,13 +72,17 @@ def evaluate_pretrained(
     device: str | None = None,
     data_dir: str | None = None,
     offline: bool = False,
+    started: Callable[[Settings], None] = lambda settings: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Settings, Metric, Scores]:
-    """Settings of a trained network, its task's metric, and its score on a split."""
+    """Settings of a trained network, its task's metric, and its score on a split; see `evaluate_run`."""
     settings, model = load_classifier(name)
     settings = replace(settings, device=device or "auto", data_dir=data_dir, offline=offline)
+    started(settings)
     place = choose_device(settings.device)
     task = load_task(settings)
     ensemble = Ensemble([model], place)
     with matmul_precision(settings.precision), torch.no_grad():
-        scores = evaluate_members(ensemble, ensemble.values, task.to(place), split, settings)
+        pause = count_batches(progress, task, split, settings)
+        scores = evaluate_members(ensemble, ensemble.values, task.to(place), split, settings, pause=pause)
     return settings, task.metric, scores

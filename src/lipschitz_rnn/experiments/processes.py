@@ -21,10 +21,13 @@ Work = Callable[[], bool]  # whether it succeeded; made of what can be imported 
 _POLL_SECONDS = 0.5
 
 
-def run_processes(works: Mapping[str, Work], watch: Watch, jobs: int, saved: str) -> list[str]:
+def run_processes(
+    works: Mapping[str, Work], watch: Watch, jobs: int, saved: str, go_on: str | None = None
+) -> list[str]:
     """All works by name, `jobs` at a time, each in a process; names of those that failed.
 
-    A signal is passed on to every process, as a request to save and leave; then Interrupted says where it was `saved`.
+    A signal is passed on to every process, as a request to save and leave; then Interrupted says where it was `saved`
+    and how to go on.
     """
     context = multiprocessing.get_context("spawn")  # a GPU cannot be used after a fork
     threads = max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) // jobs))
@@ -43,12 +46,12 @@ def run_processes(works: Mapping[str, Work], watch: Watch, jobs: int, saved: str
                     process.terminate()
                 for process in processes:
                     process.join()
-                raise Interrupted(interrupts.number, saved)
+                raise Interrupted(interrupts.number, saved, go_on)
             ended = {process: process.exitcode for process in processes if process.exitcode is not None}
             processes = [process for process in processes if process not in ended]
             failed |= {process.name for process, code in ended.items() if code}
             for process, code in ended.items():
-                if code < 0:  # such a one could not tell it
+                if code < 0:  # it could not report
                     watch(process.name).note(f"failed: killed by {signal.Signals(-code).name}")
     return [name for name in works if name in failed]
 
@@ -61,7 +64,7 @@ def _live(name: str, work: Work, watch: Watch, threads: int) -> None:
     try:
         done = work()
     except Interrupted as interrupted:
-        watch(name).note(str(interrupted))
+        watch(name).note(str(Interrupted(interrupted.number, interrupted.saved)))  # the parent says how to go on
         sys.exit(interrupted.exit_code)
     sys.exit(0 if done else 1)
 

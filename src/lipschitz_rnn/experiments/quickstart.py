@@ -1,32 +1,65 @@
-"""The first minute: a Lipschitz RNN and an LSTM of about its size learn digits, and one picture shows it."""
+"""The first minute: Lipschitz RNNs and LSTMs with about as many parameters learn digits, and one picture shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lipschitz_rnn.experiments.figures import GREY, RED, draw_curves, draw_eigenvalues, new_figure
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.report.collect import read_run
-from lipschitz_rnn.experiments.report.pictures import draw_tracks
+from lipschitz_rnn.experiments.report.pictures import draw_tracks, whole_epochs
 from lipschitz_rnn.experiments.runner import train
 from lipschitz_rnn.training import Result, Settings, Watcher
 from lipschitz_rnn.units.registry import count_parameters
 
+SEEDS = tuple(range(5))
+EPOCHS = 50
+
 
 @dataclass(frozen=True)
 class Quickstart:
-    """Both results and the picture."""
+    """Both results, their difference, and the picture."""
 
     lipschitz: Result
     lstm: Result
     picture: Path
 
+    def difference(self) -> tuple[float, float] | None:
+        """95 % interval of the difference of mean test accuracies, by Welch's t-test over seeds; None for one seed."""
+        ours, theirs = (test_scores(result) for result in (self.lipschitz, self.lstm))
+        if min(len(ours), len(theirs)) < 2:
+            return None
+        mean = sum(ours) / len(ours) - sum(theirs) / len(theirs)
+        if len({*ours}) == len({*theirs}) == 1:
+            return mean, mean  # nothing scatters, and the test would divide by zero
+        from scipy.stats import ttest_ind
 
-def quickstart_settings(seed: int = 0, epochs: int | None = None) -> tuple[Settings, Settings]:
+        interval = ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+        return float(interval.low), float(interval.high)
+
+    def conclusion(self) -> str:
+        """What the seeds support, and no more."""
+        interval = self.difference()
+        if interval is None:
+            return "One seed of each says nothing about which unit is better; use more, e.g. --seeds 0-4."
+        low, high = (100.0 * bound for bound in interval)
+        between = f"95 % interval over seeds: {low:+.1f} to {high:+.1f} points"
+        if low > 0.0:
+            return f"On this test split, with this training, the Lipschitz RNN is better ({between})."
+        if high < 0.0:
+            return f"On this test split, with this training, the LSTM is better ({between})."
+        return f"The seeds scatter too much to call either unit better ({between})."
+
+
+def test_scores(result: Result) -> list[float]:
+    return [seed.test for seed in result.seeds if seed.test is not None]
+
+
+def quickstart_settings(seeds: Sequence[int] = SEEDS, epochs: int | None = None) -> tuple[Settings, Settings]:
     """The Lipschitz unit, and the LSTM whose number of parameters is nearest to its own, trained the same way."""
-    changes = {"seeds": (seed,), "device": "cpu", "offline": True} | ({} if epochs is None else {"epochs": epochs})
+    changes = {"seeds": tuple(seeds), "device": "cpu", "offline": True, "epochs": EPOCHS if epochs is None else epochs}
     ours = preset_settings("digits", changes=changes)
     target = count_parameters("lipschitz", ours.hidden_size, 1, 10)
     size = min(range(1, 2 * ours.hidden_size), key=lambda n: abs(count_parameters("lstm", n, 1, 10) - target))
@@ -34,11 +67,14 @@ def quickstart_settings(seed: int = 0, epochs: int | None = None) -> tuple[Setti
 
 
 def run_quickstart(
-    folder: Path, seed: int = 0, epochs: int | None = None, watch: Callable[[str], Watcher] | None = None
+    folder: Path,
+    seeds: Sequence[int] = SEEDS,
+    epochs: int | None = None,
+    watch: Callable[[str], Watcher] | None = None,
 ) -> Quickstart:
     """Train both in `folder`, or go on where an earlier call stopped, and draw the picture."""
     results = {}
-    for name, settings in zip(("lipschitz", "lstm"), quickstart_settings(seed, epochs), strict=True):
+    for name, settings in zip(("lipschitz", "lstm"), quickstart_settings(seeds, epochs), strict=True):
         results[name] = train(settings, folder / name, resume=True, watcher=watch(name) if watch else None)
     picture = folder / "quickstart.png"
     draw_quickstart(folder, results["lipschitz"], results["lstm"], picture)
@@ -54,12 +90,15 @@ def draw_quickstart(folder: Path, ours: Result, theirs: Result, path: Path) -> N
         steps, values = run.curve("validation", "accuracy")
         percent = [[None if value is None else 100 * value for value in curve] for curve in values]
         draw_curves(curves, [step / run.steps_per_epoch() for step in steps], percent, colour, labels[name])
-    curves.set(xlabel="epoch", ylabel="validation accuracy (%)", title="Learning (parameters)")
+    title = "Learning (parameters)" if len(ours.seeds) == 1 else f"Learning, {len(ours.seeds)} seeds (parameters)"
+    curves.set(xlabel="epoch", ylabel="validation accuracy (%)", title=title)
     curves.legend(frameon=False, fontsize=8, loc="lower right")
     draw_tracks(tracks, read_run(folder / "lipschitz"))
     tracks.axhline(0.0, color=GREY, linewidth=0.9)
     tracks.set(xlabel="epoch", ylabel="largest real part", title="Eigenvalues over training")
     tracks.legend(frameon=False, fontsize=8)
     draw_eigenvalues(plane, ours.models[0])
-    plane.set_title("Eigenvalues after training")
+    plane.set_title(f"Eigenvalues after training, seed {ours.seeds[0].seed}")
+    for axis in (curves, tracks):
+        whole_epochs(axis)
     figure.savefig(path, dpi=150)

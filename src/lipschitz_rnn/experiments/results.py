@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lipschitz_rnn.experiments.record_checks import check_name, check_study, check_values
 from lipschitz_rnn.experiments.report.collect import Run, read_run
 from lipschitz_rnn.experiments.spectra import real_part_names
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.folder import RunError
+from lipschitz_rnn.training.reading import read_json
 from lipschitz_rnn.training.settings import PLACE_SETTINGS
 
 SCHEMA = 1
@@ -74,8 +76,18 @@ class Record:
         return [seed[name] for seed in self.seeds if seed[name] is not None]
 
 
+def checked_record(record: Record) -> Record:
+    """The record; ValueError where a value is not of its kind, or a name is not plain."""
+    check_study(record.study)
+    check_name(record.name)
+    check_values({item.name: getattr(record, item.name) for item in dataclasses.fields(record)})
+    return record
+
+
 def record_file(study: str, name: str) -> str:
-    """Where a record lies below the results folder."""
+    """Where a record lies below the results folder; ValueError where a name would lead elsewhere."""
+    check_study(study)
+    check_name(name)
     return f"{study}/{name.replace('/', '-')}.json"
 
 
@@ -169,6 +181,7 @@ def _round(value: Any, digits: int | None) -> Any:
 
 def write_record(record: Record, folder: Path) -> Path:
     """Write a record below the results folder, whole or not at all."""
+    checked_record(record)
     path = folder / record.file
     path.parent.mkdir(parents=True, exist_ok=True)
     values = {"schema": SCHEMA, **dataclasses.asdict(record)}
@@ -178,12 +191,10 @@ def write_record(record: Record, folder: Path) -> Path:
 
 def read_record(path: Path) -> Record:
     """One file; what is wrong with it is told by name."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ResultsError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict) or "schema" not in values:
-        raise ResultsError(f"{path} is no file of results: it has no schema")
+    fix = "export it again, or restore it from a copy"
+    values = read_json(path, ResultsError, fix)
+    if "schema" not in values:
+        raise ResultsError(f"{path} is not a file of results: it has no schema; {fix}")
     if values.pop("schema") != SCHEMA:
         raise ResultsError(f"{path} has another schema than {SCHEMA}; export it again with this version")
     names = {item.name for item in dataclasses.fields(Record)}
@@ -191,14 +202,22 @@ def read_record(path: Path) -> Record:
     for problem, found in (("lacks", names - optional - set(values)), ("has an unknown", set(values) - names)):
         if found:
             raise ResultsError(f"{path} {problem} {min(found)!r}; a record has {', '.join(sorted(names))}")
-    return Record(**values)
+    try:
+        return checked_record(Record(**values))
+    except ValueError as error:
+        raise ResultsError(f"{path} cannot be used: {error}; {fix}") from error
 
 
 def read_records(folder: Path, study: str | None = None) -> list[Record]:
     """All records below a results folder, or those of one study, by file name. An empty folder has none."""
     if not folder.is_dir():
-        raise ResultsError(f"{folder} is no folder of results")
-    return [read_record(path) for path in sorted(folder.glob(f"{study or '*'}/*.json"))]
+        raise ResultsError(f"{folder} is not a folder of results")
+    records = []
+    for path in sorted(folder.glob(f"{study or '*'}/*.json")):
+        records.append(read_record(path))
+        if records[-1].study != path.parent.name:
+            raise ResultsError(f"{path} names the study {records[-1].study!r}; it must be that of its folder")
+    return records
 
 
 def _layout(value: Any, margin: str = "") -> str:

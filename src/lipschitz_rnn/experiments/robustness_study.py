@@ -130,7 +130,7 @@ class RobustnessCampaign(Campaign):
         method = replace(self.method, target_loss=self._target(trained))
         networks = {plan.name: self._networks(plan, method) for plan in trained}
         left = [network for each in networks.values() for network in each if network.read() is None]
-        failed += self.work_off({network.name: partial(network.complete, watch) for network in left}, watch)
+        failed += self.run_all({network.name: partial(network.complete, watch) for network in left}, watch)
         records = [self._export(plan, method, networks[plan.name]) for plan in trained]
         return [record for record in records if record is not None], failed
 

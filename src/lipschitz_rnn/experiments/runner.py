@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 from torch import nn
 
@@ -13,16 +14,24 @@ from lipschitz_rnn import tasks
 from lipschitz_rnn.experiments.spectra import spectral_probe
 from lipschitz_rnn.tasks import Metric, Split, Task
 from lipschitz_rnn.training import Result, Settings, Watcher, build_model, fit
-from lipschitz_rnn.training.checkpoint import read_checkpoint
+from lipschitz_rnn.training.checkpoint import copy_tensors, read_checkpoint
 from lipschitz_rnn.training.ensemble import Ensemble
 from lipschitz_rnn.training.evaluation import Scores, evaluate_members
 from lipschitz_rnn.training.fitting import matmul_precision
-from lipschitz_rnn.training.folder import RunError, RunFolder, read_json, read_settings
+from lipschitz_rnn.training.folder import RunError, RunFolder, check_origin, read_settings
 from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.preparation import check_start
+from lipschitz_rnn.training.reading import read_shapes
 
 
 def load_task(settings: Settings) -> Task:
     return tasks.load(settings.task, settings.data_dir, offline=settings.offline, **settings.task_options)
+
+
+def check_train(settings: Settings, folder: str | os.PathLike[str] | None = None, *, resume: bool = False) -> None:
+    """What `train` would raise before its first step, except for what is wrong inside of data files: for a dry run."""
+    shapes = tasks.check(settings.task, settings.data_dir, offline=settings.offline, **settings.task_options)
+    check_start(settings, shapes, folder, resume)
 
 
 def train(
@@ -32,7 +41,9 @@ def train(
     resume: bool = False,
     watcher: Watcher | None = None,
 ) -> Result:
-    """One run: all seeds of `settings` on its task."""
+    """One run: all seeds of `settings` on its task. What `check_train` can find is found before data are read."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:  # of several processes, the first may have begun the folder
+        check_train(settings, folder, resume=resume)
     return fit(settings, load_task(settings), folder, resume=resume, watcher=watcher, probe=spectral_probe)
 
 
@@ -61,26 +72,28 @@ def load_members(folder: str | os.PathLike[str], which: str = "best") -> tuple[S
         raise ValueError(f'which is {which!r}; it must be "best" or "last"')
     settings = read_settings(folder)
     prefix = "parameters/"
+    path = Path(folder) / "checkpoints" / "best.safetensors"
     if which == "best":
-        path = Path(folder) / "checkpoints" / "best.safetensors"
         if not path.exists():
             raise RunError(f"{folder} has no selected weights yet: its first epoch is not complete")
-        tensors, _ = read_checkpoint(path)
+        tensors, state = read_checkpoint(path)
+        check_origin(path, state, settings)
     else:
-        saved = RunFolder(folder).latest()
+        saved = RunFolder(folder).latest(settings)
         if saved is None:
             raise RunError(f"{folder} has no checkpoint yet")
-        tensors = saved[0]
+        tensors, path = saved[0], path.parent
         if settings.averaging is not None:
             tensors |= {
                 name.replace("average/", prefix): v for name, v in tensors.items() if name.startswith("average/")
             }
     models: list[nn.Module] = []
-    shapes = SimpleNamespace(**read_json(Path(folder) / "task.json"))
+    shapes = read_shapes(folder)
+    stacked = {name: value.unbind(0) for name, value in tensors.items() if name.startswith(prefix) and value.dim()}
     for index, member in enumerate(settings.members):
         model = build_model(settings.of_variant(member.variant), shapes, member.seed)
-        for name, target in (dict(model.named_parameters()) | dict(model.named_buffers())).items():
-            target.data.copy_(tensors[prefix + name][index])
+        own = {name: parts[index] for name, parts in stacked.items() if index < len(parts)}
+        copy_tensors(own, dict(model.named_parameters()) | dict(model.named_buffers()), prefix, path)
         models.append(model.eval())
     return settings, models
 
@@ -93,16 +106,34 @@ def evaluate_run(
     device: str | None = None,
     data_dir: str | None = None,
     offline: bool = False,
+    started: Callable[[Settings], None] = lambda settings: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Settings, Metric, Scores]:
-    """Settings of a run, its metric, and the scores of all its networks on a split."""
+    """Settings of a run, its metric, and the scores of all its networks on a split.
+
+    `started` is called once with the settings, before anything is loaded; `progress` before each batch.
+    """
     settings = read_settings(folder)
     settings = replace(
         settings, device=device or settings.device, data_dir=data_dir or settings.data_dir, offline=offline
     )
+    started(settings)
     place = choose_device(settings.device)
-    task = load_task(settings)
+    # The task that was trained may have had options that the settings do not name: those of its record count.
+    options = {**settings.task_options, **read_shapes(folder).options}
+    task = load_task(replace(settings, task_options=options))
     _, models = load_members(folder, which)
     ensemble = Ensemble(models, place, settings.ensemble)
     with matmul_precision(settings.precision):
-        scores = evaluate_members(ensemble, ensemble.values, task.to(place), split, settings)
+        pause = count_batches(progress, task, split, settings)
+        scores = evaluate_members(ensemble, ensemble.values, task.to(place), split, settings, pause=pause)
     return settings, task.metric, scores
+
+
+def count_batches(
+    progress: Callable[[int, int], None], task: Task, split: Split, settings: Settings
+) -> Callable[[], None]:
+    """For `evaluate_members`: calls `progress` with the number of batches before this one, and of all."""
+    total = -(-task.size(split) // (1 if task.stateful else settings.eval_batch_size))
+    numbers = itertools.count()
+    return lambda: progress(next(numbers), total)

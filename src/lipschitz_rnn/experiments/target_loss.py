@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 from torch import Tensor, nn
 
 from lipschitz_rnn.experiments.report.collect import read_run
 from lipschitz_rnn.experiments.results import training_losses
 from lipschitz_rnn.training import RunError, build_model
-from lipschitz_rnn.training.checkpoint import read_checkpoint, write_checkpoint
-from lipschitz_rnn.training.folder import read_json, read_settings
+from lipschitz_rnn.training.checkpoint import copy_tensors, read_checkpoint, write_checkpoint
+from lipschitz_rnn.training.folder import read_settings
+from lipschitz_rnn.training.reading import read_shapes
 
 _FOLDER = "epochs"
 
@@ -69,12 +69,10 @@ def take_at_loss(folder: Path, target: float) -> list[Taken | None]:
 
 def load_taken(folder: Path, index: int, taken: Taken) -> nn.Module:
     """The network at this place among the members of a run, as it was after that epoch."""
-    settings, shapes = read_settings(folder), SimpleNamespace(**read_json(folder / "task.json"))
+    settings = read_settings(folder)
     member = settings.members[index]
-    network = build_model(settings.of_variant(member.variant), shapes, member.seed)
-    stored = _read(folder, taken.epoch)
-    for name, value in _values(network).items():
-        value.data.copy_(stored[f"{index}/{name}"])
+    network = build_model(settings.of_variant(member.variant), read_shapes(folder), member.seed)
+    copy_tensors(_read(folder, taken.epoch), _values(network), f"{index}/", _file(folder, taken.epoch))
     return network.eval()
 
 

@@ -55,7 +55,7 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
                 slopes.append(multiply_add(s, operand, A_t, out=slope_rows[i]))
             # Without a tape two buffers take turns, because the new state is made from the old one.
             h = _advance(h, step, tableau.weights, slopes, out=rows[t][0] if keep_states else scratch[t % 2])
-    return h.clone().reshape(S, B, N)
+    return h.reshape(S, B, N).clone()
 
 
 def chunk_length(problem: Problem) -> int:

@@ -31,7 +31,8 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
         tape, last = scan(*args) if not plain_eager() else run_scan(*args)
-        return tape[:, :, 0], last, tape
+        keep_states, save = args[-3:-1]
+        return caller_states(tape, keep_states, save), last, tape
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -59,6 +60,17 @@ class Scan(torch.autograd.Function):
         return (*gradients, *([None] * (len(ctx.needs_input_grad) - TENSORS)))
 
 
+def caller_states(tape: Tensor, keep_states: bool, save: bool) -> Tensor:
+    """The states for the caller, contiguous, in memory of their own: it may change them in place, or keep them alone.
+
+    Where the backward pass has no need of the tape, it is they who keep its memory.
+    """
+    states = tape[:, :, 0]
+    if not keep_states:
+        return states
+    return states.clone(memory_format=torch.contiguous_format) if save else states.contiguous()
+
+
 class EagerScan(torch.autograd.Function):
     """The scan for plain eager code: takes and returns tensors as ``Problem`` has them, also of a single network.
 
@@ -76,10 +88,12 @@ class EagerScan(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, tape)
         ctx.scheme, ctx.backend = scheme, backend
-        states = tape[:, :, 0] if keep_states else None
-        if not given.single:
-            return states, last
-        return None if states is None else states.squeeze(0), last.squeeze(0)
+        states = caller_states(tape, keep_states, save=True) if keep_states else None
+        if given.single:  # in place: what a function gives out as a view could not be changed by the caller
+            last.squeeze_(0)
+            if states is not None:
+                states.squeeze_(0)
+        return states, last
 
     @staticmethod
     def backward(ctx: Any, grad_states: Tensor | None, grad_last: Tensor | None) -> tuple[Any, ...]:

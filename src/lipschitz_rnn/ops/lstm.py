@@ -82,7 +82,9 @@ class LstmScan(torch.autograd.Function):
             tape, z, last_h, last_c = kernels.walk_forward(x, U, W, b, h0, c0, compute, save)
         else:
             tape, z, last_h, last_c = walk_forward(x, U, W, b, h0, c0, compute)
-        return tape[:, 1:, 0], last_h, last_c, tape, z
+        # A copy, which the caller may change in place: the tape is for the backward pass.
+        states = tape[:, 1:, 0].clone(memory_format=torch.contiguous_format)
+        return states, last_h, last_c, tape, z
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

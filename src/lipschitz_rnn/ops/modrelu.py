@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.checks import require_floating, require_like, require_shape
 from lipschitz_rnn.ops.differentiation import vector_jacobian
-from lipschitz_rnn.ops.problem import matmul, operand_dtype, without_autocast
+from lipschitz_rnn.ops.problem import matmul, operand_dtype, tracked, without_autocast
 from lipschitz_rnn.ops.registration import fold, forward_mode, plain_eager, traceless, unfold
 from lipschitz_rnn.ops.triton import support
 
@@ -48,7 +48,8 @@ def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend
             return reference(inputs, W, bias, h0, compute)
         name = ("triton" if _has_kernels(W) else "torch") if backend == "auto" else backend
         ensemble_of_one = [tensor.unsqueeze(0) for tensor in (inputs, W, bias, h0)]
-        return ModReluScan.apply(*ensemble_of_one, compute, name).squeeze(0)
+        save = torch.is_grad_enabled() and any(tracked(tensor) for tensor in ensemble_of_one)
+        return ModReluScan.apply(*ensemble_of_one, compute, name, save)[0].squeeze(0)
 
 
 def modrelu(z: Tensor, bias: Tensor) -> Tensor:
@@ -70,26 +71,35 @@ def reference(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torc
 class ModReluScan(torch.autograd.Function):
     """S networks at once: inputs (S, T, B, N), W (S, N, N), bias (S, N), h0 (S, B, N) → states (S, T, B, N).
 
-    Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all.
+    Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all. The states
+    come twice: for the caller, who may change them in place, and with ``save`` for the backward pass.
     """
 
     @staticmethod
-    def forward(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torch.dtype, backend: str) -> Tensor:
+    def forward(
+        inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torch.dtype, backend: str, save: bool
+    ) -> tuple[Tensor, Tensor]:
         if backend == "triton":
             from lipschitz_rnn.ops.triton import modrelu as kernels
 
-            return kernels.walk_forward(inputs, W, bias, h0, compute)
-        if len(W) == 1:  # plain matrices: less work around each product, and the bits that the loop itself gives
-            return reference(inputs[0], W[0], bias[0], h0[0], compute).unsqueeze(0)
-        return reference(inputs, W, bias, h0, compute)
+            states = kernels.walk_forward(inputs, W, bias, h0, compute)
+        elif len(W) == 1:  # plain matrices: less work around each product, and the bits that the loop itself gives
+            states = reference(inputs[0], W[0], bias[0], h0[0], compute).unsqueeze_(0)
+        else:
+            states = reference(inputs, W, bias, h0, compute)
+        return (states.clone(), states) if save else (states, states.new_empty((len(states), 0)))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:TENSORS], output)
-        ctx.options = inputs[TENSORS:]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:TENSORS], output[1])
+        ctx.options = inputs[TENSORS:-1]
 
     @staticmethod
-    def backward(ctx: Any, grad_states: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_states: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad_states is None:
+            return (None,) * (TENSORS + 3)
         needs = ctx.needs_input_grad[:TENSORS]
         args = (*ctx.saved_tensors, grad_states, *ctx.options)
         with without_autocast(grad_states.device):
@@ -97,12 +107,13 @@ class ModReluScan(torch.autograd.Function):
                 found = gradients(needs, *args)
             else:
                 found = ModReluScanBackward.apply(*args)
-        return (*(gradient if need else None for gradient, need in zip(found, needs, strict=True)), None, None)
+        return (*(gradient if need else None for gradient, need in zip(found, needs, strict=True)), None, None, None)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         folded = [fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
-        return unfold(ModReluScan.apply(*folded), info.batch_size), 0
+        found = ModReluScan.apply(*folded)
+        return tuple(output.unflatten(0, (info.batch_size, len(output) // info.batch_size)) for output in found), (0, 0)
 
 
 class ModReluScanBackward(torch.autograd.Function):

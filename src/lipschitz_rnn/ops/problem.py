@@ -144,7 +144,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 def tracked(tensor: Tensor) -> bool:
     """Whether a gradient may be asked for, also of a tensor that vmap has wrapped: its wrapper does not say so."""
     if torch.compiler.is_compiling():
-        return True  # the tracer cannot look inside a wrapper; torch.no_grad says it for sure
+        return tensor.requires_grad  # the tracer cannot look inside a wrapper
     while not tensor.requires_grad:
         if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return False

@@ -48,7 +48,7 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
             path = _stages(problem, _stacked(problem, unit, N), start, values, apply_sigma, tableau, steps)
         if keep_states:
             np.multiply(path[1:, :N], unit, rows[:, 0])
-    return torch.from_numpy(path[-1, :N] * path.dtype.type(unit)).reshape(1, 1, N)
+    return torch.from_numpy((path[-1, :N] * path.dtype.type(unit)).reshape(1, 1, N))
 
 
 def _stacked(problem: Problem, unit: float, width: int) -> Array:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lipschitz_rnn.stability.clock import UNLIMITED, Clock
 from lipschitz_rnn.stability.rounding import Matrix
 from lipschitz_rnn.stability.systems import System, jacobian
 
@@ -32,24 +33,30 @@ def decay_rate(system: System[Matrix], J: Matrix) -> float:
     return -float(np.log(max(float(np.abs(eigenvalues).max()), 1e-300))) / system.step
 
 
-def worst_slopes(system: System[Matrix], starts: int = 6, sweeps: int = 12, seed: int = 0) -> WorstSlopes:
-    """Search for the slopes with the slowest decay (or the fastest growth)."""
+def worst_slopes(
+    system: System[Matrix], starts: int = 6, sweeps: int = 12, seed: int = 0, clock: Clock = UNLIMITED
+) -> WorstSlopes:
+    """Search for the slopes with the slowest decay (or the fastest growth); out of time, the worst ones so far."""
     rng = np.random.default_rng(seed)
     m = system.channels
     first = [np.ones(m), np.zeros(m), np.full(m, 0.5)]
     patterns = first + [rng.integers(0, 2, m).astype(float) for _ in range(max(0, starts - 3))]
     best: WorstSlopes | None = None
     for pattern in patterns:
-        found = _climb(system, pattern, sweeps)
+        if best is not None and clock.left == 0.0:
+            break
+        found = _climb(system, pattern, sweeps, clock)
         if best is None or found.rate < best.rate:
             best = found
     assert best is not None  # patterns is never empty
     return best
 
 
-def _climb(system: System[Matrix], slopes: Matrix, sweeps: int) -> WorstSlopes:
+def _climb(system: System[Matrix], slopes: Matrix, sweeps: int, clock: Clock) -> WorstSlopes:
     current, gradient = _evaluate(system, slopes)
     for _ in range(sweeps):
+        if clock.left == 0.0:
+            break
         corner = (gradient > 0).astype(float)
         # All at once often overshoots, as the eigenvector turns; then only the entries that promise most are moved.
         promise = np.abs(gradient) * np.abs(corner - current.slopes)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from lipschitz_rnn.stability import corners
-from lipschitz_rnn.stability.inequality import best_level, level_to_rate
-from lipschitz_rnn.stability.inputs import Recurrence
+from lipschitz_rnn.stability.clock import Clock
+from lipschitz_rnn.stability.inequality import best_level
+from lipschitz_rnn.stability.inputs import Subject
 from lipschitz_rnn.stability.multipliers import best_multiplier
 from lipschitz_rnn.stability.programmes import common_metric
+from lipschitz_rnn.stability.rates import level_to_rate
 from lipschitz_rnn.stability.rounding import Matrix
 from lipschitz_rnn.stability.scaling import best_scaling
 from lipschitz_rnn.stability.systems import System
@@ -40,48 +41,48 @@ class Proof:
 
 
 def candidates(
-    item: Recurrence,
+    item: Subject,
     systems: list[System[Matrix]],
     possible: float,
     target: float,
     solver: str,
     accuracy: float,
-    deadline: float,
+    clock: Clock,
 ) -> Iterator[Proof]:
     """Metrics with multipliers for all ``systems``, cheap ones first; no rate beyond ``possible`` can be proved."""
     best = -math.inf
-    for proof in _structured(item, systems, accuracy, deadline):
+    for proof in _structured(item, systems, accuracy, clock):
         best = max(best, proof.rate(systems, len(systems) > 1))
         yield proof
     unproved = best <= target
     small = max(system.size + system.channels for system in systems) <= _GENERAL_SOLVER_SIZE
     if solver in ("clarabel", "scs") or (solver == "auto" and len(systems) > 1 and small and unproved):
-        for proof in _with_common_metric(systems, target, possible, solver, accuracy, deadline):
+        for proof in _with_common_metric(systems, target, possible, solver, accuracy, clock):
             unproved = False
             yield proof
     if solver == "auto" and unproved and max(s.channels for s in systems) <= corners.LARGEST:
         # Where a rate was asked for, the first metric that proves it is enough.
-        found = corners.best_corner_metric(systems, target, possible, bisections=0 if target > 0 else 4)
+        found = corners.best_corner_metric(systems, target, possible, clock, bisections=0 if target > 0 else 4)
         if found is not None:
             levels = tuple(corners.best_level(system, found) for system in systems)
             yield Proof(found, (), levels, "full metric, corners")
 
 
-def _structured(item: Recurrence, systems: list[System[Matrix]], accuracy: float, deadline: float) -> Iterator[Proof]:
+def _structured(item: Subject, systems: list[System[Matrix]], accuracy: float, clock: Clock) -> Iterator[Proof]:
     """What needs no general solver: known metrics with their best multipliers, then metrics by Riccati equations."""
     n = len(item.A)
     if item.hint is not None:
         P, multiplier = np.diag(item.hint[0]), item.hint[1]
         if len(systems) == 1 and systems[0].channels == len(multiplier):
             yield Proof(P, (multiplier,), (best_level(systems[0], P, multiplier),), "built-in metric, multipliers")
-        yield from _with_multipliers(P, systems, "built-in metric")
-    yield from _with_multipliers(np.eye(n), systems, "Euclidean metric")
+        yield from _with_multipliers(P, systems, "built-in metric", clock)
+    yield from _with_multipliers(np.eye(n), systems, "Euclidean metric", clock)
     symmetric = 0.5 * (item.W + item.W.T)
     if np.linalg.eigvalsh(symmetric)[-1] < 0:
-        yield from _with_multipliers(-symmetric, systems, "metric −W")
+        yield from _with_multipliers(-symmetric, systems, "metric −W", clock)
     metrics = []
     for system in _representatives(systems):
-        candidate, _ = best_scaling(system, accuracy=accuracy, deadline=deadline)
+        candidate, _ = best_scaling(system, accuracy=accuracy, clock=clock)
         if candidate is None:
             continue
         if len(systems) == 1:
@@ -89,10 +90,10 @@ def _structured(item: Recurrence, systems: list[System[Matrix]], accuracy: float
             yield Proof(candidate.P, (candidate.multiplier,), (level,), "full metric, multipliers")
         else:
             metrics.append(candidate.P / np.trace(candidate.P))
-            yield from _with_multipliers(candidate.P, systems, "full metric")
+            yield from _with_multipliers(candidate.P, systems, "full metric", clock)
     if len(metrics) > 1:
         # What each system likes best may be bad for another; the average often suits all.
-        yield from _with_multipliers(np.mean(metrics, axis=0), systems, "full metric")
+        yield from _with_multipliers(np.mean(metrics, axis=0), systems, "full metric", clock)
 
 
 def _representatives(systems: list[System[Matrix]]) -> list[System[Matrix]]:
@@ -102,8 +103,9 @@ def _representatives(systems: list[System[Matrix]]) -> list[System[Matrix]]:
     return systems if len(systems) <= 3 else [systems[0], systems[len(systems) // 2], systems[-1]]
 
 
-def _with_multipliers(P: Matrix, systems: list[System[Matrix]], name: str) -> Iterator[Proof]:
-    found = [best_multiplier(system, P) for system in systems]
+def _with_multipliers(P: Matrix, systems: list[System[Matrix]], name: str, clock: Clock) -> Iterator[Proof]:
+    clock.check()
+    found = [best_multiplier(system, P, clock=clock) for system in systems]
     multipliers = tuple(multiplier for multiplier in found if multiplier is not None)
     if len(multipliers) == len(systems):
         levels = tuple(best_level(s, P, multiplier) for s, multiplier in zip(systems, multipliers, strict=True))
@@ -111,13 +113,13 @@ def _with_multipliers(P: Matrix, systems: list[System[Matrix]], name: str) -> It
 
 
 def _with_common_metric(
-    systems: list[System[Matrix]], target: float, possible: float, solver: str, accuracy: float, deadline: float
+    systems: list[System[Matrix]], target: float, possible: float, solver: str, accuracy: float, clock: Clock
 ) -> Iterator[Proof]:
     """Bisection of the rate with a general semidefinite solver; every success is a candidate."""
     low, high = target, possible
     rate = target + 0.01 * (possible - target)
-    while high - low > accuracy * abs(high) and time.monotonic() < deadline:
-        found = common_metric(systems, rate, solver)
+    while high - low > accuracy * abs(high) and (low < rate < high or rate == target):
+        found = common_metric(systems, rate, solver, clock)
         if found is None:
             high = rate
         else:

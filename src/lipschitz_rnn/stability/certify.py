@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import time
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.stability import corners
+from lipschitz_rnn.stability import advice
 from lipschitz_rnn.stability.adversary import WorstSlopes, worst_slopes
 from lipschitz_rnn.stability.candidates import Proof, candidates
 from lipschitz_rnn.stability.certificate import Certificate, combine
-from lipschitz_rnn.stability.inequality import level_to_rate, quadratic_form, rate_to_level, verified_margin
-from lipschitz_rnn.stability.inputs import Recurrence, recurrences
+from lipschitz_rnn.stability.clock import Clock, OutOfTime
+from lipschitz_rnn.stability.inequality import quadratic_form
+from lipschitz_rnn.stability.inputs import Subject, as_float, subjects
 from lipschitz_rnn.stability.programmes import choose_solver
-from lipschitz_rnn.stability.rounding import UNIT, Ball, Matrix
-from lipschitz_rnn.stability.systems import M, System, bezier_corner, continuous_system, runge_kutta_system, sector_form
+from lipschitz_rnn.stability.proving import (
+    heun_factor,
+    heun_rate,
+    panels_of,
+    systems_of,
+    verified_levels,
+    verified_overshoot,
+    verified_rate,
+)
+from lipschitz_rnn.stability.rates import proved_factor, rate_to_level
+from lipschitz_rnn.stability.rounding import Ball, Matrix
+from lipschitz_rnn.stability.systems import System
 from lipschitz_rnn.stability.threads import one_blas_thread
 
 
@@ -31,6 +39,7 @@ def certify(
     alpha: float | None = None,
     nonlinearity: Any = None,
     continuous: bool | None = None,
+    precision: str | None = None,
     rate: float | None = None,
     solver: str = "auto",
     accuracy: float = 1e-3,
@@ -39,192 +48,203 @@ def certify(
     """Prove that any two trajectories under the same input approach each other, or say why that failed.
 
     Args:
-        target: a pair (A, W) of arrays or tensors; a module that is or contains Lipschitz RNN layers (every layer and
-            direction is certified); or the path of a .safetensors, .npz or .pt file with entries A and W.
+        target: a pair (A, W) of arrays or tensors; a module that states its recurrence (LipschitzRNN, LipschitzRNNCell,
+            ContractingPair) or contains such modules (every layer and direction is certified); or the path of a
+            .safetensors, .npz or .pt file with entries A and W. A model with any other recurrent module is refused.
         step_size: a step, or (shortest, longest) for irregular samples. A layer's own step by default; for a pair
             without a step the statement is about continuous time.
         integrator, alpha, nonlinearity: as the layer's; for a pair ``euler``, 1 and ``tanh`` by default. A nonlinearity
             is a name or the range (smallest, largest) of its slopes.
         continuous: True for the differential equation, whatever step the layer runs with.
+        precision: what the kernels round A and W to: ``float64``, ``float32``, ``high`` (TF32 allowed), ``medium``
+            (bfloat16 products allowed), ``bfloat16`` or ``float16``. None: for a module what is in force here, by its
+            dtype, autocast and ``torch.get_float32_matmul_precision()``; for a pair the numbers as they are given.
         rate: stop as soon as this rate is proved; the certificate does not hold below it. None: find the best rate.
         solver: ``auto``; ``structured`` never calls a general solver; ``clarabel`` or ``scs`` name the one to use.
-        accuracy: relative accuracy of the best rate.
-        time_limit: seconds after which no further search is begun, for each pair.
+        accuracy: relative accuracy of the best rate, above 0 and below 1.
+        time_limit: seconds of search for each pair, at least 0; may be infinite. A single factorization is not
+            interrupted.
 
     Returns:
         A :class:`Certificate`. It holds only if P and the multipliers passed the check in float64 with rounding.
     """
+    if not isinstance(solver, str):
+        raise ValueError(f"solver is {solver!r}; choose auto, structured, clarabel or scs")
     if solver != "structured":
         choose_solver(solver, 1)
-    if rate is not None and not (rate > 0 and math.isfinite(rate)):
+    if rate is not None and as_float("rate", rate) <= 0:
         raise ValueError(f"rate is {rate}; ask for a positive, finite rate, or None for the best one")
-    found = recurrences(
+    if not 0 < as_float("accuracy", accuracy) < 1:
+        raise ValueError(f"accuracy is {accuracy}; give a relative accuracy above 0 and below 1, for example 0.001")
+    if time_limit != math.inf and as_float("time_limit", time_limit) < 0:
+        raise ValueError(f"time_limit is {time_limit}; give the seconds that a search may take, at least 0")
+    if continuous and step_size is not None:
+        raise ValueError("continuous=True has no step; leave out either continuous or step_size")
+    found = subjects(
         target,
+        precision,
         step_size=step_size,
         integrator=integrator,
         alpha=alpha,
         nonlinearity=nonlinearity,
         continuous=continuous,
     )
-    with one_blas_thread():
-        return combine([_certify_one(item, rate, solver, accuracy, time.monotonic() + time_limit) for item in found])
+    with one_blas_thread(), np.errstate(all="ignore"):
+        return combine([_certify_one(item, rate, solver, accuracy, Clock.after(time_limit)) for item in found])
 
 
-def _certify_one(item: Recurrence, wanted: float | None, solver: str, accuracy: float, deadline: float) -> Certificate:
-    target, linear = wanted or 0.0, _is_range(item)
-    worst = worst_slopes(_systems(item, item.A, item.W, 1)[-1], starts=5 if len(item.A) > 64 else 8)
+def _certify_one(item: Subject, wanted: float | None, solver: str, accuracy: float, clock: Clock) -> Certificate:
+    target = wanted or 0.0
+    A, W = (ball.mid for ball in item.nominal)
+    systems, panels = systems_of(item, A, W, 1), 1
+    proofs: list[Proof] = []
+    try:
+        worst = worst_slopes(systems[-1], starts=5 if len(A) > 64 else 8, clock=clock)
+    except np.linalg.LinAlgError:
+        return _failure(item, None, None, -math.inf, "the eigenvalues of the linearized system cannot be computed")
     if worst.rate <= target:
         return _failure(item, worst, worst.direction, worst.rate, _disproof(worst, target))
     good_enough = worst.rate * (1 - accuracy) if wanted is None else wanted
-    proofs: list[Proof] = []
-    systems, panels = _systems(item, item.A, item.W, 1), 1
-    for panels in _panels(item):
-        systems = _systems(item, item.A, item.W, panels)
-        proofs = []
-        for proof in candidates(item, systems, worst.rate, target, solver, accuracy, deadline):
-            proofs.append(proof)
-            if proof.rate(systems, linear) > good_enough:
-                break
-        proofs.sort(key=lambda proof: -proof.rate(systems, linear))
-        if (proofs and proofs[0].rate(systems, linear) > target) or time.monotonic() > deadline:
+    in_time = True
+    for panels in panels_of(item):
+        systems = systems_of(item, A, W, panels)
+        proofs, in_time = _search(item, systems, worst.rate, target, good_enough, solver, accuracy, clock)
+        if not in_time or (proofs and proofs[0].rate(systems, item.is_range) > target):
             break
-    failure: Certificate | None = None
-    enclosed = _systems(item, Ball.exact(item.A), Ball.exact(item.W), panels)
-    for proof in proofs:
-        if proof.rate(systems, linear) <= target:
-            break
+    reason, reached = "", -math.inf
+    enclosed = systems_of(item, *item.nominal, panels)
+    for place, proof in enumerate(proofs):
         # The best candidate may be too close to singular for the check; the next one then still counts.
+        reached = max(reached, proof.rate(systems, item.is_range))
+        if proof.rate(systems, item.is_range) <= target or (place > 0 and clock.left == 0.0):
+            break
         certificate = _checked(item, proof, systems, enclosed, worst, target)
-        if certificate.holds:
+        if isinstance(certificate, Certificate):
             return certificate
-        failure = failure or certificate
-    if item.integrator == "heun" and item.step_range is not None:
-        by_euler = _by_euler_steps(item, wanted, solver, accuracy, deadline)
+        reason = reason or certificate
+    if item.integrator == "heun" and item.step_range is not None and in_time:
+        by_euler = _by_euler_steps(item, wanted, solver, accuracy, clock)
         if by_euler.holds:
             return by_euler
-    if failure is not None:
-        return failure
-    if not proofs:
-        return _failure(item, worst, None, -math.inf, "no quadratic metric was found, so that the question is open")
-    reached = proofs[0].rate(systems, linear)
-    direction = _most_violated(systems, proofs[0], target)
-    return _failure(item, worst, direction, reached, _shortfall(reached, worst.rate, target))
+    direction = _most_violated(systems, proofs[0], target) if proofs else None
+    if not reason and not in_time:
+        reason = "the time limit passed before a proof was found, so the question is open"
+    elif not reason and not proofs:
+        reason = "no quadratic metric was found, so the question is open"
+    return _failure(item, worst, direction, reached, reason or _shortfall(reached, worst.rate, target))
 
 
-def _systems(item: Recurrence, A: M, W: M, panels: int) -> list[System[M]]:
-    """The systems that together stand for every step in the range (see docs/stability.md), the longest step last."""
-    A, W = sector_form(A, W, item.alpha, item.slopes)
-    if item.step_range is None:
-        return [continuous_system(A, W)]
-    shortest, longest = item.step_range
-    tableau = get_integrator(item.integrator)
-    if shortest == longest or tableau.name == "euler":
-        return [runge_kutta_system(A, W, tableau, longest)]
-    if len(tableau) > 2:
-        raise ValueError(
-            f"a range of steps can be certified for euler, midpoint and heun, not {tableau.name}; certify single steps"
-        )
-    edges = np.linspace(shortest, longest, panels + 1)
-    edges[0], edges[-1] = shortest, longest
-    result: list[System[M]] = []
-    for low, high in itertools.pairwise(edges):
-        if low > 0:
-            result.append(runge_kutta_system(A, W, tableau, float(low)))
-        result.append(bezier_corner(A, W, tableau, float(low), float(high)))
-    result.append(runge_kutta_system(A, W, tableau, longest))
-    return result
-
-
-def _panels(item: Recurrence) -> tuple[int, ...]:
-    several = item.step_range is not None and item.step_range[0] < item.step_range[1] and item.integrator != "euler"
-    return (1, 2, 4) if several else (1,)
+def _search(
+    item: Subject,
+    systems: list[System[Matrix]],
+    possible: float,
+    target: float,
+    enough: float,
+    solver: str,
+    accuracy: float,
+    clock: Clock,
+) -> tuple[list[Proof], bool]:
+    """Candidates, the best one first, and whether the search came to its end in time."""
+    proofs: list[Proof] = []
+    in_time = True
+    try:
+        clock.check()
+        for proof in candidates(item, systems, possible, target, solver, accuracy, clock):
+            proofs.append(proof)
+            if proof.rate(systems, item.is_range) > enough:
+                break
+    except OutOfTime:
+        in_time = False
+    except (np.linalg.LinAlgError, ArithmeticError):
+        pass  # numbers so extreme that a search breaks down; what it found before counts
+    return sorted(proofs, key=lambda proof: -proof.rate(systems, item.is_range)), in_time
 
 
 def _checked(
-    item: Recurrence,
+    item: Subject,
     proof: Proof,
     systems: list[System[Matrix]],
     enclosed: list[System[Ball]],
     worst: WorstSlopes,
     target: float,
-) -> Certificate:
-    """Turn a candidate into a certificate by checking every inequality with rounding, giving away little."""
-    linear = _is_range(item)
-    verified, margins = [], []
-    for index, (system, level) in enumerate(zip(systems, proof.levels, strict=True)):
-        room = rate_to_level(target, system.step, linear) - level
-        for share in (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5):
-            tried = level + share * room
-            if proof.multipliers:
-                margin = verified_margin(enclosed[index], proof.P, proof.multipliers[index], tried)
-            else:
-                margin = corners.verified_margin(enclosed[index], proof.P, tried)
-            if margin > 0:
-                verified.append(tried)
-                margins.append(margin)
-                break
-        else:
-            reason = "a metric was found, but the inequality holds by less than the rounding of its check"
-            return _failure(item, worst, _most_violated(systems, proof, target), proof.rate(systems, linear), reason)
-    proved = min(level_to_rate(level, system.step, linear) for level, system in zip(verified, systems, strict=True))
+) -> Certificate | str:
+    """Turn a candidate into a certificate by checking every inequality with rounding, or say why that failed."""
+    verified = verified_levels(item, proof, systems, enclosed, target)
+    if verified is None:
+        if item.precision.name in ("exact", "float64"):
+            return "a metric was found, but the inequality holds by less than the rounding of its check"
+        return f"a metric was found, but not for every matrix that {item.precision.name} may round A and W to"
+    levels, margins = verified
+    proved = verified_rate(item, levels, systems)
     if proved <= target:
-        reason = f"the proved rate {proved:.4g} does not exceed {target:.4g} once rounding is subtracted"
-        return _failure(item, worst, _most_violated(systems, proof, target), proved, reason)
+        return f"the proved rate {proved:.4g} does not exceed {target:.4g} once rounding is subtracted"
     return Certificate(
         holds=True,
         rate=proved,
-        factor=None if item.step_range is None else math.sqrt(verified[-1]) * (1 + 4 * UNIT),
+        factor=None if item.step_range is None else proved_factor(levels[-1]),
         method=proof.method,
         margin=min(margins),
-        dynamics="continuous" if item.step_range is None else item.integrator,
-        step_range=item.step_range,
-        slopes=item.slopes,
-        overshoot=math.sqrt(float(np.linalg.cond(proof.P))),
-        upper_bound=worst.rate,
+        overshoot=verified_overshoot(proof.P),
         metric=proof.P,
         multipliers=proof.multipliers,
-        slope_pattern=_slopes(item, worst),
-        name=item.name,
+        **_common(item, worst),
     )
 
 
-def _failure(item: Recurrence, worst: WorstSlopes, direction: Matrix | None, rate: float, reason: str) -> Certificate:
+def _failure(
+    item: Subject, worst: WorstSlopes | None, direction: Matrix | None, rate: float, reason: str
+) -> Certificate:
     return Certificate(
         holds=False,
         rate=rate,
         method="none",
         margin=-math.inf,
         reason=reason,
-        dynamics="continuous" if item.step_range is None else item.integrator,
-        step_range=item.step_range,
-        slopes=item.slopes,
-        upper_bound=worst.rate,
         direction=direction,
-        slope_pattern=_slopes(item, worst),
-        name=item.name,
+        next_step=advice.next_step(item, worst, reason),
+        **_common(item, worst),
     )
 
 
-def _by_euler_steps(
-    item: Recurrence, wanted: float | None, solver: str, accuracy: float, deadline: float
-) -> Certificate:
+def _common(item: Subject, worst: WorstSlopes | None) -> dict[str, Any]:
+    """What a certificate carries whether it holds or not: all that the claim is about."""
+    low, high = item.slopes
+    return {
+        "dynamics": "continuous" if item.step_range is None else item.integrator,
+        "step_range": item.step_range,
+        "alpha": item.alpha,
+        "nonlinearity": item.nonlinearity,
+        "slopes": item.slopes,
+        "precision": item.precision.name,
+        "A": item.A,
+        "W": item.W,
+        "upper_bound": math.inf if worst is None else worst.rate,
+        "slope_pattern": None if worst is None else low + (high - low) * worst.slopes,
+        "name": item.name,
+    }
+
+
+def _by_euler_steps(item: Subject, wanted: float | None, solver: str, accuracy: float, clock: Clock) -> Certificate:
     """Heun's map is ½ id + ½ E∘E with the Euler map E of the same step, so a factor c of E gives ½ + ½c²."""
     assert item.step_range is not None  # the caller asks about maps only
     longest = item.step_range[1]
     euler_rate = None
     if wanted is not None:
-        factor = 1.0 - wanted * longest if _is_range(item) else math.exp(-wanted * longest)
+        factor = 1.0 - wanted * longest if item.is_range else math.exp(-wanted * longest)
         # Below ½ no c will do; then a rate that no Euler map of this step has leads to a failure with its reason.
         euler_rate = -math.log(max(2 * factor - 1, 1e-300)) / (2 * longest)
     euler = replace(item, integrator="euler", step_range=(longest, longest))
-    found = _certify_one(euler, euler_rate, solver, accuracy, deadline)
+    found = _certify_one(euler, euler_rate, solver, accuracy, clock)
     if not found.holds or found.factor is None:
         return found
-    reached = 0.5 + 0.5 * found.factor**2 * (1 + 4 * UNIT)
+    reached = heun_factor(found.factor, item.precision.scalars)
+    proved = heun_rate(reached, longest, item.is_range)
+    if proved <= (wanted or 0.0):
+        return replace(found, holds=False, reason="Euler steps prove too little for Heun's method")
     return replace(
         found,
         factor=reached,
-        rate=level_to_rate(reached**2, longest, _is_range(item)),
+        rate=proved,
         method=f"{found.method}, by Euler steps",
         dynamics="heun",
         step_range=item.step_range,
@@ -232,20 +252,11 @@ def _by_euler_steps(
     )
 
 
-def _is_range(item: Recurrence) -> bool:
-    return item.step_range is not None and item.step_range[0] < item.step_range[1]
-
-
-def _slopes(item: Recurrence, worst: WorstSlopes) -> Matrix:
-    low, high = item.slopes
-    return low + (high - low) * worst.slopes
-
-
 def _disproof(worst: WorstSlopes, target: float) -> str:
     if target == 0.0:
         return (
             f"no metric can exist: for one pattern of slopes that the nonlinearity allows, the linearized system "
-            f"{'grows' if worst.rate < 0 else 'does not decay'} (rate {worst.rate:.4g}) along the given direction"
+            f"{'grows' if worst.rate < 0 else 'does not decay'} (rate {worst.rate:.4g})"
         )
     return f"no metric can prove a rate of {target:.4g}: one pattern of slopes decays at the rate {worst.rate:.4g} only"
 
@@ -253,19 +264,22 @@ def _disproof(worst: WorstSlopes, target: float) -> str:
 def _shortfall(reached: float, possible: float, target: float) -> str:
     return (
         f"the best rate found for a quadratic metric is {reached:.4g}, which does not exceed {target:.4g}; "
-        f"the slowest slope pattern found decays at {possible:.4g}, so that the question is open"
+        f"the slowest slope pattern found decays at {possible:.4g}, so the question is open"
     )
 
 
 def _most_violated(systems: list[System[Matrix]], proof: Proof, target: float) -> Matrix | None:
     """The state part of the eigenvector along which the worst inequality fails most at the target rate."""
+    if not proof.multipliers:
+        return None
     index = int(
         np.argmax([level - rate_to_level(target, s.step) for level, s in zip(proof.levels, systems, strict=True)])
     )
-    if not proof.multipliers:
-        return None
     system, n = systems[index], systems[index].size
     form = quadratic_form(system, proof.P, np.diag(proof.multipliers[index]))
     form[:n, :n] -= rate_to_level(target, system.step) * proof.P
-    direction = np.linalg.eigh(form)[1][:n, -1]
+    try:
+        direction = np.linalg.eigh(form)[1][:n, -1]
+    except np.linalg.LinAlgError:
+        return None
     return direction / max(float(np.linalg.norm(direction)), 1e-300)

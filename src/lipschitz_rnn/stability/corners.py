@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lipschitz_rnn.stability.inequality import rate_to_level
+from lipschitz_rnn.stability.clock import Clock
 from lipschitz_rnn.stability.programmes import metric_for_jacobians
+from lipschitz_rnn.stability.rates import rate_to_level
 from lipschitz_rnn.stability.rounding import Ball, Matrix, largest_eigenvalue_bound
 from lipschitz_rnn.stability.systems import System, enclosed_jacobians, jacobian
 
@@ -36,14 +37,15 @@ def levels(jacobians: Matrix, P: Matrix, continuous: bool) -> Matrix:
 
 
 def best_corner_metric(
-    systems: Sequence[System[Matrix]], low: float, high: float, bisections: int = 4
+    systems: Sequence[System[Matrix]], low: float, high: float, clock: Clock, bisections: int = 4
 ) -> Matrix | None:
     """A metric that keeps a rate just above ``low``, and then, by bisections towards ``high``, a better one."""
     continuous = systems[0].step is None
     jacobians = [np.stack([jacobian(system, corner) for corner in cube(system.channels)]) for system in systems]
     best, rate = None, low + 0.002 * (high - low)
     for _ in range(1 + bisections):
-        P = metric_for_jacobians(jacobians, [rate_to_level(rate, system.step) for system in systems], continuous)
+        wanted = [rate_to_level(rate, system.step) for system in systems]
+        P = metric_for_jacobians(jacobians, wanted, continuous, clock)
         if P is None:
             high = rate
         else:
@@ -63,6 +65,8 @@ def best_level(system: System[Matrix], P: Matrix) -> float:
 def verified_margin(system: System[Ball], P: Matrix, level: float) -> float:
     """By how much all corners keep the level in the metric P after subtracting all rounding; positive means proved."""
     try:
+        if not np.array_equal(P, P.T):
+            return -math.inf
         root = np.linalg.cholesky(P)
     except np.linalg.LinAlgError:
         return -math.inf

@@ -5,122 +5,154 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.stability.certificate import Certificate
-from lipschitz_rnn.stability.inputs import as_pair, as_slopes
-from lipschitz_rnn.stability.rounding import Matrix
-
-_ROUNDING = 1.0 + 1e-9  # far more than a few norms and products lose
+from lipschitz_rnn.stability.inputs import as_float, as_pair
+from lipschitz_rnn.stability.norms import MetricNorms, norm, product, total
+from lipschitz_rnn.stability.precision import as_precision, held, rounded
+from lipschitz_rnn.stability.rates import proved_decay, round_up
+from lipschitz_rnn.stability.rounding import UNIT, Ball, Matrix
 
 
 @dataclass(frozen=True)
 class IncrementalGain:
     """Bounds on ‖Δy‖₂ for y = C h, when the inputs of two runs differ by Δx and their first states by Δh.
 
+    Every number is an upper bound, with the rounding of its own computation included.
+
     Attributes:
         peak: if every ‖Δx_t‖ ≤ d and Δh = 0, then every ‖Δy_t‖ ≤ peak · d.
         factor: what one step does to a difference at most; e^{−λ} per unit of time in continuous time.
         per_step: what one step's ‖Δx‖ (or, in continuous time, ‖Δx‖ per unit of time) adds to ‖Δy‖ at most.
         from_state: ‖Δy‖ per ‖Δh‖ of the first states, before any decay.
+        continuous: whether this is about continuous time.
     """
 
     peak: float
     factor: float
     per_step: float
     from_state: float
+    continuous: bool = False
 
     def bound(self, differences: Sequence[float], first_state: float = 0.0) -> Matrix:
         """Bounds on ‖Δy_t‖ after each step (T,), from ‖Δx_t‖ of each step (T,); for the discrete map.
 
         A difference that only a few steps carry fades: that is what a single number like ``peak`` does not show.
         """
+        if self.continuous:
+            raise ValueError("this gain is about continuous time, which has no steps; certify with a step_size")
         steps = np.asarray(differences, dtype=np.float64)
-        if steps.ndim != 1 or not np.all(steps >= 0) or first_state < 0:
+        if steps.ndim != 1 or not np.all(steps >= 0) or not first_state >= 0:
             raise ValueError(
                 "differences must be a sequence of non-negative norms, and first_state a non-negative norm"
             )
         bounds = np.empty_like(steps)
-        level = self.from_state * first_state
+        level = self.from_state * first_state * (1 + 4 * UNIT)
         for index, difference in enumerate(steps):
-            level = self.factor * level + self.per_step * difference
+            level = (self.factor * level + self.per_step * difference) * (1 + 4 * UNIT)
             bounds[index] = level
         return bounds
 
 
 def incremental_gain(
     certificate: Certificate,
-    pair: tuple[Any, Any],
+    pair: tuple[Any, Any] | None = None,
     *,
     input_matrix: Any = None,
     output_matrix: Any = None,
-    alpha: float = 1.0,
+    alpha: float | None = None,
 ) -> IncrementalGain:
-    """Turn a certificate for ``pair`` into a bound on the response to a change of the input.
+    """Turn a certificate into a bound on the response to a change of the input.
 
     In the metric P of the certificate a step multiplies a difference by at most ρ and adds at most g‖Δx‖, so the
     differences stay below g / (1 − ρ). A change Δx enters behind the slopes, as D U Δx, in every stage.
 
     Args:
-        certificate: a certificate of a single pair that holds.
-        pair: the (A, W) it is about.
+        certificate: a certificate of a single pair that holds. It carries the matrices, α and all else that counts.
+        pair, alpha: the (A, W) and α it is about. Not needed; if given, they are compared with the certificate's.
         input_matrix: U (N, p); the identity, that is a change of U x + b itself, by default.
         output_matrix: C (q, N); the identity by default.
-        alpha: the factor of A.
     """
-    if not certificate.holds or certificate.metric is None:
-        raise ValueError("the certificate does not hold for a single pair; there is no gain to derive from it")
-    A, W = as_pair(*pair)
-    n = len(A)
-    P = certificate.metric
-    if P.shape != A.shape:
+    if certificate.parts:
         raise ValueError(
-            f"the certificate is about {P.shape[0]} units and the pair has {n}; give the pair it was made for"
+            f"the certificate is about {len(certificate.parts)} recurrent parts; pass one of certificate.parts"
         )
-    root = np.linalg.cholesky(P)
-    inverse = np.linalg.inv(root).T
-    U = np.eye(n) if input_matrix is None else _array(input_matrix)
-    C = np.eye(n) if output_matrix is None else _array(output_matrix)
+    P, A, W = certificate.metric, certificate.A, certificate.W
+    if not certificate.holds or P is None or A is None or W is None:
+        raise ValueError("the certificate does not hold for a single pair; there is no gain to derive from it")
+    _require_same(certificate, pair, alpha)
+    n = len(A)
+    U = np.eye(n) if input_matrix is None else _array("input_matrix", input_matrix)
+    C = np.eye(n) if output_matrix is None else _array("output_matrix", output_matrix)
     if U.ndim != 2 or U.shape[0] != n or C.ndim != 2 or C.shape[1] != n:
         raise ValueError(f"input_matrix must be ({n}, p) and output_matrix (q, {n}); got {U.shape} and {C.shape}")
-    low, high = as_slopes(certificate.slopes)
-    # ‖D U Δx‖_P ≤ ‖Lᵀ‖ max|d| ‖U‖, or with D = c + r·q, |q| ≤ 1, the average of the slopes without its loss.
-    centre, radius = 0.5 * (low + high), 0.5 * (high - low)
-    spread = float(np.linalg.norm(root, 2)) * float(np.linalg.norm(U, 2))
-    entry = abs(centre) * float(np.linalg.norm(root.T @ U, 2)) + radius * spread
-    read = _ROUNDING * float(np.linalg.norm(C @ inverse, 2))
-    from_state = read * float(np.linalg.norm(root, 2))
-    if certificate.step_range is None:
-        rate = certificate.rate
-        return IncrementalGain(read * entry / rate, math.exp(-rate), read * entry, from_state)
-    step = certificate.step_range[1]
-    # Every stage adds its own change, and later stages pass earlier ones on through K = αA + D W.
-    slope = _norm_bound(root, inverse, alpha * A + centre * W) + radius * float(
-        np.linalg.norm(root, 2) * np.linalg.norm(W @ inverse, 2)
+    with np.errstate(all="ignore"):
+        return _gain(certificate, MetricNorms(P), U, C)
+
+
+def _gain(certificate: Certificate, metric: MetricNorms, U: Matrix, C: Matrix) -> IncrementalGain:
+    assert certificate.A is not None
+    assert certificate.W is not None
+    precision = as_precision(certificate.precision)
+    A, W = held(certificate.A, certificate.W, certificate.alpha, precision)
+    low, high = (Fraction(slope) for slope in certificate.slopes)
+    # D = c + r·q with |q| ≤ 1: the average of the slopes acts without loss, what is left with ‖·‖_P ≤ √λ_max(P) ‖·‖₂.
+    entry = total(
+        product(round_up(abs(low + high) / 2), metric.length(Ball.exact(U))),
+        product(round_up((high - low) / 2), metric.largest, norm(Ball.exact(U))),
     )
+    read = metric.reading(Ball.exact(C))
+    from_state = product(read, metric.largest)
+    if certificate.step_range is None:
+        per_time = product(read, entry)
+        peak = math.nextafter(per_time / certificate.rate, math.inf)
+        return IncrementalGain(peak, proved_decay(certificate.rate), per_time, from_state, continuous=True)
+    shortest, longest = certificate.step_range
+    # Every stage adds its own change, and later stages pass earlier ones on through K = αA + D W.
+    slope = metric.slope(A, W, certificate.slopes)
     tableau = get_integrator(certificate.dynamics)
+    step = longest * (1 + 2 * precision.scalars + 8 * UNIT)
     changes: list[float] = []
     for row in tableau.stages:
-        state_change = step * sum(abs(a) * change for a, change in zip(row, changes, strict=True))
-        changes.append(entry + slope * state_change)
-    added = step * sum(abs(b) * change for b, change in zip(tableau.weights, changes, strict=True))
+        passed = total(*(product(step, abs(a), change) for a, change in zip(row, changes, strict=True)))
+        changes.append(total(entry, product(slope, passed)))
+    added = total(*(product(step, abs(b), change) for b, change in zip(tableau.weights, changes, strict=True)))
     assert certificate.factor is not None  # a discrete certificate has one
-    shortest, factor = certificate.step_range[0], certificate.factor
-    if shortest < step:
+    per_step, factor = product(read, added), certificate.factor
+    decay = 1 - Fraction(factor)
+    if shortest < longest:
         # 1 − λε per step and an addition in proportion to ε: the longest step's ratio holds for all.
-        peak = read * added / (step * certificate.rate)
-        factor = 1.0 - certificate.rate * shortest
-    else:
-        peak = read * added / (1.0 - factor)
-    return IncrementalGain(peak, factor, read * added, from_state)
+        decay = Fraction(certificate.rate) * Fraction(longest)
+        factor = round_up(1 - Fraction(certificate.rate) * Fraction(shortest))
+    peak = round_up(Fraction(per_step) / decay) if math.isfinite(per_step) else math.inf
+    return IncrementalGain(peak, factor, per_step, from_state)
 
 
-def _norm_bound(root: Matrix, inverse: Matrix, matrix: Matrix) -> float:
-    return float(np.linalg.norm(root.T @ matrix @ inverse, 2))
+def _require_same(certificate: Certificate, pair: tuple[Any, Any] | None, alpha: float | None) -> None:
+    if alpha is not None and as_float("alpha", alpha) != certificate.alpha:
+        raise ValueError(
+            f"alpha is {alpha}, and the certificate is about alpha={certificate.alpha:g}; leave it out, or certify anew"
+        )
+    if pair is None:
+        return
+    precision = as_precision(certificate.precision)
+    for name, given, own in zip("AW", as_pair(*pair), (certificate.A, certificate.W), strict=True):
+        if own is None or not np.array_equal(rounded(given, precision), own):
+            raise ValueError(
+                f"{name} of the pair is not the one that the certificate is about; leave the pair out, or certify anew"
+            )
 
 
-def _array(values: Any) -> Matrix:
-    return values.detach().cpu().double().numpy() if hasattr(values, "detach") else np.asarray(values, dtype=np.float64)
+def _array(name: str, values: Any) -> Matrix:
+    try:
+        array = values.detach().cpu().double().numpy() if hasattr(values, "detach") else np.asarray(values, np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} is no matrix of numbers ({error})") from None
+    if not np.all(np.isfinite(array)):
+        raise ValueError(f"{name} has entries that are not finite")
+    return np.asarray(array, dtype=np.float64)

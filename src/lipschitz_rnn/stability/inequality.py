@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from lipschitz_rnn.stability.rounding import UNIT, Ball, Matrix, block, largest_eigenvalue_bound
+from lipschitz_rnn.stability.rounding import Ball, Matrix, block, largest_eigenvalue_bound
 from lipschitz_rnn.stability.systems import M, System
 
 
@@ -55,6 +55,8 @@ def verified_margin(system: System[Ball], P: Matrix, multiplier: Matrix, level: 
     """
     if not (np.all(np.isfinite(P)) and np.all(multiplier > 0) and np.all(np.isfinite(multiplier))):
         return -math.inf
+    if not np.array_equal(P, P.T):
+        return -math.inf
     try:
         root = np.linalg.cholesky(P)
     except np.linalg.LinAlgError:
@@ -75,24 +77,3 @@ def verified_margin(system: System[Ball], P: Matrix, multiplier: Matrix, level: 
 
 def _padded(P: Ball, m: int) -> Ball:
     return Ball(np.pad(P.mid, (0, m)), np.pad(P.rad, (0, m)))
-
-
-def level_to_rate(level: float, step: float | None, linear: bool = False) -> float:
-    """λ of a level: −t/2, or −ln ρ / ε, rounded towards the weaker claim.
-
-    ``linear`` gives the λ of ρ = 1 − λε instead, which a range of steps inherits from its ends (1 − λε ≤ e^{−λε}).
-    """
-    if step is None:
-        rate = -level / 2
-    elif level <= 0:
-        return math.inf
-    else:
-        rate = (1 - math.sqrt(level)) / step if linear else -math.log(level) / (2 * step)
-    return rate - 8 * UNIT * (abs(rate) + (0.0 if step is None else 1.0 / step))
-
-
-def rate_to_level(rate: float, step: float | None, linear: bool = False) -> float:
-    """The level that a rate asks for, the inverse of :func:`level_to_rate`."""
-    if step is None:
-        return -2 * rate
-    return max(1 - rate * step, 0.0) ** 2 if linear else math.exp(-2 * rate * step)

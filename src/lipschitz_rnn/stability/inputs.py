@@ -1,10 +1,11 @@
-"""From what a caller has, matrices, a layer or a file, to the pairs (A, W) that certificates are about."""
+"""From what a caller has, matrices, a module or a file, to the maps that certificates are about."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,23 @@ from torch import nn
 
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import Nonlinearity, get_nonlinearity
-from lipschitz_rnn.stability.rounding import Matrix
-from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
+from lipschitz_rnn.stability.files import pairs_in_file
+from lipschitz_rnn.stability.precision import PRECISIONS, Precision, as_precision, held, in_force, nominal, rounded
+from lipschitz_rnn.stability.rounding import Ball, Matrix
+from lipschitz_rnn.units.base import Recurrent
+from lipschitz_rnn.units.cells import Cell
+from lipschitz_rnn.units.recurrence import Recurrence, StatesRecurrences, UnstatedRecurrenceError
+
+LARGEST = 2048  # units: one eigenvalue problem of the inequality then takes minutes, and gigabytes
+_RECURRENT = (Recurrent, Cell, nn.RNNBase, nn.RNNCellBase)
 
 
 @dataclass(frozen=True)
-class Recurrence:
-    """One pair with all that decides how it runs. ``step_range`` None means continuous time.
+class Subject:
+    """One map to certify: A and W as they are held, without α, and all that decides how they run.
 
-    ``hint`` holds the diagonals of a metric and of an Euler multiplier, for pairs that were built to contract.
+    ``step_range`` None means continuous time. ``hint`` holds the diagonals of a metric and of a multiplier, for pairs
+    that were built to contract.
     """
 
     A: Matrix
@@ -33,14 +42,33 @@ class Recurrence:
     step_range: tuple[float, float] | None = None
     name: str = ""
     hint: tuple[Matrix, Matrix] | None = None
+    nonlinearity: str | None = None
+    precision: Precision = PRECISIONS["exact"]
+
+    @cached_property
+    def nominal(self) -> tuple[Ball, Ball]:
+        """αA and W of exact arithmetic."""
+        return nominal(self.A, self.W, self.alpha)
+
+    @cached_property
+    def held(self) -> tuple[Ball, Ball]:
+        """Every αA and W that a kernel may hold."""
+        return held(self.A, self.W, self.alpha, self.precision)
+
+    @property
+    def is_range(self) -> bool:
+        return self.step_range is not None and self.step_range[0] < self.step_range[1]
 
 
 def as_matrix(values: Any, name: str) -> Matrix:
     """A square, finite float64 matrix from a tensor, an array or nested lists."""
-    array = values.detach().cpu().double().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    if np.iscomplexobj(array):
-        raise TypeError(f"{name} is complex; give a real matrix")
-    array = np.array(array, dtype=np.float64)
+    try:
+        array = values.detach().cpu().double().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+        if np.iscomplexobj(array) or (isinstance(values, torch.Tensor) and values.is_complex()):
+            raise TypeError(f"{name} is complex; give a real matrix")
+        array = np.array(array, dtype=np.float64)
+    except (ValueError, RuntimeError, NotImplementedError, OverflowError) as error:
+        raise ValueError(f"{name} is no matrix of numbers ({error}); give a square matrix (N, N)") from None
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0:
         raise ValueError(f"{name} has shape {array.shape}; give a square matrix (N, N)")
     if not np.all(np.isfinite(array)):
@@ -63,9 +91,9 @@ def as_slopes(nonlinearity: Any) -> tuple[float, float]:
         return get_nonlinearity(nonlinearity).slope_range
     if isinstance(nonlinearity, Nonlinearity):
         return nonlinearity.slope_range
-    if isinstance(nonlinearity, tuple) and len(nonlinearity) == 2:
-        low, high = float(nonlinearity[0]), float(nonlinearity[1])
-        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+    if isinstance(nonlinearity, tuple | list) and len(nonlinearity) == 2:
+        low, high = (as_float("slopes", slope) for slope in nonlinearity)
+        if low > high:
             raise ValueError(f"slopes are {nonlinearity}; give finite numbers (smallest, largest)")
         return low, high
     raise ValueError(
@@ -74,131 +102,161 @@ def as_slopes(nonlinearity: Any) -> tuple[float, float]:
     )
 
 
-def as_step_range(step_size: float | tuple[float, float]) -> tuple[float, float]:
+def as_float(name: str, value: Any) -> float:
+    """A finite number of a size with which one can still calculate."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number = math.nan
+    if isinstance(value, str | bytes | bool) or not abs(number) <= 1e100:
+        raise ValueError(f"{name} is {value!r}; give a finite number")
+    return number
+
+
+def as_step_range(step_size: Any) -> tuple[float, float]:
     """(shortest, longest), with 0 ≤ shortest ≤ longest and 0 < longest."""
-    shortest, longest = step_size if isinstance(step_size, tuple) else (step_size, step_size)
-    shortest, longest = float(shortest), float(longest)
-    if not (math.isfinite(longest) and 0 <= shortest <= longest and longest > 0):
-        raise ValueError(
-            f"step_size is {step_size}; give a positive step, or a pair (shortest, longest) with 0 ≤ shortest ≤ longest"
-        )
-    return shortest, longest
+    pair = step_size if isinstance(step_size, tuple | list) else (step_size, step_size)
+    if len(pair) == 2:
+        shortest, longest = (as_float("step_size", step) for step in pair)
+        if 0 <= shortest <= longest and longest > 0:
+            return shortest, longest
+    raise ValueError(
+        f"step_size is {step_size}; give a positive step, or a pair (shortest, longest) with 0 ≤ shortest ≤ longest"
+    )
 
 
-def recurrences(target: Any, **overrides: Any) -> list[Recurrence]:
-    """All pairs in ``target``: a pair (A, W), a module with ``hidden_matrices`` somewhere inside it, or a file of one.
+def split_steps(spans: tuple[float, float], max_step: float | None) -> tuple[float, float]:
+    """The steps that are taken for spans in a range, if longer ones are split into equal steps of at most max_step.
 
-    ``overrides`` (alpha, nonlinearity, integrator, step_size, continuous) replace what the layer says; None keeps it.
+    n = ⌈d/m⌉ ≥ 2 steps of length d/n are longer than m(n − 1)/n ≥ m/2. The scan lets a step exceed m by 10⁻⁶ of it, so
+    that rounding of a span does not cost a step.
     """
-    if isinstance(target, (tuple, list)) and len(target) == 2:
-        A, W = as_pair(*target)
-        return [_recurrence(A, W, "", None, overrides)]
-    if isinstance(target, ContractingPair):
-        with torch.no_grad():
-            A, W = as_pair(*target())
-        return [replace(_recurrence(A, W, "", target, overrides), hint=_built_in_metric(target))]
+    shortest, longest = spans
+    if max_step is None or longest <= max_step:
+        return spans
+    if shortest == longest:
+        step = longest / max(1, math.ceil(longest / max_step * (1 - 1e-6)))
+        return step, step
+    return min(shortest, 0.5 * max_step), min(longest, max_step * (1 + 2e-6))
+
+
+def subjects(target: Any, precision: str | None = None, **overrides: Any) -> list[Subject]:
+    """All maps in ``target``: a pair (A, W), a module that states its recurrence or holds such modules, or a file.
+
+    ``overrides`` (alpha, nonlinearity, integrator, step_size, continuous) replace what a module says; None keeps it.
+    """
+    if isinstance(target, tuple | list) and len(target) == 2:
+        return [_of_pair(target[0], target[1], "", precision, overrides)]
     if isinstance(target, nn.Module):
-        found = [item for prefix, layer in layers(target) for item in _of_layer(prefix, layer, overrides)]
-        if not found:
-            raise TypeError(
-                f"{type(target).__name__} holds no Lipschitz RNN layer (a module with hidden_matrices); "
-                "give one, or a pair (A, W)"
-            )
-        return found
-    if isinstance(target, (str, Path)):
-        return [_recurrence(A, W, name, None, overrides) for name, A, W in _pairs_in_file(Path(target))]
+        return [
+            replace(_of_statement(item, precision, overrides), name=" ".join(filter(None, (prefix, item.name))))
+            for prefix, module in stating_modules(target)
+            for item in _statements(prefix, module)
+        ]
+    if isinstance(target, str | Path):
+        return [_of_pair(A, W, name, precision, overrides) for name, A, W in pairs_in_file(Path(target))]
     raise TypeError(
         f"cannot certify a {type(target).__name__}; give a pair (A, W), a module, or the path of a file with A and W"
     )
 
 
-def layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The recurrent layers of a model with their names: the outermost modules that can give their hidden matrices."""
+def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
+    """The outermost modules that state their recurrence, with their names; refused if others recur beside them."""
+    found: list[tuple[str, StatesRecurrences]] = []
+    others: list[str] = []
     inside: set[int] = set()
     for name, module in model.named_modules():
-        if (
-            id(module) not in inside
-            and callable(getattr(module, "hidden_matrices", None))
-            and hasattr(module, "step_size")
-        ):
+        if id(module) in inside:
+            continue
+        stating = isinstance(module, StatesRecurrences)
+        if stating or isinstance(module, _RECURRENT) or callable(getattr(module, "hidden_matrices", None)):
             inside |= {id(child) for child in module.modules()}
-            yield name, module
+        if stating:
+            found.append((name, module))  # type: ignore[arg-type]
+        elif id(module) in inside:
+            others.append(f"{name or 'the module itself'} ({_kind(module)})")
+    if others:
+        alone = "; pass a single LipschitzRNN to certify it alone" if found else ""
+        raise UnstatedRecurrenceError(
+            f"{', '.join(others)}: recurrent, but does not state its recurrence, so nothing can be certified about it; "
+            f"LipschitzRNN, LipschitzRNNCell and ContractingPair can be{alone}"
+        )
+    if not found:
+        raise TypeError(
+            f"{type(model).__name__} holds no module that states its recurrence; give a LipschitzRNN, a "
+            "LipschitzRNNCell or a model with one, or a pair (A, W)"
+        )
+    return found
 
 
-def directions(layer: Any) -> Iterator[tuple[int, int]]:
-    """(layer, direction) numbers of a layer like nn.RNN; a cell has one of each."""
-    for number in range(int(getattr(layer, "num_layers", 1))):
-        for direction in range(2 if getattr(layer, "bidirectional", False) else 1):
-            yield number, direction
+def _kind(module: nn.Module) -> str:
+    """What a module is, with the name of the cell where the class alone does not say it."""
+    cells = sorted({type(child).__name__ for child in module.modules() if isinstance(child, Cell)})
+    return (
+        f"{type(module).__name__} of {', '.join(cells)}"
+        if cells and not isinstance(module, Cell)
+        else type(module).__name__
+    )
 
 
-def pair_name(prefix: str, number: int, direction: int, layer: Any) -> str:
-    parts = [prefix] if prefix else []
-    if getattr(layer, "num_layers", 1) > 1 or getattr(layer, "bidirectional", False):
-        parts.append(f"layer {number}" + (", reverse" if direction else ""))
-    return " ".join(parts)
+def _statements(prefix: str, module: StatesRecurrences) -> Iterator[Recurrence]:
+    try:
+        yield from module.stated_recurrences()
+    except UnstatedRecurrenceError as error:
+        raise UnstatedRecurrenceError(f"{prefix}: {error}" if prefix else str(error)) from None
 
 
-def hidden_matrices(layer: Any, number: int, direction: int) -> tuple[Matrix, Matrix]:
-    with torch.no_grad():
-        is_stack = hasattr(layer, "num_layers")
-        A, W = layer.hidden_matrices(number, direction) if is_stack else layer.hidden_matrices()
+def _within_limits(A: Any, W: Any) -> tuple[Matrix, Matrix]:
+    shapes: list[tuple[int, ...]] = [tuple(getattr(matrix, "shape", ())) for matrix in (A, W)]
+    rows = max(shape[0] if shape else 0 for shape in shapes)
+    if rows > LARGEST:
+        raise ValueError(f"the matrices have {rows} rows; certificates are searched for up to {LARGEST}")
     return as_pair(A, W)
 
 
-def _of_layer(prefix: str, layer: Any, overrides: dict[str, Any]) -> Iterator[Recurrence]:
-    for number, direction in directions(layer):
-        A, W = hidden_matrices(layer, number, direction)
-        recurrence = _recurrence(A, W, pair_name(prefix, number, direction, layer), layer, overrides)
-        cell = layer.cell(number, direction) if hasattr(layer, "cell") else layer
-        yield replace(recurrence, hint=_built_in_metric(cell))
+def _of_statement(stated: Recurrence, precision: str | None, overrides: dict[str, Any]) -> Subject:
+    matrices = _within_limits(stated.A, stated.W)
+    name = in_force(stated.A) if stated.precision is None else stated.precision
+    if precision is not None:
+        fixed, asked = stated.precision, as_precision(precision).name
+        name = asked if fixed is None or asked in ("exact", fixed) else fixed
+    settings = {
+        "alpha": stated.alpha,
+        "nonlinearity": stated.nonlinearity,
+        "integrator": stated.integrator,
+        "step_size": stated.step_range,
+    } | {key: value for key, value in overrides.items() if value is not None}
+    subject = _subject(*matrices, as_precision(name), settings, stated.max_step)
+    if stated.hint is None:
+        return subject
+    P, multiplier = (diagonal.detach().cpu().double().numpy() for diagonal in stated.hint)
+    return replace(subject, hint=(P, multiplier))
 
 
-def _built_in_metric(cell: nn.Module) -> tuple[Matrix, Matrix] | None:
-    for module in cell.modules():
-        if isinstance(module, ContractingPair):
-            P, multiplier = module.metric()
-            return P.cpu().numpy(), multiplier.cpu().numpy()
-    return None
+def _of_pair(A: Any, W: Any, name: str, precision: str | None, overrides: dict[str, Any]) -> Subject:
+    matrices = _within_limits(A, W)
+    settings = {key: value for key, value in overrides.items() if value is not None}
+    return replace(_subject(*matrices, as_precision(precision or "exact"), settings), name=name)
 
 
-def _recurrence(A: Matrix, W: Matrix, name: str, layer: Any, overrides: dict[str, Any]) -> Recurrence:
-    def setting(key: str, default: Any) -> Any:
-        given = overrides.get(key)
-        return getattr(layer, key, default) if given is None else given
-
-    alpha = float(setting("alpha", 1.0))
-    if not math.isfinite(alpha):
-        raise ValueError(f"alpha is {alpha}; give a finite number")
-    slopes = as_slopes(setting("nonlinearity", "tanh"))
-    integrator = get_integrator(setting("integrator", "euler")).name
-    step_size = setting("step_size", None)
-    continuous = overrides.get("continuous")
-    if continuous and overrides.get("step_size") is not None:
-        raise ValueError("continuous=True has no step; leave out either continuous or step_size")
-    discrete = step_size is not None and not continuous
+def _subject(
+    A: Matrix, W: Matrix, precision: Precision, settings: dict[str, Any], max_step: float | None = None
+) -> Subject:
+    alpha = as_float("alpha", settings.get("alpha", 1.0))
+    nonlinearity = settings.get("nonlinearity", "tanh")
+    slopes = as_slopes(nonlinearity)
+    name = nonlinearity if isinstance(nonlinearity, str) else getattr(nonlinearity, "name", None)
+    integrator = get_integrator(settings.get("integrator", "euler")).name
+    step_size, continuous = settings.get("step_size"), settings.get("continuous")
     if continuous is False and step_size is None:
         raise ValueError("continuous=False asks for the map that runs; give its step_size")
-    return Recurrence(A, W, alpha, slopes, integrator, as_step_range(step_size) if discrete else None, name)
-
-
-def _pairs_in_file(path: Path) -> Iterator[tuple[str, Matrix, Matrix]]:
-    """Pairs of entries called A and W (with any common prefix) in a .safetensors, .npz or .pt file."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file; give a .safetensors, .npz or .pt file that holds A and W")
-    if path.suffix == ".safetensors":
-        from safetensors.numpy import load_file
-
-        entries: dict[str, Any] = dict(load_file(path))
-    elif path.suffix == ".npz":
-        with np.load(path) as archive:
-            entries = dict(archive)
-    else:
-        entries = dict(torch.load(path, map_location="cpu", weights_only=True))
-    prefixes = sorted(key[: -len("A")] for key in entries if key == "A" or key.endswith(".A"))
-    pairs = [(prefix, entries[prefix + "A"], entries[prefix + "W"]) for prefix in prefixes if prefix + "W" in entries]
-    if not pairs:
-        names = ", ".join(sorted(entries)[:8])
-        raise ValueError(f"{path} holds no pair named A and W, only {names}; load the model and certify that instead")
-    for prefix, A, W in pairs:
-        yield (prefix.rstrip("."), *as_pair(A, W))
+    discrete = step_size is not None and not continuous
+    steps = split_steps(as_step_range(step_size), max_step) if discrete else None
+    A, W = rounded(A, precision), rounded(W, precision)
+    subject = Subject(A, W, alpha, slopes, integrator, steps, nonlinearity=name, precision=precision)
+    largest = max(float(np.max(np.abs(ball.mid))) for ball in subject.held)
+    if not largest <= 1e100:
+        raise ValueError(
+            f"the largest entry of alpha·A and W is {largest:.3g}; nothing can be proved about such numbers"
+        )
+    return subject

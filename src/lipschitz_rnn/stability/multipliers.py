@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lipschitz_rnn.stability.clock import UNLIMITED, Clock
 from lipschitz_rnn.stability.inequality import best_level, quadratic_form
 from lipschitz_rnn.stability.rounding import Matrix
 from lipschitz_rnn.stability.systems import System
@@ -15,7 +16,7 @@ from lipschitz_rnn.stability.systems import System
 _NEWTON_STEPS = 120
 
 
-def feasible_multiplier(system: System[Matrix], P: Matrix) -> Matrix | None:
+def feasible_multiplier(system: System[Matrix], P: Matrix, clock: Clock = UNLIMITED) -> Matrix | None:
     """Some Λ for which the inequality has a level at all, or None.
 
     Tried are multiples of the identity and of ‖column of G‖ / ‖row of C‖ in the metric, which puts what a unit sends
@@ -32,6 +33,7 @@ def feasible_multiplier(system: System[Matrix], P: Matrix) -> Matrix | None:
         for ratio in (1.0, 0.3, 0.1, 0.01) if stages > 1 else (1.0,):
             staged = shape * np.repeat(ratio ** (np.arange(stages) - (stages - 1)), system.size)
             for factor in 4.0 ** np.arange(-5, 8):
+                clock.check()
                 level = best_level(system, P, factor * staged)
                 if level < best:
                     best, found = level, factor * staged
@@ -39,11 +41,11 @@ def feasible_multiplier(system: System[Matrix], P: Matrix) -> Matrix | None:
 
 
 def best_multiplier(
-    system: System[Matrix], P: Matrix, start: Matrix | None = None, accuracy: float = 1e-9
+    system: System[Matrix], P: Matrix, start: Matrix | None = None, accuracy: float = 1e-9, clock: Clock = UNLIMITED
 ) -> Matrix | None:
     """argmin over Λ of the level for the metric P, by a barrier method from ``start``; None if no start is feasible."""
     if start is None or not np.isfinite(best_level(system, P, start)):
-        start = feasible_multiplier(system, P)
+        start = feasible_multiplier(system, P, clock)
     if start is None:
         return None
     n, m = system.size, system.channels
@@ -69,6 +71,8 @@ def best_multiplier(
     spread = max(abs(first), 1e-3)
     level, weight = first + 0.1 * spread, (n + m) / spread
     for _ in range(_NEWTON_STEPS):
+        if clock.left == 0.0:
+            break
         try:
             Q = np.linalg.inv(slack(level, multiplier))
         except np.linalg.LinAlgError:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from lipschitz_rnn.stability.inequality import rate_to_level
+from lipschitz_rnn.stability.clock import UNLIMITED, Clock
+from lipschitz_rnn.stability.rates import rate_to_level
 from lipschitz_rnn.stability.rounding import Matrix
 from lipschitz_rnn.stability.systems import System
 
@@ -34,7 +35,7 @@ def choose_solver(name: str, size: int) -> str:
 
 
 def common_metric(
-    systems: Sequence[System[Matrix]], rate: float, solver: str = "auto"
+    systems: Sequence[System[Matrix]], rate: float, solver: str, clock: Clock
 ) -> tuple[Matrix, list[Matrix]] | None:
     """P and one multiplier for each system, all at the given rate, or None where the solver finds none."""
     cp = _cvxpy()
@@ -47,12 +48,15 @@ def common_metric(
         form = _form(cp, system, P, multiplier, rate_to_level(rate, system.step))
         constraints += [form << -slack * np.eye(n + system.channels) * (system.step or 1.0), multiplier >= 0]
     size = max(n + system.channels for system in systems)
-    if not _solve(cp, cp.Problem(cp.Maximize(slack), constraints), choose_solver(solver, size)) or slack.value <= 0:
+    problem = cp.Problem(cp.Maximize(slack), constraints)
+    if not _solve(cp, problem, choose_solver(solver, size), clock) or slack.value <= 0:
         return None
     return 0.5 * (P.value + P.value.T), [np.maximum(multiplier.value, 1e-12) for multiplier in multipliers]
 
 
-def metric_for_jacobians(jacobians: Sequence[Matrix], at_level: Sequence[float], continuous: bool) -> Matrix | None:
+def metric_for_jacobians(
+    jacobians: Sequence[Matrix], at_level: Sequence[float], continuous: bool, clock: Clock | None = None
+) -> Matrix | None:
     """P with which every Jacobian of every batch (K, N, N) keeps that batch's level; violated ones join by turns."""
     from lipschitz_rnn.stability.corners import levels
 
@@ -68,7 +72,7 @@ def metric_for_jacobians(jacobians: Sequence[Matrix], at_level: Sequence[float],
             left = P @ J + J.T @ P if continuous else J.T @ P @ J
             form = left - level * P + slack * np.eye(n) * (1.0 if continuous else max(1e-6, abs(1 - level)))
             constraints.append(0.5 * (form + form.T) << 0)
-        if not _solve(cp, cp.Problem(cp.Maximize(slack), constraints), "CLARABEL") or slack.value <= 0:
+        if not _solve(cp, cp.Problem(cp.Maximize(slack), constraints), "CLARABEL", clock) or slack.value <= 0:
             return None
         found = 0.5 * (P.value + P.value.T)
         new = set()
@@ -94,15 +98,20 @@ def _form(cp: Any, system: System[Matrix], P: Any, multiplier: Any, level: float
     return 0.5 * (form + form.T)
 
 
-def _solve(cp: Any, problem: Any, solver: str) -> bool:
+def _solve(cp: Any, problem: Any, solver: str, clock: Clock | None) -> bool:
     import warnings
 
-    options = {"eps": 1e-7, "max_iters": 5000} if solver == "SCS" else {}
+    clock = clock or UNLIMITED
+    clock.check()
+    options: dict[str, Any] = {"eps": 1e-7, "max_iters": 5000} if solver == "SCS" else {}
+    if clock.left < 1e9:
+        options["time_limit_secs" if solver == "SCS" else "time_limit"] = max(clock.left, 1e-3)
     with warnings.catch_warnings():
         # An inaccurate answer is still a candidate: every certificate is checked afterwards without the solver.
         warnings.simplefilter("ignore")
         try:
             problem.solve(solver=solver, **options)
-        except cp.error.SolverError:
+        except (cp.error.SolverError, ValueError, ArithmeticError):
             return False
+    clock.check()
     return problem.status in ("optimal", "optimal_inaccurate")

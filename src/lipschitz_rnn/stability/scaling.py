@@ -7,12 +7,12 @@ must be shorter than one. The method of centres keeps x in the middle of that se
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
-from lipschitz_rnn.stability.inequality import rate_to_level
+from lipschitz_rnn.stability.clock import UNLIMITED, Clock, OutOfTime
+from lipschitz_rnn.stability.rates import rate_to_level
 from lipschitz_rnn.stability.riccati import Loop, critical_angles, metric, metric_exists
 from lipschitz_rnn.stability.rounding import Matrix
 from lipschitz_rnn.stability.systems import System
@@ -34,33 +34,35 @@ def best_scaling(
     start: Matrix | None = None,
     accuracy: float = 1e-3,
     enough: float | None = None,
-    deadline: float = np.inf,
+    clock: Clock = UNLIMITED,
 ) -> tuple[Candidate | None, float]:
     """The candidate with the best rate and that rate, which may be negative: then nothing is proved.
 
-    Stops early once the rate reaches ``enough`` or the clock ``deadline`` (of ``time.monotonic``).
+    Stops early once the rate reaches ``enough``. Out of time, the best multiplier until then counts.
     """
     loop = Loop.of(system)
     x = np.zeros(system.channels) if start is None else np.log(start) - np.mean(np.log(start))
     scale = max(float(np.linalg.norm(system.F - (0 if system.step is None else np.eye(system.size)), 2)), 1e-6)
     scale /= system.step or 1.0
-    low = _feasible_rate(loop, x, scale)
+    low = _feasible_rate(loop, x, scale, clock)
     if low is None:
         return None, -np.inf
     angles = _grid(loop, scale)
     tolerance = accuracy * 1e-3 * scale
-    limit = _largest_rate(loop, x, low, tolerance, accuracy)
+    limit = _largest_rate(loop, x, low, tolerance, accuracy, clock)
     gap = min(max(limit - low, 0.1 * scale), scale)
     for _ in range(_ROUNDS):
         enough_gap = gap < max(accuracy * abs(limit), tolerance)
-        if enough_gap or (enough is not None and limit > enough) or time.monotonic() > deadline:
+        if enough_gap or (enough is not None and limit > enough) or clock.left == 0.0:
             break
         rate = limit - gap
         angles = _keep(loop, x, rate, np.union1d(angles, critical_angles(loop, limit + 0.01 * gap, np.exp(x))))
-        trial = _recentre(loop, x, rate, angles)
-        reached = (
-            _largest_rate(loop, trial, rate, tolerance, accuracy) if metric_exists(loop, rate, np.exp(trial)) else rate
-        )
+        try:
+            trial = _recentre(loop, x, rate, angles, clock)
+            exists = metric_exists(loop, rate, np.exp(trial))
+            reached = _largest_rate(loop, trial, rate, tolerance, accuracy, clock) if exists else rate
+        except OutOfTime:
+            break
         gap *= 0.9 if reached > limit + 0.3 * gap else 0.4
         if reached > limit:
             x, limit = trial, reached
@@ -73,19 +75,23 @@ def best_scaling(
     return None, limit
 
 
-def _feasible_rate(loop: Loop, x: Matrix, scale: float) -> float | None:
+def _feasible_rate(loop: Loop, x: Matrix, scale: float, clock: Clock) -> float | None:
     rate = loop.decay - 1e-3 * scale
     for distance in 2.0 ** np.arange(-6, 12):
+        clock.check()
         if metric_exists(loop, rate - distance * scale, np.exp(x)):
             return float(rate - distance * scale)
     return None
 
 
-def _largest_rate(loop: Loop, x: Matrix, low: float, tolerance: float, accuracy: float) -> float:
+def _largest_rate(loop: Loop, x: Matrix, low: float, tolerance: float, accuracy: float, clock: Clock) -> float:
     """The largest rate for a fixed multiplier, by bisection from a rate that is possible."""
     multiplier, high = np.exp(x), loop.decay
     while high - low > max(tolerance, 0.2 * accuracy * abs(low)):
+        clock.check()
         middle = 0.5 * (low + high)
+        if not low < middle < high:
+            break
         if metric_exists(loop, middle, multiplier):
             low = middle
         else:
@@ -122,11 +128,12 @@ def _power_iteration(M: Matrix) -> Matrix:
     return np.linalg.norm(M @ vectors, axis=(1, 2))
 
 
-def _recentre(loop: Loop, x: Matrix, rate: float, angles: Matrix) -> Matrix:
+def _recentre(loop: Loop, x: Matrix, rate: float, angles: Matrix, clock: Clock) -> Matrix:
     """Newton steps on −Σ log det(I − M*M), which is convex in x and does not change when x is shifted."""
     H = loop.response(loop.contour(rate, angles))
     value, gradient, hessian = _potential(H, x)
     for _ in range(4):
+        clock.check()
         if not np.trace(hessian) > 0:
             break  # H = 0: every multiplier is as good
         # The all-ones direction has no curvature; one unit there keeps the mean of x where it is.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
-from lipschitz_rnn.stability.inputs import as_matrix, directions, hidden_matrices, layers, pair_name
+from lipschitz_rnn.stability.inputs import as_matrix
 from lipschitz_rnn.stability.rounding import Matrix
+from lipschitz_rnn.units.lipschitz import LipschitzRNN, LipschitzRNNCell
 
 
 def symmetric_part(matrix: Any) -> Matrix:
@@ -84,11 +87,27 @@ def track(model: nn.Module) -> dict[str, float]:
     and a slash where the model has more than one part. A model without a Lipschitz RNN gives an empty dictionary.
     """
     found: dict[str, float] = {}
-    for prefix, layer in layers(model):
-        for number, direction in directions(layer):
-            name = pair_name(prefix, number, direction, layer)
-            for letter, matrix in zip("AW", hidden_matrices(layer, number, direction), strict=True):
-                values = spectrum(matrix)
-                for key in ("real_max", "symmetric_min", "symmetric_max"):
-                    found[f"{name}/{letter}.{key}" if name else f"{letter}.{key}"] = getattr(values, key)
+    for name, cell in _cells(model):
+        with torch.no_grad():
+            pair = cell.hidden_matrices()
+        for letter, matrix in zip("AW", pair, strict=True):
+            values = spectrum(matrix)
+            for key in ("real_max", "symmetric_min", "symmetric_max"):
+                found[f"{name}/{letter}.{key}" if name else f"{letter}.{key}"] = getattr(values, key)
     return found
+
+
+def _cells(model: nn.Module) -> Iterator[tuple[str, LipschitzRNNCell]]:
+    """Every Lipschitz unit of a model, with the name of its layer and, where there are several, which one it is."""
+    inside: set[int] = set()
+    for prefix, module in model.named_modules():
+        if isinstance(module, LipschitzRNN):
+            several = len(module.cells) > 1
+            for layer in range(module.num_layers):
+                for direction in range(module.num_directions):
+                    cell = module.cell(layer, direction)
+                    inside.add(id(cell))
+                    part = f"layer {layer}" + (", reverse" if direction else "") if several else ""
+                    yield " ".join(filter(None, (prefix, part))), cell
+        elif isinstance(module, LipschitzRNNCell) and id(module) not in inside:
+            yield prefix, module

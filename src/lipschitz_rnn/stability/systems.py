@@ -12,25 +12,37 @@ A ← αA + l W and W ← (u − l) W. Nothing else in this package writes these
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from lipschitz_rnn.ops.integrators import Tableau
-from lipschitz_rnn.stability.rounding import Ball, Matrix, block
+from lipschitz_rnn.stability.rounding import UNIT, Ball, Matrix, block
 
 M = TypeVar("M", Matrix, Ball)
 
 
 @dataclass(frozen=True)
 class System(Generic[M]):
-    """F (N, N), G (N, m), C (m, N), E (m, m) as above; ``step`` is the time that one step takes, None if continuous."""
+    """F (N, N), G (N, m), C (m, N), E (m, m) as above; ``time`` is what one step takes, None if continuous.
+
+    ``stages`` and ``weights`` are the tableau's coefficients times the step, empty if continuous.
+    """
 
     F: M
     G: M
     C: M
     E: M
-    step: float | None
+    time: Fraction | None
+    stages: tuple[tuple[Fraction, ...], ...] = ()
+    weights: tuple[Fraction, ...] = ()
+
+    @cached_property
+    def step(self) -> float | None:
+        """The time of one step as a float, for a search."""
+        return None if self.time is None else float(self.time)
 
     @property
     def size(self) -> int:
@@ -41,10 +53,10 @@ class System(Generic[M]):
         return int(self.G.shape[1])
 
 
-def sector_form(A: M, W: M, alpha: float, slopes: tuple[float, float]) -> tuple[M, M]:
-    """(A, W) of the same system with slopes in [0, 1]."""
-    low, high = slopes
-    return alpha * A + low * W, (high - low) * W
+def sector_form(A: M, W: M, slopes: tuple[float, float]) -> tuple[M, M]:
+    """(αA, W) of the same system with slopes in [0, 1], from αA and W."""
+    low, high = (Fraction(slope) for slope in slopes)
+    return A + _number(A, low) * W, _number(A, high - low) * W
 
 
 def continuous_system(A: M, W: M) -> System[M]:
@@ -53,25 +65,38 @@ def continuous_system(A: M, W: M) -> System[M]:
     return System(A, identity, W, zero, None)
 
 
-def runge_kutta_system(A: M, W: M, tableau: Tableau, step: float) -> System[M]:
+def runge_kutta_system(A: M, W: M, tableau: Tableau, step: float | Fraction) -> System[M]:
     """One step of an explicit method, exactly: stage states δᵢ = δ + ε Σⱼ aᵢⱼ kⱼ, kⱼ = A δⱼ + wⱼ, vᵢ = W δᵢ."""
-    scaled = tuple(tuple(step * a for a in row) for row in tableau.stages)
-    return _staged_system(A, W, scaled, tuple(step * b for b in tableau.weights), step)
+    time = Fraction(step)
+    stages = tuple(tuple(time * Fraction(a) for a in row) for row in tableau.stages)
+    return _staged_system(A, W, stages, tuple(time * Fraction(b) for b in tableau.weights), time, _inexact(tableau))
 
 
-def bezier_corner(A: M, W: M, tableau: Tableau, shortest: float, longest: float) -> System[M]:
+def bezier_corner(A: M, W: M, tableau: Tableau, shortest: float | Fraction, longest: float | Fraction) -> System[M]:
     """The middle Bézier point of a two-stage method's map over the steps between ``shortest`` and ``longest``.
 
     J(ε) = I + ε(b₁K₁ + b₂K₂) + ε² b₂a K₂K₁ is a parabola in ε. Over [s, t] it lies in the convex hull of J(s), J(t) and
     I + τ(b₁K₁ + b₂K₂) + st·b₂a K₂K₁ with τ = (s + t)/2, which is again a two-stage step, with a·st/τ for a.
     """
-    middle = 0.5 * (shortest + longest)
-    stage = tableau.stages[1][0] * shortest * longest / middle
-    return _staged_system(A, W, ((), (stage,)), tuple(middle * b for b in tableau.weights), middle)
+    first, last = Fraction(shortest), Fraction(longest)
+    time = (first + last) / 2
+    stages = ((), (Fraction(tableau.stages[1][0]) * first * last / time,))
+    return _staged_system(A, W, stages, tuple(time * Fraction(b) for b in tableau.weights), time, _inexact(tableau))
+
+
+def _inexact(tableau: Tableau) -> float:
+    """Room for coefficients such as 1/6, whose float is not the number that is meant; relative."""
+    coefficients = [*tableau.weights, *(a for row in tableau.stages for a in row)]
+    return 0.0 if all(Fraction(number).denominator <= 1024 for number in coefficients) else 2 * UNIT
 
 
 def _staged_system(
-    A: M, W: M, stages: tuple[tuple[float, ...], ...], weights: tuple[float, ...], step: float
+    A: M,
+    W: M,
+    stages: tuple[tuple[Fraction, ...], ...],
+    weights: tuple[Fraction, ...],
+    time: Fraction,
+    inexact: float,
 ) -> System[M]:
     count = len(weights)
     identity, zero = _constant(A, 1.0), _constant(A, 0.0)
@@ -81,23 +106,27 @@ def _staged_system(
     for stage in range(count):
         state = [identity] + [zero] * count
         for coefficient, slope in zip(stages[stage], slopes, strict=True):
-            if coefficient != 0.0:
-                state = [s + coefficient * k for s, k in zip(state, slope, strict=True)]
+            if coefficient != 0:
+                number = _number(A, coefficient, inexact)
+                state = [s + number * k for s, k in zip(state, slope, strict=True)]
         states.append(state)
         slope = [A @ s for s in state]
         slope[stage + 1] = slope[stage + 1] + identity
         slopes.append(slope)
     result = [identity] + [zero] * count
     for weight, slope in zip(weights, slopes, strict=True):
-        if weight != 0.0:
-            result = [r + weight * k for r, k in zip(result, slope, strict=True)]
+        if weight != 0:
+            number = _number(A, weight, inexact)
+            result = [r + number * k for r, k in zip(result, slope, strict=True)]
     outputs = [[W @ block for block in state] for state in states]
     return System(
         F=result[0],
         G=_assemble([result[1:]]),
         C=_assemble([[row[0]] for row in outputs]),
         E=_assemble([row[1:] for row in outputs]),
-        step=step,
+        time=time,
+        stages=stages,
+        weights=weights,
     )
 
 
@@ -114,6 +143,11 @@ def enclosed_jacobians(system: System[Ball], corners: Matrix) -> Ball:
     for _ in range(system.channels // system.size - 1):
         response = D @ (system.C + system.E @ response)
     return system.F + system.G @ response
+
+
+def _number(like: Any, value: Fraction, inexact: float = 0.0) -> Any:
+    """A coefficient for matrices: a float; for balls: a ball that holds it."""
+    return Ball.number(value, inexact) if isinstance(like, Ball) else float(value)
 
 
 def _constant(like: M, value: float) -> M:

@@ -6,5 +6,6 @@ from lipschitz_rnn.tasks.base import Metric as Metric
 from lipschitz_rnn.tasks.base import Split as Split
 from lipschitz_rnn.tasks.base import Task as Task
 from lipschitz_rnn.tasks.registry import available as available
+from lipschitz_rnn.tasks.registry import check as check
 from lipschitz_rnn.tasks.registry import info as info
 from lipschitz_rnn.tasks.registry import load as load

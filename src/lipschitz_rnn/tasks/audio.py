@@ -16,14 +16,16 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.tasks.base import DataError
-from lipschitz_rnn.tasks.files import cache_folder, members, missing, search_places
+from lipschitz_rnn.tasks.files import cache_folder, missing, search_places, stop_unless_reading
 from lipschitz_rnn.tasks.sources import Recordings
+from lipschitz_rnn.tasks.unpacking import members
 
 NETWORK_RATE = 8_000  # Hz
 WINDOW, HOP = 256, 128  # samples
 BINS = WINDOW // 2 + 1
 _HANN = 0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(WINDOW) / WINDOW)  # periodic, as for overlapping frames
 _POWER_FLOOR = 1e-5  # the uRNN code's: −50 dB
+_LARGEST_SOUND = 16 << 20  # bytes: eight minutes, where an utterance has seconds
 
 
 def read_sound(data: bytes, name: str, rate: int) -> np.ndarray:
@@ -98,7 +100,7 @@ def _collect(recordings: Recordings, holder: Path) -> dict[str, np.ndarray]:
     """Utterance name -> samples, verified as a whole where the collection's digest is known."""
     pattern = re.compile(recordings.pattern, re.IGNORECASE)
     sounds: dict[str, np.ndarray] = {}
-    for path, data in members(holder, lambda name: pattern.search(name) is not None):
+    for path, data in members(holder, lambda name: pattern.search(name) is not None, lambda name: _LARGEST_SOUND):
         match = pattern.search(path)
         if match is not None and (name := "/".join(match.groups()).lower()) not in sounds:
             sounds[name] = read_sound(data, f"{path} in {holder}", recordings.rate)
@@ -124,6 +126,7 @@ def read_recordings(
     found = (path for place in places for holder in recordings.holders for path in sorted(place.glob(holder)))
     holder = next((path for path in found if path.suffix != ".part"), None)
     if holder is not None:
+        stop_unless_reading()
         # TIMIT's parts lie side by side: its holder is the folder TRAIN, its root the folder above.
         return _collect(recordings, holder.parent if recordings.download is None else holder)
     target = cache_folder() / recordings.folder
@@ -139,6 +142,7 @@ def read_recordings(
             "allow the download (no offline option)"
         )
         raise missing(recordings.title, recordings.download.name, root, recordings.folder, fix)
+    stop_unless_reading()
     from lipschitz_rnn.tasks.download import fetch
 
     return _collect(recordings, fetch(recordings.download, target, lambda part: _collect(recordings, part)))

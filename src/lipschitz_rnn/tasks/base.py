@@ -149,6 +149,11 @@ class Task(ABC):
         keyword_only = (p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "offline")
         return {p.name: p.default for p in keyword_only}
 
+    @classmethod
+    def shapes(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What a network must know, before any data is read: input_size, output_size, vocabulary and readout."""
+        return {fact: getattr(cls.info, fact) for fact in ("input_size", "output_size", "vocabulary", "readout")}
+
 
 def member_generators(generator: Generators, indices: Tensor) -> list[torch.Generator]:
     """One generator for indices (B,), or S of them for indices (S, B): each member's own, or the one for all in turn.

@@ -36,7 +36,7 @@ _PADDING = 4
 def read_records(data: bytes, name: str) -> tuple[Tensor, Tensor]:
     """Images (n, 3, 32, 32) uint8 and labels (n,) of a binary batch: a label byte, then the R, G and B planes."""
     if not data or len(data) % _RECORD:
-        raise DataError(f"{name} has {len(data):,} bytes, no multiple of {_RECORD}; replace it by the original")
+        raise DataError(f"{name} has {len(data):,} bytes, not a multiple of {_RECORD}; replace it by the original")
     records = np.frombuffer(data, np.uint8).reshape(-1, _RECORD)
     images = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32).copy())
     return images, torch.from_numpy(records[:, 0].astype(np.int64))

@@ -20,6 +20,7 @@ from lipschitz_rnn.tasks.sources import Download
 
 _CHUNK = 1 << 18
 _TIMEOUT_S = 30.0
+_LARGEST = 1 << 30  # bytes: far above every original, far below a disk
 _ATTEMPTS_PER_MIRROR = 3  # a broken connection resumes where it stopped
 
 Check = Callable[[Path], object]  # raises DataError when the file is not the original
@@ -97,14 +98,18 @@ def _transfer(url: str, part: Path, advance: Advance) -> None:
     with response:
         if response.status != 206:
             have = 0
-        length = response.headers.get("Content-Length")
-        total = have + int(length) if length else None
+        length = response.headers.get("Content-Length") or ""
+        total = have + int(length) if length.isdecimal() else None
+        if total is not None and total > _LARGEST:
+            raise _BadFileError(f"the server offers {total:,} bytes, more than any original has")
         with part.open("ab" if have else "wb") as file:
             advance(have, total)
             while block := response.read(_CHUNK):
                 file.write(block)
                 have += len(block)
                 advance(have, total)
+                if have > _LARGEST:
+                    raise _BadFileError(f"the server sent more than {_LARGEST:,} bytes, which no original has")
             file.flush()
             os.fsync(file.fileno())
     if total is not None and have < total:

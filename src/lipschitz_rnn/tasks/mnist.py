@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -32,12 +33,12 @@ def read_idx(data: bytes, name: str, dimensions: int) -> np.ndarray:
     header = 4 + 4 * dimensions
     if len(data) < header or data[:4] != bytes((0, 0, 8, dimensions)):
         raise DataError(
-            f"{name} is no idx file of bytes in {dimensions} dimensions: it begins with {data[:4]!r}, expected "
+            f"{name} is not an idx file of bytes in {dimensions} dimensions: it begins with {data[:4]!r}, expected "
             f"{bytes((0, 0, 8, dimensions))!r}; replace it by the original"
         )
     shape = struct.unpack(f">{dimensions}I", data[4:header])
     values = np.frombuffer(data, np.uint8, offset=header)
-    if values.size != np.prod(shape, dtype=np.int64):
+    if values.size != math.prod(shape):
         raise DataError(f"{name} holds {values.size:,} values, its header promises {shape}; replace it by the original")
     return values.reshape(shape).copy()  # writable, as tensors want their memory
 

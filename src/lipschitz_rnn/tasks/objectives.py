@@ -1,9 +1,13 @@
 """The three losses that the tasks share: classes of whole sequences, tokens at every step, real values.
 
-Each keeps leading member axes: outputs (S, B, q) give S losses, each the mean over its own batch only.
+All of them follow one rule. A value is judged for every sequence (`readout` "last") or for every valid step of every
+sequence ("all"); `lengths` say which steps are valid and change nothing where only the last state is read. Leading
+member axes stay: outputs (S, B, q) or (S, T, B, q) give S losses, each the mean over its own batch only.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -19,52 +23,86 @@ def token_losses(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
 
 
-def _count(like: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Number of elements along `axes`, filled on the device so that no host copy breaks a CUDA graph."""
-    number = 1
-    for axis in axes:
-        number *= like.shape[axis]
-    kept = [size for axis, size in enumerate(like.shape) if axis - like.dim() not in axes]
-    return torch.full(kept, float(number), device=like.device)
+def _valid_steps(task: Task, batch: Batch, steps: int) -> Tensor | None:
+    """(..., T, B) bool where some steps are padding; None where everything counts."""
+    if batch.lengths is None or task.readout == "last":
+        return None
+    return torch.arange(steps, device=batch.lengths.device).unsqueeze(-1) < batch.lengths.unsqueeze(-2)
 
 
-class Classification(Task):
-    """One class for the whole sequence, from the last state: cross-entropy and accuracy."""
+def _add(values: Tensor, valid: Tensor | None, readout: str) -> tuple[Tensor, Tensor]:
+    """(sum, weight) over sequences, and over their valid steps where every step is read; member axes stay.
+
+    Filled on the device, so that no host copy breaks a CUDA graph.
+    """
+    axes = (-1,) if readout == "last" else (-2, -1)
+    total = values.sum(axes)
+    if valid is not None:
+        return total, valid.expand_as(values).sum(axes).to(values.dtype)
+    return total, torch.full_like(total, float(math.prod(values.shape[axis] for axis in axes)))
+
+
+def _mean(total: Tensor, weight: Tensor) -> Tensor:
+    """A batch without a single valid step has nothing to learn from: its loss is 0, not NaN."""
+    return total / weight.clamp_min(1.0)
+
+
+class _Labels(Task):
+    """Cross-entropy of integer targets, for every sequence or for every valid step."""
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return token_losses(outputs, batch.targets).mean(-1)
+        return _mean(*self._cross_entropy(outputs, batch))
+
+    def _cross_entropy(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        targets, valid = self._checked(outputs, batch)
+        if valid is not None:  # whatever stands in the padding, NaN and -1 included, and its gradient, is dropped
+            outputs, targets = outputs.where(valid.unsqueeze(-1), 0.0), targets.where(valid, 0)
+        losses = token_losses(outputs, targets)
+        return _add(losses if valid is None else losses.where(valid, 0.0), valid, self.readout)
+
+    def _checked(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        if outputs.shape[:-1] != batch.targets.shape:
+            raise ValueError(
+                f"outputs have shape {tuple(outputs.shape)} and targets {tuple(batch.targets.shape)}; for the readout "
+                f'"{self.readout}" they must be {_SHAPES[self.readout]}, with or without a leading member axis'
+            )
+        return batch.targets, _valid_steps(self, batch, outputs.shape[-3] if self.readout == "all" else 0)
+
+
+_SHAPES = {"last": "(B, q) and (B,)", "all": "(T, B, q) and (T, B)"}
+
+
+class Classification(_Labels):
+    """One class for the whole sequence, or one at every valid step: cross-entropy and accuracy."""
 
     def measure(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        correct = (outputs.argmax(-1) == batch.targets).float()
-        return correct.sum(-1), _count(correct, (-1,))
+        targets, valid = self._checked(outputs, batch)
+        correct = outputs.argmax(-1) == targets
+        return _add((correct if valid is None else correct & valid).float(), valid, self.readout)
 
 
-class TokenPrediction(Task):
-    """The next token at every step: cross-entropy in nats, whose mean the metric turns into bits or perplexity."""
-
-    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return token_losses(outputs, batch.targets).mean((-2, -1))
+class TokenPrediction(_Labels):
+    """The next token at every valid step: cross-entropy in nats, which the metric turns into bits or perplexity."""
 
     def measure(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        losses = token_losses(outputs, batch.targets)
-        return losses.sum((-2, -1)), _count(losses, (-2, -1))
+        return self._cross_entropy(outputs, batch)
 
 
 class Regression(Task):
     """Real values, for the whole sequence or at every valid step: mean squared error."""
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        total, weight = self.measure(outputs, batch)
-        return total / weight
+        return _mean(*self.measure(outputs, batch))
 
     def measure(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        if outputs.shape != batch.targets.shape:  # subtracting would broadcast (B, 1) and (B,) to (B, B)
+            raise ValueError(
+                f"outputs have shape {tuple(outputs.shape)} and targets {tuple(batch.targets.shape)}; the two must be "
+                "the same: (B, q) for one value a sequence, (T, B, q) for one a step"
+            )
         difference = outputs - batch.targets
         difference = difference if difference.dtype == torch.float64 else difference.float()
-        if batch.lengths is None:
-            errors, axes = difference.square().mean(-1), (-1,) if self.readout == "last" else (-2, -1)
-            return errors.sum(axes), _count(errors, axes)
-        steps = torch.arange(difference.shape[-3], device=difference.device).unsqueeze(-1)
-        valid = steps < batch.lengths.unsqueeze(-2)
-        # Multiplying by the mask would keep a NaN of the padding; selecting drops it, and its gradient too.
-        errors = difference.where(valid.unsqueeze(-1), 0.0).square().mean(-1)
-        return errors.sum((-2, -1)), valid.sum((-2, -1)).to(errors.dtype)
+        valid = _valid_steps(self, batch, difference.shape[-3] if self.readout == "all" else 0)
+        if valid is not None:  # multiplying by the mask would keep a NaN of the padding; selecting drops it
+            difference = difference.where(valid.unsqueeze(-1), 0.0)
+        return _add(difference.square().mean(-1), valid, self.readout)

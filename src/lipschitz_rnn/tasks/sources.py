@@ -7,7 +7,9 @@ member of an archive). Downloads carry the checksum of the packed original too, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from lipschitz_rnn.tasks.unpacking import LARGEST_FILE
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,11 @@ class Dataset:
     downloads: Mapping[str, Download]  # unpacked file name -> the original that holds it
     aliases: tuple[str, ...] = ()
     archives: tuple[str, ...] = ()  # archives that may hold the files under any path
+    sizes: Mapping[str, int] = field(default_factory=dict)  # unpacked file name -> its bytes, where they are known
+
+    def size_of(self, name: str) -> int:
+        """The most bytes that the unpacked file may have: unpacking stops there."""
+        return self.sizes.get(name, LARGEST_FILE)
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,12 @@ MNIST = Dataset(
         },
     ),
     aliases=("", "MNIST/raw"),
+    sizes={
+        "train-images-idx3-ubyte": 16 + 60_000 * 784,
+        "train-labels-idx1-ubyte": 8 + 60_000,
+        "t10k-images-idx3-ubyte": 16 + 10_000 * 784,
+        "t10k-labels-idx1-ubyte": 8 + 10_000,
+    },
 )
 
 _CIFAR10_CONTENTS = {
@@ -112,6 +125,7 @@ CIFAR10 = Dataset(
     downloads=dict.fromkeys(_CIFAR10_CONTENTS, _CIFAR10_ARCHIVE),
     aliases=("", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
     archives=(_CIFAR10_ARCHIVE.name,),
+    sizes=dict.fromkeys(_CIFAR10_CONTENTS, 10_000 * 3_073),
 )
 
 _PTB_CONTENTS = {
@@ -134,6 +148,7 @@ PTB = Dataset(
     ),
     aliases=("",),
     archives=("simple-examples.tgz",),
+    sizes={"ptb.train.txt": 5_101_618, "ptb.valid.txt": 399_782, "ptb.test.txt": 449_945},
 )
 
 FSDD = Recordings(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -80,6 +80,10 @@ class TextTask(TokenPrediction):
             if steps < 2:
                 raise ValueError(f"a batch of {streams} is too large for the {len(stream)} tokens of {split}")
             self._data[split] = stream[: steps * streams].view(streams, steps).T.contiguous()
+
+    @classmethod
+    def shapes(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        return super().shapes(options) | {"input_size": options.get("embedding", cls.info.input_size)}
 
     def size(self, split: Split) -> int:
         steps = len(self._data[check_split(split)]) - 1  # the last token is a target only

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,48 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, An
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors on the CPU and the state; raises `CheckpointError` if anything differs from what was written."""
     try:
+        if not path.is_file():
+            raise CheckpointError(
+                f"{path} cannot be read: {'it is not a file' if path.exists() else 'it is not there'}"
+            )
         with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    except _READING_ERRORS as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; it is damaged or not a checkpoint") from error
     text = metadata.get("state", "")
     if metadata.get("sha256") != _checksum(tensors, text):
         raise CheckpointError(f"{path} is damaged: its content does not match the checksum inside")
-    return tensors, json.loads(text)
+    try:
+        state = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: its state is not JSON ({error})") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} cannot be read: its state is a JSON {type(state).__name__}, not an object")
+    return tensors, state
+
+
+# What safetensors and PyTorch raise for bytes, types and shapes that make no sense.
+_READING_ERRORS = (OSError, SafetensorError, ValueError, TypeError, KeyError, RuntimeError, OverflowError, MemoryError)
+
+
+def copy_tensors(tensors: Mapping[str, Tensor], targets: Mapping[str, Tensor], prefix: str, where: object) -> None:
+    """Fill `targets` in place with the tensors of the same names behind `prefix`.
+
+    Nothing is changed, and `CheckpointError` raised, unless every target has a tensor of its shape. `where`: the file,
+    for the message.
+    """
+    for name, target in targets.items():
+        found = tensors.get(prefix + name)
+        if found is None or found.shape != target.shape:
+            what = "lacks it" if found is None else f"has shape {tuple(found.shape)}"
+            raise CheckpointError(
+                f"{where} does not fit: the network's {name} has shape {tuple(target.shape)}, the file {what}; "
+                "it belongs to another run, or to another version of the network"
+            )
+    with torch.no_grad():
+        for name, target in targets.items():
+            target.data.copy_(tensors[prefix + name])
 
 
 def _checksum(tensors: dict[str, Tensor], text: str) -> str:
@@ -56,9 +90,10 @@ def _checksum(tensors: dict[str, Tensor], text: str) -> str:
 
 def atomic_write(path: Path, content: bytes) -> None:
     """Replace `path` by `content` so that every reader, and a machine after a crash, sees the old or the new file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "xb") as file:  # never through a link that somebody put there
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -57,6 +57,7 @@ class Ensemble:
         self._varied = tuple(varied)
         for place, values in varied.items():
             set_option(self._module.model, place, values[0])
+        self._modes = [(module, module.training) for module in self._module.model.modules()]
         self.random = draws_random_numbers(self._module)
         self.mode, self.reason = self._choose(mode)
 
@@ -160,8 +161,11 @@ class Ensemble:
         return vmap(call, in_dims=axes)(values, inputs, lengths, state, keep)
 
     def training(self, on: bool) -> None:
-        """Switch dropout inside the unit."""
-        self._module.train(on)
+        """Switch dropout inside the unit off, or give every module back the mode in which it came: frozen ones stay."""
+        self._module.eval()
+        if on:
+            for module, mode in self._modes:
+                module.training = mode
 
     def members(self, values: Values | None = None, device: torch.device | str | None = None) -> list[nn.Module]:
         """Copies of all networks as ordinary modules, on the ensemble's device or another."""

@@ -27,13 +27,12 @@ class Scores:
 def evaluate(model: nn.Module, task: Task, split: Split = "test", batch_size: int = 1000) -> float:
     """The task's metric of one model on a split; the model and the task's data lie on the same device.
 
-    The model is called as `model(inputs, lengths, state)` and returns (outputs, state), as `SequenceModel` does.
+    The model is called as `model(inputs, lengths, state)` and returns (outputs, state), as `SequenceModel` does. A copy
+    is evaluated: the model stays as it is, with every submodule in the mode that it has.
     """
-    was_training = model.training
     ensemble = Ensemble([model], task.device)
     settings = Settings(task=task.name, eval_batch_size=batch_size)
     scores = evaluate_members(ensemble, ensemble.values, task, split, settings)
-    model.train(was_training)
     return scores.metric[0]
 
 

@@ -12,6 +12,7 @@ from lipschitz_rnn.training.folder import RunFolder, Saved
 from lipschitz_rnn.training.loop import Builder, Trainer
 from lipschitz_rnn.training.model import build_model
 from lipschitz_rnn.training.parallel import World, choose_device, joined_world
+from lipschitz_rnn.training.preparation import check_start, check_task
 from lipschitz_rnn.training.probing import Probe
 from lipschitz_rnn.training.results import Result
 from lipschitz_rnn.training.settings import Settings
@@ -43,7 +44,9 @@ def fit(
         Interrupted: SIGINT or SIGTERM arrived; the state is saved.
         RunError: the folder cannot be used, or writing failed.
     """
-    device = choose_device(settings.device)
+    check_task(settings, task)
+    # An own builder may have effects of its own: its networks are built once, below.
+    device = check_start(settings, task) if build is build_model else choose_device(settings.device)
     watcher = watcher or Watcher()
     with joined_world(device) as world, matmul_precision(settings.precision):
         task = task.to(device)
@@ -56,13 +59,13 @@ def fit(
             trainer = Trainer(*arguments, run_folder, Watchers(watchers), probe)
             if world.writes:
                 run_folder.open(settings, describe_environment(device), task.describe(), resume)
-            return trainer.run(_saved(run_folder, resume, world))
+            return trainer.run(_saved(run_folder, settings, resume, world))
 
 
-def _saved(folder: RunFolder, resume: bool, world: World) -> Saved | None:
+def _saved(folder: RunFolder, settings: Settings, resume: bool, world: World) -> Saved | None:
     """The state to go on from, the same for all processes; rank 0 then clears what came after it."""
     world.wait()  # rank 0 may still be writing the last checkpoint of a run before this one
-    saved = folder.latest() if resume else None
+    saved = folder.latest(settings) if resume else None
     world.wait()
     if world.writes:
         folder.rewind(None if saved is None else saved[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -12,18 +13,14 @@ from typing import IO, Any, Self
 from torch import Tensor
 
 from lipschitz_rnn.training.checkpoint import CheckpointError, atomic_write, read_checkpoint, write_checkpoint
+from lipschitz_rnn.training.errors import RunConflict as RunConflict
+from lipschitz_rnn.training.errors import RunError as RunError
+from lipschitz_rnn.training.run_settings import check_folder
+from lipschitz_rnn.training.run_settings import read_settings as read_settings
 from lipschitz_rnn.training.settings import Settings
 
 CHECKPOINTS_KEPT = 2
 Saved = tuple[dict[str, Tensor], dict[str, Any]]  # what a checkpoint holds
-
-
-class RunError(RuntimeError):
-    """A run cannot start or go on; the message says why and what to do."""
-
-
-class RunConflict(RunError):
-    """The folder holds another run than the one asked for: a wrong command, not a failed run."""
 
 
 class RunFolder:
@@ -42,33 +39,23 @@ class RunFolder:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self._note = note
+        self._run = ""  # whose checkpoints these are
         self._lock: IO[str] | None = None
         self._metrics: IO[bytes] | None = None
 
     def open(self, settings: Settings, environment: Mapping[str, Any], task: Mapping[str, Any], resume: bool) -> None:
         """Lock the folder and put down (or compare) the configuration."""
+        check_folder(self.path, settings, resume)
+        self._run = origin(settings)
         with self._writing("set up the run"):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path / "run.lock", self.path)
-            config = self.path / "config.json"
-            if config.exists():
-                self._agree(settings, resume)
-            else:
+            check_folder(self.path, settings, resume)  # again: another run may have begun and ended before the lock
+            if not (config := self.path / "config.json").exists():
                 atomic_write(config, _json(settings.to_dict()))
             atomic_write(self.path / "environment.json", _json(environment))
             atomic_write(self.path / "task.json", _json(task))
             self._metrics = open(self.path / "metrics.jsonl", "ab", buffering=0)  # noqa: SIM115 (closed in close)
-
-    def _agree(self, settings: Settings, resume: bool) -> None:
-        if not resume:
-            raise RunConflict(f"{self.path} already holds a run; resume it with --resume, or choose another folder")
-        differing = settings.differences(read_settings(self.path))
-        if differing:
-            name, (asked, frozen) = next(iter(differing.items()))
-            raise RunConflict(
-                f"{self.path} holds a run with {name} = {frozen!r}, now {asked!r} is asked for; "
-                "resume without changed settings, or choose another folder"
-            )
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
@@ -80,25 +67,28 @@ class RunFolder:
         path = self.checkpoints / f"step-{step:09d}.safetensors"
         with self._writing(f"write the checkpoint {path.name}"):
             os.fsync(self._file().fileno())
-            write_checkpoint(path, tensors, state | {"metrics_bytes": os.fstat(self._file().fileno()).st_size})
+            position = {"metrics_bytes": os.fstat(self._file().fileno()).st_size, "run": self._run}
+            write_checkpoint(path, tensors, state | position)
             for old in self._saved()[:-CHECKPOINTS_KEPT]:
                 old.unlink()
         return path
 
     def save_best(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         with self._writing("write best.safetensors"):
-            write_checkpoint(self.checkpoints / "best.safetensors", tensors, state)
+            write_checkpoint(self.checkpoints / "best.safetensors", tensors, state | {"run": self._run})
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         with self._writing("write result.json"):
             atomic_write(self.path / "result.json", _json(result))
 
-    def latest(self) -> Saved | None:
-        """The newest whole checkpoint; damaged ones are named and left aside. None: start from the beginning."""
+    def latest(self, settings: Settings) -> Saved | None:
+        """The newest whole checkpoint of this run; others are named and left aside. None: start from the beginning."""
         found = self._saved()
         for path in reversed(found):
             try:
                 tensors, state = read_checkpoint(path)
+                check_origin(path, state, settings)
+                _check_position(path, state)
             except CheckpointError as error:
                 self._note(f"{error}; going back to the checkpoint before it")
                 continue
@@ -113,12 +103,20 @@ class RunFolder:
         What was written after the checkpoint will be written again: nothing is torn, nothing stands there twice.
         """
         with self._writing("go back to the checkpoint"):
-            os.ftruncate(self._file().fileno(), 0 if state is None else int(state["metrics_bytes"]))
+            self._cut_metrics(0 if state is None else int(state["metrics_bytes"]))
             for path in self._saved():
                 if state is not None and _step_of(path) > int(state["steps"]):
                     path.rename(path.with_suffix(".damaged"))
             for temporary in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
                 temporary.unlink()
+
+    def _cut_metrics(self, length: int) -> None:
+        metrics = self.path / "metrics.jsonl"
+        if (size := metrics.stat().st_size) < length:  # somebody shortened it: whole lines are kept, none is made up
+            self._note(f"{metrics} has {size:,} of {length:,} bytes; the lines that are missing are lost")
+            content = metrics.read_bytes()
+            length = content.rfind(b"\n") + 1
+        os.ftruncate(self._file().fileno(), length)
 
     def last_name(self) -> str | None:
         """The newest checkpoint's path as text, for messages."""
@@ -126,7 +124,7 @@ class RunFolder:
         return str(saved[-1]) if saved else None
 
     def _saved(self) -> list[Path]:
-        return sorted(self.checkpoints.glob("step-*.safetensors"))
+        return sorted(path for path in self.checkpoints.glob("step-*.safetensors") if path.stem[5:].isdecimal())
 
     def _file(self) -> IO[bytes]:
         if self._metrics is None:
@@ -196,22 +194,27 @@ def _lock(path: Path, folder: Path) -> IO[str]:
     return file
 
 
-def read_settings(path: str | os.PathLike[str]) -> Settings:
-    """The frozen settings of a run folder."""
-    config = Path(path) / "config.json"
-    if not config.exists():
-        raise RunError(f"{path} is no run folder: it has no config.json")
-    try:
-        return Settings.from_dict(read_json(config))
-    except (ValueError, TypeError) as error:
-        raise RunError(f"{config} cannot be used: {error}") from error
+def origin(settings: Settings) -> str:
+    """A short name for what a run's networks are: it tells the checkpoints of different runs apart."""
+    names = ("task", "task_options", "unit", "unit_options", "variants", "hidden_size", "num_layers", "seeds")
+    values = settings.to_dict()
+    text = json.dumps([values[name] for name in names], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
+def check_origin(path: Path, state: Mapping[str, Any], settings: Settings) -> None:
+    """Refuse a checkpoint that was written by a run with other networks."""
+    if state.get("run", origin(settings)) != origin(settings):  # those of earlier versions do not say
+        raise CheckpointError(f"{path} belongs to another run: its settings are not those of config.json")
+
+
+def _check_position(path: Path, state: Mapping[str, Any]) -> None:
+    for name in ("epoch", "step", "steps", "metrics_bytes"):
+        value = state.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise CheckpointError(f"{path} cannot be used: its state has {name} = {value!r}")
+    if state["steps"] != _step_of(path):
+        raise CheckpointError(f"{path} was renamed: it holds the state after step {state['steps']}")
 
 
 def _step_of(path: Path) -> int:

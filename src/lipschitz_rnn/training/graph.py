@@ -30,9 +30,7 @@ class GraphedStep:
     ) -> None:
         self._updater, self._stream, self._note = updater, stream, note
         self._required = settings.cuda_graph == "on"
-        obstacle = _obstacle(settings, updater, world)
-        if obstacle and self._required:
-            raise ValueError(f'cuda_graph="on" is not possible: {obstacle}; use "auto"')
+        obstacle = graph_obstacle(settings, updater.device, updater.ensemble.random, world)
         self._wanted = not obstacle
         self._ran = 0
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -97,16 +95,20 @@ class GraphedStep:
         return graph
 
 
-def _obstacle(settings: Settings, updater: Updater, world: World) -> str:
+def graph_obstacle(settings: Settings, device: torch.device, draws: bool, world: World) -> str:
+    """Why the step cannot be captured, or nothing; ValueError where it has to be. `draws`: the unit's own numbers."""
+    obstacle = ""
     if settings.cuda_graph == "off":
         return "it is switched off"
-    if updater.device.type != "cuda":
-        return "there are CUDA graphs on CUDA devices only"
-    if updater.ensemble.random:
-        return "the unit draws random numbers of its own"
-    if world.size > 1:
-        return "several processes exchange gradients in every step"
-    return ""
+    if device.type != "cuda":
+        obstacle = "CUDA graphs need a CUDA device"
+    elif draws:
+        obstacle = "the unit draws random numbers of its own"
+    elif world.size > 1:
+        obstacle = "several processes exchange gradients in every step"
+    if obstacle and settings.cuda_graph == "on":
+        raise ValueError(f'cuda_graph="on" is not possible: {obstacle}; use "auto"')
+    return obstacle
 
 
 def _tensors(batch: Batch, keep: Tensor | None) -> list[Tensor]:

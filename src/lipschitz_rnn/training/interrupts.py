@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
 import threading
 from types import FrameType
@@ -9,12 +11,29 @@ from typing import Any, Self
 
 
 class Interrupted(Exception):
-    """The run was asked to stop and has saved its state. `exit_code` is 128 + signal: 130 or 143."""
+    """The run was asked to stop and has saved its state. `exit_code` is 128 + signal: 130 or 143.
 
-    def __init__(self, number: int, saved: str | None = None) -> None:
-        self.number, self.exit_code, self.saved = number, 128 + number, saved
-        where = f"; saved as {saved}" if saved else ""
-        super().__init__(f"stopped by {signal.Signals(number).name}{where}")
+    saved: the checkpoint, None where a run is kept in memory only; go_on: how to resume, as a command or in words.
+    """
+
+    def __init__(self, number: int, saved: str | None = None, go_on: str | None = None) -> None:
+        self.number, self.exit_code, self.saved, self.go_on = number, 128 + number, saved, go_on
+        super().__init__(f"stopped by {signal.Signals(number).name}{describe_rest(saved, go_on)}")
+
+
+def describe_rest(saved: str | None, go_on: str | None) -> str:
+    """What is left of a run that was stopped, as the end of a sentence."""
+    if saved is None:
+        return "; nothing is saved, because the run has no folder"
+    return f"; saved as {saved}" + (f". Go on with: {go_on}" if go_on else "")
+
+
+def resume_command(folder: str | os.PathLike[str], processes: int = 1, known_task: bool = True) -> str:
+    """What goes on with the run in a folder: a line for the shell, or a call where the task is somebody's own."""
+    if not known_task:
+        return f"fit(settings, task, {os.fspath(folder)!r}, resume=True)"
+    start = "lipschitz-rnn" if processes == 1 else f"torchrun --nproc-per-node {processes} -m lipschitz_rnn"
+    return f"{start} train --resume --out {shlex.quote(os.fspath(folder))}"
 
 
 class Interrupts:

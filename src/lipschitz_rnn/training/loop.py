@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.tasks import Split, Task
+from lipschitz_rnn.tasks import Split, Task, available
+from lipschitz_rnn.training.checkpoint import CheckpointError
 from lipschitz_rnn.training.ensemble import Ensemble, state_leaves
 from lipschitz_rnn.training.evaluation import Scores, evaluate_members
 from lipschitz_rnn.training.folder import RunError, RunFolder, Saved
 from lipschitz_rnn.training.graph import GraphedStep
-from lipschitz_rnn.training.interrupts import Interrupted, Interrupts
-from lipschitz_rnn.training.model import State, count_parameters
+from lipschitz_rnn.training.interrupts import Interrupted, Interrupts, describe_rest, resume_command
+from lipschitz_rnn.training.model import State, count_parameters, read_size
 from lipschitz_rnn.training.parallel import World
 from lipschitz_rnn.training.probing import Probe, Probing
 from lipschitz_rnn.training.results import Result, SeedResult, Selection
@@ -55,7 +56,7 @@ class Trainer:
         self.parameter_count = count_parameters(models[0])
         self.ensemble = Ensemble(models, device, settings.ensemble)
         self.updater = Updater(settings, task, self.ensemble, world)
-        self.stream = Stream(settings.per_member(), task, device, world.share)
+        self.stream = Stream(settings.per_member(), task, device, world.share, read_size(models[0]))
         self.selection = Selection(task.metric, self.updater.evaluated)
         self._probing = Probing(probe if world.writes else None, self.ensemble)
         self._graph = GraphedStep(settings, self.updater, self.stream, world, watcher.note)
@@ -85,10 +86,20 @@ class Trainer:
         except Interrupted as interrupted:
             self._collect_probe()
             self._save()
-            name = self.folder.last_name() if self.folder else None
-            raise Interrupted(interrupted.number, name) from None
+            raise Interrupted(interrupted.number, self._last_good(), self._go_on()) from None
+        except KeyboardInterrupt as interrupt:  # a second Ctrl-C did not wait for the step: what was saved last is left
+            rest = describe_rest(self._last_good(), self._go_on())
+            interrupt.add_note(f"stopped at once{rest}")
+            self.watcher.note(f"stopped at once{rest}")
+            raise
         finally:
             self.watcher.stop()
+
+    def _go_on(self) -> str | None:
+        """How to resume this run, where it has a folder."""
+        if self.folder is None:
+            return None
+        return resume_command(self.folder.path, self.world.size, self.task.name in available())
 
     @property
     def done(self) -> int:
@@ -269,6 +280,18 @@ class Trainer:
         self.folder.save(self.done, tensors, state)
 
     def _restore(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        try:
+            self._read_state(tensors, state)
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(
+                f"the checkpoint does not fit this run: {error!r}; start in another folder"
+            ) from error
+        if state.get("probe_pending"):
+            self._start_probe(self.epoch - 1)
+
+    def _read_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         self.updater.load(tensors)
         self.selection.load({k: v for k, v in tensors.items() if k.startswith("best/")}, state["selection"])
         self.stream.restore({k.removeprefix("generators/"): v for k, v in tensors.items() if "generators/" in k})
@@ -278,8 +301,6 @@ class Trainer:
         self.epoch, self.step, self.seconds = state["epoch"], state["step"], state["seconds"]
         self._known_alive = self.updater.progress["alive"].tolist()
         self._last_tick = time.monotonic()
-        if state.get("probe_pending"):
-            self._start_probe(self.epoch - 1)
 
 
 def _plain(values: list[float]) -> list[float | None]:

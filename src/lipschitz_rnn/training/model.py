@@ -77,11 +77,26 @@ def build_model(settings: Settings, task: Shapes, seed: int) -> SequenceModel:
         return _assemble(settings, task)
 
 
+_NOT_OPTIONS = {
+    "input_size": "which follows from the task; leave it out",
+    "hidden_size": "which is a setting of its own (hidden_size, --hidden-size); give each size a run of its own",
+    "device": "which is a setting of its own (device, --device)",
+    "dtype": 'which follows from the precision; set precision="float64" (--precision float64) for float64',
+}
+
+
 def _assemble(settings: Settings, task: Shapes) -> SequenceModel:
     embedding = None if task.vocabulary is None else nn.Embedding(task.vocabulary, task.input_size)
     options: dict[str, Any] = dict(settings.unit_options)
     options |= {key: tuple(value) for key, value in options.items() if isinstance(value, list)}
+    for name, remedy in _NOT_OPTIONS.items():
+        if name in options:
+            raise ValueError(f"unit_options set {name!r}, {remedy}")
     if settings.num_layers != 1:
+        if options.get("num_layers", settings.num_layers) != settings.num_layers:
+            raise ValueError(
+                f"num_layers is {settings.num_layers}, but unit_options set it to {options['num_layers']}; give it once"
+            )
         options["num_layers"] = settings.num_layers
     if options.get("bidirectional") or options.get("batch_first"):
         raise ValueError("unit_options set bidirectional or batch_first; training reads time-major, in one direction")
@@ -93,6 +108,12 @@ def _assemble(settings: Settings, task: Shapes) -> SequenceModel:
 
 def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def read_size(model: nn.Module) -> int | None:
+    """How many values the model's head reads: 2N for a complex state or two directions. None if it does not say."""
+    head = getattr(model, "head", None)
+    return head.in_features if isinstance(head, nn.Linear) else None
 
 
 def draws_random_numbers(model: nn.Module) -> bool:

@@ -88,10 +88,14 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f'device is {name!r}; it must be "auto", "cpu", "cuda" or "cuda:1"') from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f'device is {name!r}; training runs on "cpu" and "cuda" (or "cuda:1"), or choose "auto"')
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ValueError(f'device is {name!r}, but PyTorch sees no CUDA device; use "cpu" or "auto"')
         index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
+        if index >= torch.cuda.device_count():
+            raise ValueError(f"device is {name!r}, but PyTorch sees {torch.cuda.device_count()} CUDA devices")
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)
     return device

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.tasks import Metric
+from lipschitz_rnn.training.checkpoint import copy_tensors
 
 
 class Selection:
@@ -47,9 +47,7 @@ class Selection:
 
     def load(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         self.epochs, self.values = list(state["epochs"]), list(state["values"])
-        with torch.no_grad():
-            for name, kept in self.parameters.items():
-                kept.copy_(tensors[f"best/{name}"])
+        copy_tensors(tensors, self.parameters, "best/", "the checkpoint")
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,3 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("models", "seeds")}
         return values | {"seeds": [dataclasses.asdict(seed) for seed in self.seeds]}
-
-    def test_scores(self) -> list[float]:
-        """Test at the selected epoch, of the seeds that have it."""
-        return [seed.test for seed in self.seeds if seed.test is not None]

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
+import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args
+
+from lipschitz_rnn.training.setting_checks import as_integers, check_settings, plain_options, plain_variants
 
 Optimiser = Literal["adam", "adamw", "sgd", "rmsprop"]
 Schedule = Literal["constant", "step", "one-cycle", "cosine"]
 Precision = Literal["highest", "high", "medium", "bfloat16", "float64"]
 EnsembleMode = Literal["auto", "vmap", "sequential"]
 CudaGraph = Literal["auto", "on", "off"]
+CHOICES: dict[str, tuple[str, ...]] = {
+    "optimiser": get_args(Optimiser),
+    "schedule": get_args(Schedule),
+    "precision": get_args(Precision),
+    "ensemble": get_args(EnsembleMode),
+    "cuda_graph": get_args(CudaGraph),
+}
+
+_LARGEST_TOML = 1 << 20  # bytes
 
 # Settings that say where and how fast a run goes, not what it computes: they may change when a run is resumed.
 PLACE_SETTINGS = frozenset({"device", "data_dir", "offline", "checkpoint_minutes", "cuda_graph"})
@@ -40,6 +51,9 @@ class Settings:
 
     With `variants`, every one of them is trained for every seed: each is a set of unit options laid over
     `unit_options`. Equal seeds start from the same random numbers and see the same batches in every variant.
+
+    Every value is checked when settings are made, by `replace` too: a wrong one raises ValueError or TypeError with the
+    value and what is allowed. Options are plain values, as JSON and TOML know them.
 
     Epochs count from 0. `batch_size` is the global batch; a split smaller than that is one batch, and the last
     incomplete batch of an epoch is left out (the order is drawn anew each epoch, so every sample has its turn).
@@ -80,11 +94,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("seeds", "decay_epochs"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            object.__setattr__(self, name, as_integers(name, getattr(self, name)))
         for name in ("task_options", "unit_options"):
-            object.__setattr__(self, name, _plain_options(getattr(self, name)))
-        object.__setattr__(self, "variants", _plain_variants(self.variants))
-        _check(self)
+            object.__setattr__(self, name, plain_options(name, getattr(self, name)))
+        object.__setattr__(self, "variants", plain_variants(self.variants))
+        if isinstance(self.data_dir, os.PathLike):
+            object.__setattr__(self, "data_dir", os.fspath(self.data_dir))
+        check_settings({item.name: getattr(self, item.name) for item in dataclasses.fields(self)}, CHOICES)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -109,8 +125,10 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        if not isinstance(values, Mapping):
+            raise TypeError(f"the settings are a {type(values).__name__}; give an object with the names of settings")
         known = {item.name for item in dataclasses.fields(cls)}
-        unknown = sorted(set(values) - known)
+        unknown = [name for name in values if name not in known]
         if unknown:
             raise ValueError(f"there is no setting {unknown[0]!r}; the settings are {', '.join(sorted(known))}")
         if "task" not in values:
@@ -124,77 +142,15 @@ class Settings:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Settings from a TOML file: the field names of `Settings`, with tables for `task_options` and `unit_options`."""
+    """Settings from a TOML file: the field names of `Settings`, with tables for `task_options` and `unit_options`.
+
+    Raises OSError where the file cannot be read, and ValueError where it is not TOML.
+    """
+    with open(path, "rb") as file:
+        content = file.read(_LARGEST_TOML + 1)
+    if len(content) > _LARGEST_TOML:
+        raise ValueError(f"{path} is larger than {_LARGEST_TOML:,} bytes; settings are a short TOML file")
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
-
-
-def _plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists, as JSON and TOML would give back: equal settings stay equal on their way through a file."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in dict(options).items()}
-
-
-def _plain_variants(variants: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    if isinstance(variants, Mapping) or not all(isinstance(variant, Mapping) for variant in variants):
-        raise TypeError(f'variants are {variants!r}; give a list of unit options, such as [{{"beta": 0.5}}]')
-    plain = tuple(_plain_options(variant) for variant in variants)
-    if any(variant in plain[:index] for index, variant in enumerate(plain)):
-        raise ValueError(f"variants are {plain}; give each once")
-    return plain
-
-
-_COUNTS = ("hidden_size", "num_layers", "batch_size", "eval_batch_size", "log_steps")
-_RANGES: dict[str, tuple[float, float]] = {
-    "dropout": (0.0, 1.0),
-    "momentum": (0.0, 1.0),
-    "smoothing": (0.0, 1.0),
-    "weight_decay": (0.0, math.inf),
-    "warmup": (0.0, 1.0),
-    "final_rate": (0.0, 1.0),
-    "decay_factor": (0.0, math.inf),
-    "checkpoint_minutes": (0.0, math.inf),
-}
-_POSITIVE = ("learning_rate", "clip", "averaging")
-
-
-def _check(settings: Settings) -> None:
-    """Name the first wrong value, what is allowed, and so the fix."""
-    for name, hint in get_type_hints(Settings).items():
-        allowed = get_args(hint)
-        if getattr(hint, "__origin__", None) is Literal and getattr(settings, name) not in allowed:
-            raise ValueError(f"{name} is {getattr(settings, name)!r}; it must be one of {', '.join(allowed)}")
-    for name in _COUNTS:
-        _check_integer(name, getattr(settings, name), 1)
-    _check_integer("epochs", settings.epochs, 0)
-    for name, (low, high) in _RANGES.items():
-        value = _number(name, getattr(settings, name))
-        if not low <= value <= high or (name == "dropout" and value == 1.0):
-            raise ValueError(f"{name} is {value}; it must lie between {low} and {high}")
-    for name in _POSITIVE:
-        value = getattr(settings, name)
-        if value is not None and not 0.0 < _number(name, value) < math.inf:
-            raise ValueError(f"{name} is {value}; it must be a positive number")
-    if settings.averaging is not None and settings.averaging > 1.0:
-        raise ValueError(f"averaging is {settings.averaging}; a rate lies in (0, 1], for example 0.002")
-    if not settings.seeds or len(set(settings.seeds)) != len(settings.seeds):
-        raise ValueError(f"seeds are {settings.seeds}; give at least one, each once")
-    for seed in settings.seeds:
-        _check_integer("a seed", seed, 0)
-    for epoch in settings.decay_epochs:
-        _check_integer("a decay epoch", epoch, 0)
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); it must be a number")
-    return float(value)
-
-
-def _check_integer(name: str, value: object, minimum: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); it must be an integer")
-    if value < minimum:
-        raise ValueError(f"{name} is {value}; it must be at least {minimum}")

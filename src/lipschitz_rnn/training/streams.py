@@ -32,9 +32,12 @@ class Share:
 class Stream:
     """Training batches of all members, with a leading S. Every process draws the global batch and keeps its share."""
 
-    def __init__(self, settings: Settings, task: Task, device: torch.device, share: Share) -> None:
+    def __init__(
+        self, settings: Settings, task: Task, device: torch.device, share: Share, read_size: int | None = None
+    ) -> None:
+        """`read_size`: how many values the head reads, for the masks of dropout; `settings.hidden_size` by default."""
         self._task, self._share, self._dropout = task, share, settings.dropout
-        self._hidden_size = settings.hidden_size
+        self._read_size = settings.hidden_size if read_size is None else read_size
         self.seeds = settings.seeds
         self.order = [torch.Generator().manual_seed(derived_seed("order", seed)) for seed in settings.seeds]
         self.noise = [torch.Generator(device).manual_seed(derived_seed("noise", seed)) for seed in settings.seeds]
@@ -71,7 +74,7 @@ class Stream:
 
     def _keep(self, batch: Batch) -> Tensor:
         steps = batch.inputs.shape[1:2] if self._task.readout == "all" else ()
-        shape = (*steps, batch.inputs.shape[2], self._hidden_size)
+        shape = (*steps, batch.inputs.shape[2], self._read_size)
         masks = [torch.empty(shape, device=self._device).bernoulli_(1 - self._dropout, generator=g) for g in self.noise]
         return torch.stack(masks) / (1 - self._dropout)
 

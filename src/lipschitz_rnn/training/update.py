@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from lipschitz_rnn.tasks import Batch, Task
+from lipschitz_rnn.training.checkpoint import copy_tensors
 from lipschitz_rnn.training.ensemble import Ensemble, map_state
 from lipschitz_rnn.training.model import State
 from lipschitz_rnn.training.parallel import World
@@ -130,11 +131,8 @@ class Updater:
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of `tensors`."""
-        targets = self.tensors()
-        with torch.no_grad():
-            for name, value in tensors.items():
-                if name.startswith(("parameters/", "average/", "progress/")):
-                    targets[name].copy_(value)
+        kept = {name: value for name, value in self.tensors().items() if not name.startswith("optimiser/")}
+        copy_tensors(tensors, kept, "", "the checkpoint")
         state: dict[int, dict[str, Any]] = {}
         for name, value in tensors.items():
             if name.startswith("optimiser/"):

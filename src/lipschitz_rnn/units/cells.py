@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lipschitz_rnn.ops.precision import float32_products
+from lipschitz_rnn.ops.precision import full_products
 from lipschitz_rnn.units.base import Recurrent, State
 from lipschitz_rnn.units.lipschitz.sequences import reverse
 
@@ -86,11 +86,11 @@ class Cell(nn.Module, ABC):
 @contextmanager
 def _full_precision(device: torch.device) -> Iterator[None]:
     """A constraint in bfloat16 would hold to two digits and in TF32 to three, and T steps multiply its error by T."""
-    if torch.compiler.is_compiling():  # a compiled program keeps the setting that it was compiled under
+    if torch.compiler.is_compiling():  # a compiled program multiplies as the settings say
         with _without_autocast(device):
             yield
         return
-    with float32_products("highest"), _without_autocast(device):
+    with full_products(device), _without_autocast(device):
         yield
 
 

@@ -53,7 +53,7 @@ class ConstrainedCell(Cell):
         if self.nonlinearity != "modrelu" or weights.is_complex() or lengths is not None or len(inputs) == 0:
             return super().scan(inputs, state, weights, lengths)
         states = modrelu_scan(inputs, weights.mT, self.bias, state[0])
-        return states, (states[-1],)
+        return states, (states[-1].clone(),)
 
     def extra_repr(self) -> str:
         return f"nonlinearity={self.nonlinearity!r}"

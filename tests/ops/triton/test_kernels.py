@@ -205,8 +205,8 @@ def test_inference_stores_nothing_and_agrees(device: torch.device) -> None:
         states, same = lipschitz_scan(**made, backend="triton")
     assert none is None
     assert states is not None
-    assert torch.equal(last, same)
-    assert torch.equal(states[:, -1], last)
+    assert torch.equal(states[:, -1], same)
+    torch.testing.assert_close(last, same)  # another kernel, to the compiler
 
 
 @pytest.mark.parametrize(("steps", "units"), [(1, 8), (4, 8), (3, 130)])

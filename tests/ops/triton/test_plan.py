@@ -87,7 +87,7 @@ def test_gpus_that_the_kernels_cannot_serve(
     monkeypatch.setattr(torch.version, "hip", hip)
     support.gpu_limits.cache_clear()
     A = SimpleNamespace(dtype=torch.float32, device=torch.device("cuda:7"), shape=(1, hidden, hidden))
-    given = SimpleNamespace(A=A, timespans=None)
+    given = SimpleNamespace(A=A, timespans=None, scheme=Scheme(0.1, 1.0, "euler", "tanh"))
     why = support.obstacle(given)  # type: ignore[arg-type]
     support.gpu_limits.cache_clear()
     assert why is None if reason is None else reason in str(why)
@@ -98,7 +98,7 @@ def test_two_parts_of_bfloat16_where_programs_share_the_matrices(monkeypatch: py
     from lipschitz_rnn.ops.triton import backend
     from lipschitz_rnn.ops.triton import plan as module
 
-    monkeypatch.setattr(backend, "matmul_precision", lambda dtype, hidden_size: "bf16x3")
+    monkeypatch.setattr(backend, "matmul_precision", lambda dtype, hidden_size, exact: "bf16x3")
     monkeypatch.setattr(module, "shared_memory", lambda device: 0)
     generator = torch.Generator().manual_seed(0)
     u, A, W = (torch.randn(*shape, generator=generator) / 4 for shape in ((3, 5, 20), (20, 20), (20, 20)))

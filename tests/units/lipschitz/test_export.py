@@ -4,8 +4,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import onnx
-import onnxruntime
 import pytest
 import torch
 from lipschitz_layers import layer, sequence
@@ -14,7 +12,10 @@ from torch.export import Dim, ExportedProgram
 
 import lipschitz_rnn as lr
 
-pytestmark = pytest.mark.slow
+onnx = pytest.importorskip("onnx", reason="needs onnx, which is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime, which is not installed")
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("onnxscript")]
 
 SHAPES = ((7, 2), (11, 5), (1, 1), (2, 3), (100, 1))
 ANY = Dim.DYNAMIC

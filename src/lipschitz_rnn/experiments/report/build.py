@@ -11,6 +11,7 @@ from lipschitz_rnn.experiments.report.collect import Group, Run, find_runs, grou
 from lipschitz_rnn.experiments.report.document import Block, Heading, Paragraph, Picture, Table, to_html, to_markdown
 from lipschitz_rnn.experiments.report.pictures import eigenvalue_tracks, learning_curves
 from lipschitz_rnn.experiments.scores import show_duration, show_score, spread
+from lipschitz_rnn.training.checkpoint import atomic_write
 
 TITLE = "Lipschitz RNN: results"
 
@@ -24,10 +25,10 @@ def write_report(paths: Sequence[Path], folder: Path) -> dict[str, Path]:
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     for block in blocks:
         if isinstance(block, Picture):
-            (folder / "figures" / f"{block.name}.svg").write_bytes(block.svg)
+            atomic_write(folder / "figures" / f"{block.name}.svg", block.svg)
     written = {"markdown": folder / "report.md", "html": folder / "report.html"}
-    written["markdown"].write_text(to_markdown(blocks), encoding="utf-8")
-    written["html"].write_text(to_html(TITLE, blocks), encoding="utf-8")
+    atomic_write(written["markdown"], to_markdown(blocks).encode())
+    atomic_write(written["html"], to_html(TITLE, blocks).encode())
     return written
 
 
@@ -98,8 +99,8 @@ def _state(run: Run) -> str:
 
 def _divergence(record: dict[str, object]) -> str:
     return (
-        f"Seed {record['seed']} diverged at step {record['step']} (gradient norm {record['gradient_norm']}); "
-        f"last good checkpoint: {record['last_good_checkpoint']}."
+        f"Seed {record.get('seed')} diverged at step {record['step']} (gradient norm {record.get('gradient_norm')}); "
+        f"last good checkpoint: {record.get('last_good_checkpoint')}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads run folders, finished or not, and lays seeds of the same configuration together."""
+"""Reads run folders, finished or not, and merges runs that differ only in their seeds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from lipschitz_rnn.experiments.paper import Cell, find_cell
 from lipschitz_rnn.training import Settings
-from lipschitz_rnn.training.folder import RunError, read_json, read_settings
+from lipschitz_rnn.training.folder import RunError, read_settings
+from lipschitz_rnn.training.reading import is_there, read_json, read_metrics, read_result
 from lipschitz_rnn.training.settings import PLACE_SETTINGS
 
 METRICS = ("accuracy", "bits", "perplexity", "mse")
@@ -33,7 +34,7 @@ class Run:
     @property
     def metric(self) -> str:
         for record in self.of_kind("validation"):
-            return next(name for name in METRICS if name in record)
+            return next((name for name in METRICS if name in record), "loss")
         return self.result["metric"] if self.result else "accuracy"
 
     @property
@@ -57,7 +58,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seeds only."""
+    """Runs that differ only in their seeds."""
 
     runs: list[Run]
 
@@ -89,21 +90,12 @@ class Group:
 
 
 def read_run(path: Path) -> Run:
-    """A run folder; a last line that is being written just now is left out."""
+    """A run folder, finished or not. Raises RunError where a file of it cannot be used."""
     settings = read_settings(path)
-    metrics = path / "metrics.jsonl"
-    lines = metrics.read_bytes().split(b"\n")[:-1] if metrics.exists() else []
-    try:
-        records = [json.loads(line) for line in lines]
-    except json.JSONDecodeError as error:
-        raise RunError(
-            f"{metrics} is damaged: {error}; resume the run, which cuts it back to the checkpoint"
-        ) from error
-    return Run(path, settings, _json(path / "environment.json") or {}, records, _json(path / "result.json"))
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    return read_json(path) if path.exists() else None
+    networks = len(settings.members)
+    environment = read_json(path / "environment.json") if is_there(path / "environment.json") else {}
+    result = read_result(path, networks) if is_there(path / "result.json") else None
+    return Run(path, settings, environment, read_metrics(path, networks), result)
 
 
 def split_variants(run: Run) -> list[Run]:
@@ -129,7 +121,7 @@ def find_runs(paths: Sequence[Path]) -> list[Run]:
     """The run folders among `paths` and below them; of a run with variants, each for itself."""
     found: dict[Path, list[Run]] = {}
     for path in paths:
-        configs = [path / "config.json"] if (path / "config.json").exists() else sorted(path.rglob("config.json"))
+        configs = [path / "config.json"] if is_there(path / "config.json") else sorted(path.rglob("config.json"))
         if not configs:
             raise RunError(f"{path} holds no run: neither it nor a folder below it has a config.json")
         for config in configs:

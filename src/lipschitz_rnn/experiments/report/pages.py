@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
+from lipschitz_rnn.experiments.record_checks import check_study, file_inside
 from lipschitz_rnn.experiments.report.document import Block, Heading, Paragraph, Picture, Table, to_markdown
-from lipschitz_rnn.experiments.results import Record, read_records
+from lipschitz_rnn.experiments.results import Record, ResultsError, read_records
 from lipschitz_rnn.experiments.scores import show_duration, show_score, spread
 from lipschitz_rnn.training.checkpoint import atomic_write
 
@@ -31,12 +32,12 @@ Files = dict[str, bytes]  # by path below docs/results
 
 def write_pages(results: Path, folder: Path, readme: Path | None = None) -> list[Path]:
     """Write all pages into `folder`, and the tables between marks in `readme`; the paths written."""
-    files = make_pages(results)
+    files = {_inside(folder, name): content for name, content in make_pages(results).items()}
     written = []
-    for name, content in files.items():
-        written.append(folder / name)
-        written[-1].parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(written[-1], content)
+    for path, content in files.items():
+        written.append(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, content)
     if readme is not None:
         before = readme.read_text(encoding="utf-8")
         after = fill_marks(before, read_records(results))
@@ -44,6 +45,13 @@ def write_pages(results: Path, folder: Path, readme: Path | None = None) -> list
             atomic_write(readme, after.encode())
             written.append(readme)
     return written
+
+
+def _inside(folder: Path, name: str) -> Path:
+    try:
+        return file_inside(folder, name)
+    except ValueError as error:
+        raise ResultsError(f"the results cannot be shown: {error}") from error
 
 
 def check_pages(results: Path, folder: Path, readme: Path | None = None) -> list[str]:
@@ -71,7 +79,7 @@ def make_pages(results: Path) -> Files:
     files: Files = {}
     for study in _studies(results, records):
         own = [record for record in records if record.study == study]
-        blocks = [*(_blocks(study, own) if own else ()), *_notes(results / study / _NOTES), Paragraph(_origin(study))]
+        blocks = [*_blocks(study, own, results), *_notes(results / study / _NOTES), Paragraph(_origin(study))]
         files[f"{study}.md"] = to_markdown(blocks).encode()
         mark = f"<!-- drawn from {checksum(results, study)} -->\n".encode()
         files |= {f"figures/{block.name}.svg": block.svg + mark for block in blocks if isinstance(block, Picture)}
@@ -107,8 +115,18 @@ def has_marks(path: Path) -> bool:
 
 def _studies(results: Path, records: Sequence[Record]) -> list[str]:
     """Those with records, and those that a person wrote down alone."""
-    found = {record.study for record in records} | {path.parent.name for path in results.glob(f"*/{_NOTES}")}
+    written = {path.parent.name for path in results.glob(f"*/{_NOTES}")}
+    for study in written:
+        _check_study(study, results)
+    found = {record.study for record in records} | written
     return [*(study for study in _ORDER if study in found), *sorted(found - set(_ORDER))]
+
+
+def _check_study(study: str, results: Path) -> None:
+    try:
+        check_study(study)
+    except ValueError as error:
+        raise ResultsError(f"{results / study} cannot be shown: {error}") from error
 
 
 def _page(study: str) -> ModuleType | None:
@@ -117,9 +135,19 @@ def _page(study: str) -> ModuleType | None:
     return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 
-def _blocks(study: str, records: Sequence[Record]) -> list[Block]:
+def _blocks(study: str, records: Sequence[Record], results: Path) -> list[Block]:
+    if not records:
+        return []
     page = _page(study)
-    return page.blocks(records) if page is not None else [Heading(study.capitalize(), 1), plain_table(records)]
+    if page is None:
+        return [Heading(study.capitalize(), 1), plain_table(records)]
+    try:
+        return page.blocks(records)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        raise ResultsError(
+            f"the records in {results / study} cannot be shown ({type(error).__name__}: {error}); "
+            "one of them lacks what the page shows: export it again"
+        ) from error
 
 
 def plain_table(records: Sequence[Record]) -> Table:
@@ -127,7 +155,7 @@ def plain_table(records: Sequence[Record]) -> Table:
     rows = []
     for record in records:
         shown = [show_score(value, record.percent) for value in spread(record.scores())]
-        time, device = show_duration(record.seconds), str(record.environment["device"])
+        time, device = show_duration(record.seconds), str(record.environment.get("device", "?"))
         rows.append([record.name, record.why or "–", record.metric, str(len(record.seeds)), *shown, time, device])
     return Table(
         ["run", "what it is", "metric", "networks", "test min", "mean", "max", "time", "hardware"], rows, left=3
@@ -150,7 +178,7 @@ def _index(studies: Sequence[str], records: Sequence[Record]) -> list[Block]:
     for study in studies:
         own = [record for record in records if record.study == study]
         networks, seconds = sum(len(record.seeds) for record in own), sum(record.seconds for record in own)
-        hardware = ", ".join(dict.fromkeys(str(record.environment["device"]) for record in own))
+        hardware = ", ".join(dict.fromkeys(str(record.environment.get("device", "?")) for record in own))
         counts = [str(len(own)), str(networks), show_duration(seconds)] if own else ["–"] * 3
         rows.append([f"[{study}]({study}.md)", *counts, hardware or "–"])
     text = (

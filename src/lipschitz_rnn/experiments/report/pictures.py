@@ -10,6 +10,13 @@ from lipschitz_rnn.experiments.report.document import Picture
 from lipschitz_rnn.experiments.spectra import real_part_names
 
 
+def whole_epochs(axis: Any) -> None:
+    """Ticks at whole epochs only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
+
+
 def learning_curves(group: Group, name: str) -> Picture | None:
     """Training loss and validation metric by epoch, with the paper's number as a dashed line."""
     if not any(run.of_kind("validation") for run in group.runs):
@@ -29,6 +36,8 @@ def learning_curves(group: Group, name: str) -> Picture | None:
     if group.cell is not None:
         right.axhline(group.cell.printed, color=GREY, linestyle="--", linewidth=1.0, label="the paper's test result")
     right.legend(frameon=False, fontsize=8)
+    for axis in (left, right):
+        whole_epochs(axis)
     return Picture(
         f"{name}-learning", to_svg(figure), "Learning curves: thin lines are seeds, strong lines their mean."
     )
@@ -54,5 +63,6 @@ def eigenvalue_tracks(group: Group, name: str) -> Picture | None:
     axis.axhline(0.0, color=GREY, linewidth=0.9)
     axis.set(xlabel="epoch", ylabel="largest real part")
     axis.legend(frameon=False, fontsize=8)
+    whole_epochs(axis)
     caption = "Eigenvalue tracks: the largest real parts of A and W after every epoch."
     return Picture(f"{name}-eigenvalues", to_svg(figure), caption)

@@ -56,6 +56,14 @@ def interpreted(kernel: Any) -> bool:
     return not isinstance(kernel, triton.JITFunction)
 
 
+def beyond_32_bits(*extents: tuple[int, int]) -> bool:
+    """Whether an offset may pass 2³¹, (count, stride) each: then kernels reckon their offsets in 64 bits.
+
+    Otherwise 32 do: those take half the registers, and most calls never come near.
+    """
+    return sum(count * stride for count, stride in extents) >= 2**31
+
+
 def divide_up(number: int, by: int) -> int:
     """⌈number / by⌉."""
     return -(-number // by)

@@ -55,7 +55,7 @@ def forward_kernel(
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr,
     FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
-    KEEP: tl.constexpr, SAVE: tl.constexpr, RESIDENT: tl.constexpr,
+    KEEP: tl.constexpr, SAVE: tl.constexpr, WIDE: tl.constexpr, RESIDENT: tl.constexpr,
     PADDED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
     """All T steps for BLOCK_R hidden units of BLOCK_B samples of one network. Memory as in ``resident``.
@@ -67,8 +67,9 @@ def forward_kernel(
     unit = first_unit + tl.program_id(1)
     network = (unit // tiles).to(tl.int64)
     columns = (unit % tiles) * BLOCK_B + tl.arange(0, BLOCK_B)
-    own = tl.arange(0, BLOCK_R)
-    units = group * BLOCK_R + own
+    units = group * BLOCK_R + tl.arange(0, BLOCK_R)
+    if WIDE:
+        columns, units, B = columns.to(tl.int64), units.to(tl.int64), tl.cast(B, tl.int64)
     unit_mask, column_mask = units < N, columns < B
     mask = unit_mask[:, None] & column_mask[None, :]
     cells = units[:, None] + columns[None, :] * N
@@ -145,7 +146,7 @@ def backward_kernel(
     grads_s, grads_t, grads_b, grads_n, spans_s, spans_t, spans_b, x_s, x_t, x_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr, HAS_STATES: tl.constexpr, HAS_LAST: tl.constexpr,
-    HAS_SPANS: tl.constexpr, HAS_INPUT: tl.constexpr, RESIDENT: tl.constexpr,
+    HAS_SPANS: tl.constexpr, HAS_INPUT: tl.constexpr, WIDE: tl.constexpr, RESIDENT: tl.constexpr,
     PADDED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
     """The adjoint of ``forward_kernel``. κ and d are published where they are wanted anyway, (S, T, STAGES, B, 2N)."""
@@ -155,6 +156,8 @@ def backward_kernel(
     network = (unit // tiles).to(tl.int64)
     columns = (unit % tiles) * BLOCK_B + tl.arange(0, BLOCK_B)
     units = group * BLOCK_R + tl.arange(0, BLOCK_R)
+    if WIDE:
+        columns, units, B = columns.to(tl.int64), units.to(tl.int64), tl.cast(B, tl.int64)
     unit_mask, column_mask = units < N, columns < B
     mask = unit_mask[:, None] & column_mask[None, :]
     cells = units[:, None] + columns[None, :] * N

@@ -78,18 +78,22 @@ def _gradient_kernel(
     right += network * right_s
     # Sample r is step r // B, sample r % B of its batch. A division in every turn would cost more than the product, so
     # places move on by what INNER samples make, and by the rest of a step where that passes the end of the batch.
-    r = split * length + tl.arange(0, INNER)
-    t, b = (r // B).to(tl.int64), r % B
-    left_rows, right_rows = t * left_t + b * left_b, t * right_t + b * right_b
+    start = split.to(tl.int64) * length
+    r = tl.arange(0, INNER)
+    last = tl.minimum(L - start, length).to(tl.int32)  # of this program's samples, counted from its first
+    t, place = (start + r) // B, (start + r) % B
+    b = place.to(tl.int32)
+    left_rows, right_rows = t * left_t + place * left_b, t * right_t + place * right_b
     whole, part = tl.cast(INNER // B, tl.int64), INNER % B
-    left_step, right_step = whole * left_t + part * left_b, whole * right_t + part * right_b
+    rest = tl.cast(part, tl.int64)
+    left_step, right_step = whole * left_t + rest * left_b, whole * right_t + rest * right_b
     left_turn, right_turn = left_t - tl.cast(B, tl.int64) * left_b, right_t - tl.cast(B, tl.int64) * right_b
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     if AHEAD:
-        kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < L)
+        kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < last)
     for _ in range(0, length, INNER):
         if not AHEAD:
-            kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < L)
+            kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < last)
         r += INNER
         b += part
         turned = b >= B
@@ -97,7 +101,7 @@ def _gradient_kernel(
         left_rows += tl.where(turned, left_step + left_turn, left_step)
         right_rows += tl.where(turned, right_step + right_turn, right_step)
         if AHEAD:
-            kd_next, H_next = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < L)
+            kd_next, H_next = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < last)
         total = _accumulate(kd, H, total, PRECISION)
         if AHEAD:
             kd, H = kd_next, H_next
@@ -172,7 +176,7 @@ def _add_kernel(
         place = shares + ((network * count + share) * 2 * N + row)[:, None] * N + n[None, :]
         for start in range(0, count, CHUNK):
             inside = (start + share < count)[:, None] & mask[None, :]
-            total += tl.sum(tl.load(place + start * 2 * N * N, mask=inside, other=0.0), 0)
+            total += tl.sum(tl.load(place + tl.cast(start, tl.int64) * 2 * N * N, mask=inside, other=0.0), 0)
         if row < N:
             tl.store(grad_A + (network * N + row) * N + n, total * alpha, mask=mask)
         else:

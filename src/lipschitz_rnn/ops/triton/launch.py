@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.integrators import get_integrator
+from lipschitz_rnn.ops.integrators import Tableau
 from lipschitz_rnn.ops.problem import Problem
 from lipschitz_rnn.ops.triton import cooperative, resident
-from lipschitz_rnn.ops.triton.calls import divide_up, launch
+from lipschitz_rnn.ops.triton.calls import beyond_32_bits, divide_up, launch
 from lipschitz_rnn.ops.triton.operands import left_operand
 from lipschitz_rnn.ops.triton.plan import Plan, make_plan, multiprocessors
 from lipschitz_rnn.ops.triton.support import interpreting
@@ -35,8 +35,8 @@ def walk_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
     tensors = (drive, weights, *given, spans, tape, last)
     strides = (*drive.stride(), *span_strides)
     has_spans = problem.timespans is not None
-    scheme = _scheme(problem.scheme.integrator, problem.scheme.nonlinearity)
-    constants = (*scheme, precision, fused, bias is not None, has_spans, keep_states, save)
+    scheme = _scheme(problem.scheme.tableau, problem.scheme.nonlinearity)
+    constants = (*scheme, precision, fused, bias is not None, has_spans, keep_states, save, _wide(problem, strides))
     numbers = (T, B, N, problem.scheme.step_size, 0 if start is None else B)
     if plan.resident:
         grid, blocks = (divide_up(B, plan.batch), S, 1), plan.resident_blocks
@@ -71,8 +71,9 @@ def walk_backward(
     grad_strides = (0, 0, 0, 0) if grad_states is None else grad_states.stride()
     strides = (*grad_strides, *span_strides, *((0, 0, 0) if x is None else x.stride()))
     has_spans = problem.timespans is not None
-    scheme = _scheme(problem.scheme.integrator, problem.scheme.nonlinearity)
-    constants = (*scheme, precision, grad_states is not None, final is not None, has_spans, x is not None)
+    scheme = _scheme(problem.scheme.tableau, problem.scheme.nonlinearity)
+    has = (grad_states is not None, final is not None, has_spans, x is not None)
+    constants = (*scheme, precision, *has, _wide(problem, strides))
     numbers = (T, B, N, problem.scheme.step_size)
     if plan.resident:
         grid, blocks = (divide_up(B, plan.batch), S, 1), plan.resident_blocks
@@ -109,11 +110,22 @@ def _cooperative_options(plan: Plan) -> dict[str, Any]:
     return plan.options | ({} if interpreting() else {"launch_cooperative_grid": True})
 
 
+def _wide(problem: Problem, strides: tuple[int, ...]) -> bool:
+    """WIDE of the kernels, from the strides of what a step reads by them (S, T, B, N; S, T, B; …) and writes.
+
+    Strides of networks and steps meet 64 bits in the kernels anyway.
+    """
+    _, _, B, N = problem.shape
+    samples = (strides[2], strides[6], strides[9] if len(strides) > 9 else 0)
+    written = 2 * len(problem.scheme.tableau) * N  # of each sample in a step: the slots of the tape, κ and d
+    return beyond_32_bits((B, max(*samples, written)), (N, strides[3]))
+
+
 @cache
-def _scheme(integrator: str, nonlinearity: str) -> tuple[Any, ...]:
+def _scheme(tableau: Tableau, nonlinearity: str) -> tuple[Any, ...]:
     """STAGES, STAGE_COEFFICIENTS, WEIGHTS and NONLINEARITY of the kernels."""
-    tableau = get_integrator(integrator)
-    # Every method here builds a stage on the one before alone, so one coefficient a stage describes it.
+    if not tableau.chained:  # ``support.obstacle`` has refused it, unless somebody came another way
+        raise ValueError(f"the kernels take one coefficient for each stage, and {tableau.name!r} has more")
     coefficients = tuple(row[-1] if row else 0.0 for row in tableau.stages)
     return len(tableau), coefficients, tableau.weights, nonlinearity
 

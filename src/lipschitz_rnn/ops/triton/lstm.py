@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.problem import matmul
-from lipschitz_rnn.ops.triton.calls import divide_up, launch, power_of_two
+from lipschitz_rnn.ops.triton.calls import beyond_32_bits, divide_up, launch, power_of_two
 from lipschitz_rnn.ops.triton.gradients import add_shares, matrix_shares
 from lipschitz_rnn.ops.triton.lstm_kernels import backward_kernel, forward_kernel
 from lipschitz_rnn.ops.triton.plan import multiprocessors
@@ -30,7 +30,7 @@ def walk_forward(
     given = (U.contiguous(), b.contiguous(), h0.contiguous(), c0.contiguous())
     tensors = (x, drive, weights, *given, tape, z if save else tape, last_h, last_c)
     numbers = (T, B, N, *x.stride()[:3])
-    constants = (PRECISIONS[compute], p == 1, save, block, batch)
+    constants = (PRECISIONS[compute], p == 1, save, beyond_32_bits((B, 4 * N)), block, batch)
     launch(forward_kernel, (divide_up(B, batch), S, 1), tensors, numbers, constants, **_options(block))
     return tape, z, last_h, last_c
 
@@ -57,7 +57,7 @@ def walk_backward(
     given = [z if grad is None else grad.contiguous() for grad in (grad_states, grad_h, grad_c)]
     tensors = (weights, tape, z, *given, x, d, grad_h0, grad_c0, grad_h0 if shares is None else shares)
     has = (grad_states is not None, grad_h is not None, grad_c is not None, p == 1)
-    constants = (PRECISIONS[z.dtype], *has, block, batch)
+    constants = (PRECISIONS[z.dtype], *has, beyond_32_bits((B, 4 * N)), block, batch)
     launch(backward_kernel, (tiles, S, 1), tensors, (T, B, N, *x.stride()[:3]), constants, **_options(block))
     return d, grad_h0, grad_c0, None if shares is None else shares.sum(1)
 

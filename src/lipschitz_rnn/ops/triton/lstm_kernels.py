@@ -51,7 +51,7 @@ def load_operand(weights, offsets):
 @triton.jit(do_not_specialize=["T", "x_s"])
 def forward_kernel(
     x, drive, weights, U, b, h0, c0, tape, z_tape, last_h, last_c, T, B, N, x_s, x_t, x_b,
-    PRECISION: tl.constexpr, FUSED_INPUT: tl.constexpr, SAVE: tl.constexpr,
+    PRECISION: tl.constexpr, FUSED_INPUT: tl.constexpr, SAVE: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
     """All T steps for one network and BLOCK_B samples.
@@ -59,10 +59,13 @@ def forward_kernel(
     Memory: weights (S, 4 BLOCK_N, BLOCK_N); U, b (S, 4N); h0, c0, last_h, last_c (S, B, N); tape (S, T + 1, 2, B, N)
     with h and c, first those before all steps, or (S, T + 1, 1, B, N) with h alone and no z without SAVE; z_tape
     (S, T, B, 4N), as drive, which is U x; or, with FUSED_INPUT, the one feature x itself, (S, T, B) by its strides.
+    WIDE: offsets within a step may pass 2³¹.
     """
     network = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     units, rows = tl.arange(0, BLOCK_N), tl.arange(0, 4 * BLOCK_N)
+    if WIDE:
+        columns, B = columns.to(tl.int64), tl.cast(B, tl.int64)
     column_mask = columns < B
     mask = (units < N)[:, None] & column_mask[None, :]
     cells = units[:, None] + columns[None, :] * N
@@ -82,7 +85,7 @@ def forward_kernel(
     pair_mask = (pair % BLOCK_N < N)[:, None] & column_mask[None, :]
     pair_cells = (pair // BLOCK_N * B * N + pair % BLOCK_N)[:, None] + columns[None, :] * N
     SLOTS: tl.constexpr = 2 if SAVE else 1
-    x += network * x_s + columns * x_b
+    x += network * x_s + columns.to(tl.int64) * x_b
     drive += network * T * B * 4 * N
     tape += network * (T + 1) * SLOTS * B * N
     z_tape += network * T * B * 4 * N
@@ -124,7 +127,7 @@ def backward_kernel(
     weights, tape, z_tape, grad_states, grad_last_h, grad_last_c, x, d_tape, grad_h0, grad_c0, input_shares,
     T, B, N, x_s, x_t, x_b,
     PRECISION: tl.constexpr, HAS_STATES: tl.constexpr, HAS_LAST_H: tl.constexpr, HAS_LAST_C: tl.constexpr,
-    HAS_INPUT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
+    HAS_INPUT: tl.constexpr, WIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
     """The adjoint of ``forward_kernel``: fills d = ∂loss/∂z, (S, T, B, 4N), ∂h0 and ∂c0, (S, B, N).
 
@@ -134,6 +137,8 @@ def backward_kernel(
     network = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     units, rows = tl.arange(0, BLOCK_N), tl.arange(0, 4 * BLOCK_N)
+    if WIDE:
+        columns, B = columns.to(tl.int64), tl.cast(B, tl.int64)
     column_mask = columns < B
     mask = (units < N)[:, None] & column_mask[None, :]
     cells = units[:, None] + columns[None, :] * N
@@ -161,7 +166,7 @@ def backward_kernel(
     if HAS_STATES:
         incoming = tl.load(grad_states + end * B * N + cells, mask=mask, other=0.0)
     if HAS_INPUT:
-        x += network * x_s + columns * x_b
+        x += network * x_s + columns.to(tl.int64) * x_b
         feature = tl.load(x + end * x_t, mask=column_mask, other=0.0)
     of_U = tl.zeros((4 * BLOCK_N, 4), tl.float32)
     of_b = tl.zeros((4 * BLOCK_N, 4), tl.float32)

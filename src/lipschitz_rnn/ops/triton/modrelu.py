@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lipschitz_rnn.ops.problem import matmul
-from lipschitz_rnn.ops.triton.calls import divide_up, launch
+from lipschitz_rnn.ops.triton.calls import beyond_32_bits, divide_up, launch
 
 BLOCK = 512  # elements of one program: four for each thread
 
@@ -25,10 +25,11 @@ def walk_forward(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: t
     weights, h = W.mT.to(compute), h0.to(compute)
     rounded = None if compute == W.dtype else torch.empty((S, B, N), dtype=compute, device=W.device)
     copy = states if rounded is None else rounded  # any tensor may stand where none is written
+    constants = (rounded is not None, beyond_32_bits((B, N)), BLOCK)
     for t in range(T):
         tensors = (matmul(h, weights), inputs, bias, states, copy)
         numbers = (t, T, B * N, N, *inputs.stride()[:2])
-        launch(_forward_kernel, (divide_up(B * N, BLOCK), S, 1), tensors, numbers, (rounded is not None, BLOCK))
+        launch(_forward_kernel, (divide_up(B * N, BLOCK), S, 1), tensors, numbers, constants)
         h = states[:, t] if rounded is None else rounded
     return states
 
@@ -49,7 +50,7 @@ def walk_backward(
             product = matmul(d[:, t + 1] if rounded is None else rounded, weights)
         tensors = (product, grad_states, states, d, copy, shares)
         numbers = (t, T, B * N, *grad_states.stride()[:2])
-        constants = (t == T - 1, rounded is not None, BLOCK)
+        constants = (t == T - 1, rounded is not None, beyond_32_bits((B, N)), BLOCK)
         launch(_backward_kernel, (divide_up(B * N, BLOCK), S, 1), tensors, numbers, constants)
     return d, shares.sum(1)
 
@@ -62,10 +63,10 @@ def _with_rows(tensor: Tensor) -> Tensor:
 @triton.jit(do_not_specialize=["t"])
 def _forward_kernel(
     product, inputs, bias, states, copy, t, T, size, N, inputs_s, inputs_t,
-    COPY: tl.constexpr, BLOCK: tl.constexpr,
+    COPY: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """z = product + u, and modReLU(z) to ``states[:, t]`` and, rounded for the next product, to ``copy``."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i = (tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)) * BLOCK + tl.arange(0, BLOCK)
     network = tl.program_id(1).to(tl.int64)
     inside = i < size
     z = tl.load(product + network * size + i, mask=inside, other=0.0).to(tl.float32)
@@ -81,10 +82,10 @@ def _forward_kernel(
 @triton.jit(do_not_specialize=["t"])
 def _backward_kernel(
     product, grads, states, d, copy, shares, t, T, size, grads_s, grads_t,
-    LAST: tl.constexpr, COPY: tl.constexpr, BLOCK: tl.constexpr,
+    LAST: tl.constexpr, COPY: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """∂loss/∂h⁺ + product, where h⁺ ≠ 0, to ``d[:, t]`` and ``copy``; with the sign of h⁺ it is added to ``shares``."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i = (tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)) * BLOCK + tl.arange(0, BLOCK)
     network = tl.program_id(1).to(tl.int64)
     inside = i < size
     h = tl.load(states + (network * T + t) * size + i, mask=inside, other=0.0)

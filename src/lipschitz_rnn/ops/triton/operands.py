@@ -43,11 +43,12 @@ def _operand_kernel(
     i = (tl.program_id(0) // tiles) * TILE + tl.arange(0, TILE)
     j = (tl.program_id(0) % tiles) * TILE + tl.arange(0, TILE)
     mask = (i < N)[:, None] & (j < N)[None, :]
+    far_i, far_j = i.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
     if half == 0:
-        M = tl.load(A + network * A_s + i[:, None] * A_i + j[None, :] * A_j, mask=mask, other=0.0).to(tl.float32)
+        M = tl.load(A + network * A_s + far_i * A_i + far_j * A_j, mask=mask, other=0.0).to(tl.float32)
         M *= alpha
     else:
-        M = tl.load(W + network * W_s + i[:, None] * W_i + j[None, :] * W_j, mask=mask, other=0.0).to(tl.float32)
+        M = tl.load(W + network * W_s + far_i * W_i + far_j * W_j, mask=mask, other=0.0).to(tl.float32)
     if TRANSPOSE:
         place = j[None, :] * (2 * padded) + half * padded + i[:, None]
     else:

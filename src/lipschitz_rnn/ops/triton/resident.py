@@ -31,17 +31,20 @@ def forward_kernel(
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr,
     FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
     KEEP: tl.constexpr, SAVE: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr, IN_REGISTERS: tl.constexpr,
+    WIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr, IN_REGISTERS: tl.constexpr,
 ):  # fmt: skip
     """All T steps for one network and BLOCK_B samples.
 
     Memory: weights from ``left_operand``; h0, last (S, B, N); tape (S, T, 2 STAGES, B, N) with the state first, then
     the values of σ and the states of all stages but the first, or (S, T, 1, B, N) without SAVE; drive and timespans by
-    their strides. h0 is read for the first ``starts`` samples, B or none, and zero for the others.
+    their strides. h0 is read for the first ``starts`` samples, B or none, and zero for the others. WIDE: offsets
+    within a step may pass 2³¹.
     """
     network = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     units = tl.arange(0, BLOCK_N)
+    if WIDE:
+        columns, units, B = columns.to(tl.int64), units.to(tl.int64), tl.cast(B, tl.int64)
     unit_mask, column_mask = units < N, columns < B
     mask = unit_mask[:, None] & column_mask[None, :]
     cells = units[:, None] + columns[None, :] * N
@@ -76,6 +79,8 @@ def forward_kernel(
     step = tl.full((BLOCK_B,), 0.0, tl.float32) + step_size
     s = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
     near_units, near_columns = tl.minimum(tl.arange(0, BLOCK_N // 8) * 8, N - 1), tl.minimum(columns, B - 1)
+    if WIDE:
+        near_units = near_units.to(tl.int64)
 
     if FUSED_INPUT:
         x = tl.load(drive + columns * drive_b, mask=column_mask, other=0.0)
@@ -139,7 +144,7 @@ def backward_kernel(
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr, HAS_STATES: tl.constexpr, HAS_LAST: tl.constexpr,
     HAS_SPANS: tl.constexpr, HAS_INPUT: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr, IN_REGISTERS: tl.constexpr,
+    WIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr, IN_REGISTERS: tl.constexpr,
 ):  # fmt: skip
     """The adjoint of ``forward_kernel`` (see ``ops/adjoint.py``): fills κ and d, (S, T, STAGES, B, 2N), and ∂h0.
 
@@ -148,6 +153,8 @@ def backward_kernel(
     network = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     units = tl.arange(0, BLOCK_N)
+    if WIDE:
+        columns, units, B = columns.to(tl.int64), units.to(tl.int64), tl.cast(B, tl.int64)
     unit_mask, column_mask = units < N, columns < B
     mask = unit_mask[:, None] & column_mask[None, :]
     cells = units[:, None] + columns[None, :] * N
@@ -181,6 +188,8 @@ def backward_kernel(
     step = tl.full((BLOCK_B,), 0.0, tl.float32) + step_size
     near_columns = tl.minimum(columns, B - 1)
     near_units = tl.minimum(tl.arange(0, BLOCK_N // 8) * 8, N - 1)[:, None]
+    if WIDE:
+        near_units = near_units.to(tl.int64)
 
     end = tl.cast(T - 1, tl.int64)
     value = tl.load(tape + (end * SLOTS + STAGES) * B * N + cells, mask=mask, other=0.0)

@@ -39,6 +39,9 @@ def obstacle(problem: Problem) -> str | None:
             return lacking
         if problem.A.shape[-1] > most_units:
             return f"the hidden size is {problem.A.shape[-1]}, and on {device} its kernels go up to {most_units}"
+    tableau = problem.scheme.tableau
+    if not tableau.chained:
+        return f"its kernels build each stage on the one before alone, and integrator {tableau.name!r} does not"
     if problem.timespans is not None and tracked(problem.timespans):
         return "it has no gradient with respect to the step sizes"
     if problem.A.shape[-1] > MAX_UNITS:

@@ -27,6 +27,7 @@ from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtyp
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
+from lipschitz_rnn.units.recurrence import Recurrence, as_number, repeatable_matrices, require_own_statement
 
 _ROUNDED_UP = 1 + 1e-6  # times that are differences of timestamps come with rounding
 
@@ -127,6 +128,27 @@ class LipschitzRNNCell(nn.Module):
         """A and W, (N, N) each, differentiable; those of a contracting unit are float32 at least."""
         A, W = self.hidden()
         return A, W
+
+    def stated_recurrences(self) -> list[Recurrence]:
+        """What this unit runs, for :func:`lipschitz_rnn.stability.certify`."""
+        require_own_statement(self)
+        owner = type(self).__name__
+        A, W = repeatable_matrices(self.hidden_matrices(), self.hidden_matrices(), owner)
+        step, limit = as_number("step_size", self.step_size, owner), getattr(self, "max_step", None)
+        contracting = isinstance(self.hidden, ContractingPair)
+        return [
+            Recurrence(
+                A,
+                W,
+                alpha=as_number("alpha", self.alpha, owner),
+                nonlinearity=self.nonlinearity,
+                integrator=self.integrator,
+                step_range=(step, step),
+                max_step=None if limit is None else as_number("max_step", limit, owner),
+                precision=str(A.dtype).removeprefix("torch.") if contracting else None,
+                hint=self.hidden.metric() if contracting else None,  # type: ignore[operator]
+            )
+        ]
 
     def forward(
         self,

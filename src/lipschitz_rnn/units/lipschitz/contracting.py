@@ -27,6 +27,7 @@ from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
 from lipschitz_rnn.ops.problem import without_autocast
 from lipschitz_rnn.units.lipschitz.midpoint_level import largest_share, midpoint_level
 from lipschitz_rnn.units.lipschitz.rounding import LARGEST_NORM, held_dtype, matrix_reserve, step_rounding, within
+from lipschitz_rnn.units.recurrence import Recurrence, repeatable_matrices, require_own_statement
 
 SUPPORTED_INTEGRATORS = ("euler", "heun", "midpoint")
 # rate·step_size up to which each is proved; a stronger decay than e⁻⁷ in one step comes near the rounding of float32.
@@ -193,6 +194,23 @@ class ContractingPair(nn.Module):
             ones=norm,
             dtype=held_dtype(self.rotation.dtype),
         )
+
+    def stated_recurrences(self) -> list[Recurrence]:
+        """The map that this pair was built for."""
+        require_own_statement(self)
+        A, W = repeatable_matrices(self(), self(), type(self).__name__)
+        return [
+            Recurrence(
+                A,
+                W,
+                alpha=self.alpha,
+                nonlinearity=self.nonlinearity,
+                integrator=self.integrator,
+                step_range=(self.step_size, self.step_size),
+                precision=str(A.dtype).removeprefix("torch."),
+                hint=self.metric(),
+            )
+        ]
 
     def _stretch(self) -> Tensor:
         """The square root of P's diagonal, within [1/√spread, √spread]."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, describe, requi
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
 from lipschitz_rnn.units.lipschitz.stream import Stream
+from lipschitz_rnn.units.recurrence import Recurrence, require_own_statement
 
 
 class _Shared:
@@ -176,6 +178,16 @@ class LipschitzRNN(nn.Module):
     def hidden_matrices(self, layer: int = 0, direction: int = 0) -> tuple[Tensor, Tensor]:
         """A and W of one layer and direction, (N, N) each, differentiable."""
         return self.cell(layer, direction).hidden_matrices()
+
+    def stated_recurrences(self) -> list[Recurrence]:
+        """What every layer and direction runs, each as its own unit says."""
+        require_own_statement(self)
+        stated: list[Recurrence] = []
+        for layer in range(self.num_layers):
+            for direction in range(self.num_directions):
+                name = f"layer {layer}" + (", reverse" if direction else "") if len(self.cells) > 1 else ""
+                stated += [replace(item, name=name) for item in self.cell(layer, direction).stated_recurrences()]
+        return stated
 
     def reset_parameters(self) -> None:
         for cell in self.cells.values():

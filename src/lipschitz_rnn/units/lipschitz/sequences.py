@@ -103,7 +103,7 @@ class Sequences:
             )
         if not self.batched:
             return output.squeeze(1)
-        return output.transpose(0, 1) if self.batch_first else output
+        return output.transpose(0, 1).contiguous() if self.batch_first else output
 
     def write_state(self, h_n: Tensor) -> Tensor:
         """(layers × directions, B, N) in the order of the input."""

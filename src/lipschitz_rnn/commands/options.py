@@ -1,0 +1,119 @@
+"""Options that several commands share, each defined once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from lipschitz_rnn.commands.threads import MACHINE
+from lipschitz_rnn.training.settings import Precision as PrecisionName
+
+OUTPUT = "Output"
+
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print the result as JSON, and no progress.", rich_help_panel=OUTPUT),
+]
+DeviceAsTrained = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE",
+        help="auto, cpu, cuda or cuda:1. Default: the device of the run.",
+        show_default=False,
+        rich_help_panel=MACHINE,
+    ),
+]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:1.", rich_help_panel=MACHINE)]
+DataDir = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Folder with data files. Default: LIPSCHITZ_RNN_DATA, else the cache.",
+        show_default=False,
+        rich_help_panel=MACHINE,
+    ),
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Never download data.", rich_help_panel=MACHINE)]
+Precision = Annotated[
+    PrecisionName | None,
+    typer.Option(
+        help="Arithmetic: highest (default), high (TF32) or medium in float32; bfloat16; float64.",
+        show_default=False,
+        rich_help_panel=MACHINE,
+    ),
+]
+Which = Annotated[
+    Literal["best", "last"],
+    typer.Option(help="best: the weights selected on validation data; last: the newest weights."),
+]
+Out = typer.Option(
+    "--out", "-o", metavar="FOLDER", help="Folder for runs, results, tables and figures.", rich_help_panel=OUTPUT
+)
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an earlier call; finished runs are kept.")]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "--jobs", "-j", min=1, metavar="N", help="Run this many processes at a time.", rich_help_panel=MACHINE
+    ),
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option(
+        "--epochs",
+        "-e",
+        min=1,
+        metavar="N",
+        help="Number of epochs; the learning-rate decay is rescaled to match.",
+        show_default=False,
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        "--task",
+        metavar="NAME",
+        help="Only runs with this name, part of a name or pattern; repeat for more.",
+        show_default=False,
+    ),
+]
+TrainingSeeds = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds",
+        "-s",
+        metavar="SEEDS",
+        help="Seeds to train together, e.g. 0-4 or 0,2,5. Default: those of the study.",
+        show_default=False,
+    ),
+]
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Folder for one JSON file per finished run. Default: OUT/results.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
+    ),
+]
+Commit = Annotated[
+    str | None,
+    typer.Option(
+        help="Commit to record if the package does not run from a checkout.", show_default=False, rich_help_panel=OUTPUT
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and stop.", rich_help_panel=OUTPUT)]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds", "-s", metavar="SEEDS", help="Seeds to use, e.g. 0-3 or 0,2. Default: all.", show_default=False
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Draw into this PNG, PDF or SVG file.", show_default=False, rich_help_panel=OUTPUT
+    ),
+]

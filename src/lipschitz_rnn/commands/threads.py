@@ -1,0 +1,137 @@
+"""How many CPU threads a command takes: `--threads`, the same for every long command.
+
+PyTorch takes one thread per core and lets them spin between two products. A recurrent network is a loop of small
+products, and every one of them waits for the slowest thread: where another program holds a core, for the scheduler. On
+two busy cores, two threads took 10 times as long as one (N = 128, batch of 1,000), and 15 times at N = 512.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lipschitz_rnn.training.settings import Settings
+
+SMALL = 2**24  # multiplications of one step below which a second thread gains little and may lose much
+MACHINE = "Machine"
+
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        min=1,
+        metavar="N",
+        help="CPU threads. Default: OMP_NUM_THREADS, else 1 for small networks and all idle cores for large ones.",
+        show_default=False,
+        rich_help_panel=MACHINE,
+    ),
+]
+
+
+class _Chosen:
+    """Whether the number of threads was chosen by the user, so that a command must not change it."""
+
+    by_user = False
+
+
+def threaded(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the option `--threads`, which holds while it runs."""
+
+    @functools.wraps(command)
+    def run(*args: Any, threads: int | None = None, **kwargs: Any) -> None:
+        with limited(threads):
+            command(*args, **kwargs)
+
+    # Evaluated here: Typer would look up the names in the annotations in this module, not in the command's.
+    given = list(inspect.signature(command, eval_str=True).parameters.values())
+    option = inspect.Parameter("threads", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Threads)
+    run.__signature__ = inspect.Signature([*given, option])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in (*given, option)}
+    return run
+
+
+@contextmanager
+def limited(count: int | None) -> Iterator[None]:
+    """`count` threads in the block, or a number that does not crowd the machine; as before after it."""
+    import torch
+
+    before, _Chosen.by_user = torch.get_num_threads(), count is not None or "OMP_NUM_THREADS" in os.environ
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        _Chosen.by_user = False
+
+
+def suit_threads(networks: int, batch: int, hidden_size: int, recorded: int | None = None) -> None:
+    """One thread where a step is small, idle cores elsewhere, unless the user chose.
+
+    `recorded` is what an earlier part of the same run took: with another number its weights would differ in their last
+    bits.
+    """
+    import torch
+
+    if not _Chosen.by_user:
+        small = networks * batch * hidden_size**2 <= SMALL
+        count = recorded or (1 if small else idle_cores())
+        torch.set_num_threads(max(1, min(count, torch.get_num_threads())))
+
+
+def suit_settings(all_settings: Sequence[Settings], recorded: int | None = None) -> None:
+    """The same for runs: the largest of them counts."""
+    sizes = [(len(each.members), each.batch_size, each.hidden_size) for each in all_settings]
+    if sizes:
+        suit_threads(*max(sizes, key=lambda size: size[0] * size[1] * size[2] ** 2), recorded)
+
+
+def idle_cores() -> int:
+    """Physical cores that this process may use and that nobody else uses at the moment, at least one."""
+    return max(1, usable_cores() - _busy())
+
+
+def usable_cores() -> int:
+    """Physical cores within the process's affinity and its container's quota."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    siblings = set()
+    for number in allowed:
+        path = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+        siblings.add(_read(path) or str(number))
+    return max(1, min(len(siblings), _quota()))
+
+
+def _quota() -> int:
+    """Cores that the container may use, rounded up."""
+    quota, _, period = (_read(Path("/sys/fs/cgroup/cpu.max")) or "max").partition(" ")
+    if not (quota.isdecimal() and period.isdecimal()):
+        return os.cpu_count() or 1
+    return max(1, -(-int(quota) // int(period)))
+
+
+def _busy(samples: int = 5, pause: float = 0.01) -> int:
+    """How many other threads want to run: the median of a few looks, on Linux."""
+    seen = []
+    for _ in range(samples):
+        fields = (_read(Path("/proc/loadavg")) or "").split()
+        if len(fields) < 4:
+            return 0
+        seen.append(int(fields[3].split("/")[0]) - 1)  # without this thread
+        time.sleep(pause)
+    return max(0, round(statistics.median(seen)))
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,99 @@
+"""Proved upper bounds of norms, in the Euclidean norm and in that of a metric."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from lipschitz_rnn.stability.rates import round_up
+from lipschitz_rnn.stability.rounding import Ball, Matrix, largest_eigenvalue_bound, smallest_eigenvalue_bound
+
+
+class MetricNorms:
+    """Proved norms in ‖x‖²_P = xᵀPx. With T close to L⁻ᵀ, P = LLᵀ, a change of variables x = Tz makes P nearly I.
+
+    T may be anything nonsingular: TᵀPT ≽ p I with p > 0 is proved, and ‖Mx‖² ≤ λ_max(TᵀMᵀMT) / p · ‖x‖²_P follows.
+    """
+
+    def __init__(self, P: Matrix) -> None:
+        self.P = Ball.exact(P)
+        self.largest = root(largest_eigenvalue_bound(self.P))
+        """√λ_max(P): ‖x‖_P ≤ largest · ‖x‖₂."""
+        try:
+            self.root = np.linalg.cholesky(P)
+            change = np.linalg.solve(self.root, np.eye(len(P))).T
+        except np.linalg.LinAlgError:
+            raise ValueError("the metric of the certificate is not positive definite") from None
+        self.T = Ball.exact(change)
+        self.scale = smallest_eigenvalue_bound(self.T.T @ self.P @ self.T)
+        if not self.scale > 0:
+            raise ValueError("the metric of the certificate is too close to singular for proved norms")
+        L = Ball.exact(self.root)
+        for slack in (1.0 + 1e-6, 1.0 + 1e-3, 2.0):
+            if smallest_eigenvalue_bound(self.T.T @ (slack * (L @ L.T) - self.P) @ self.T) > 0:
+                break
+        else:
+            raise ValueError("the metric of the certificate is too close to singular for proved norms")
+        self.root_slack = root(slack)
+
+    def length(self, matrix: Ball) -> float:
+        """‖Mx‖_P ≤ length · ‖x‖₂."""
+        return root(largest_eigenvalue_bound(matrix.T @ self.P @ matrix))
+
+    def reading(self, matrix: Ball) -> float:
+        """‖Mx‖₂ ≤ reading · ‖x‖_P."""
+        turned = matrix @ self.T
+        return root(self._over_scale(largest_eigenvalue_bound(turned.T @ turned)))
+
+    def operator(self, matrix: Ball) -> float:
+        """‖Mx‖_P ≤ operator · ‖x‖_P."""
+        turned = matrix @ self.T
+        return root(self._over_scale(largest_eigenvalue_bound(turned.T @ self.P @ turned)))
+
+    def slope(self, A: Ball, W: Ball, slopes: tuple[float, float]) -> float:
+        """‖(A + D W) x‖_P ≤ slope · ‖x‖_P for every diagonal D with slopes in the range.
+
+        D = c + r·q with |q| ≤ 1: the average c acts without loss, what is left with ‖·‖_P ≤ √λ_max(P) ‖·‖₂.
+        """
+        low, high = (Fraction(slope) for slope in slopes)
+        centre, radius = Ball.number((low + high) / 2), round_up((high - low) / 2)
+        return total(self.operator(A + centre * W), product(radius, self.largest, self.reading(W)))
+
+    def entrywise(self, radius: Matrix) -> float:
+        """‖Mx‖_P ≤ entrywise · ‖x‖_P for every M with |M| ≤ radius in each entry.
+
+        ‖Mx‖_P ≤ √(1 + e) ‖Lᵀ M T z‖₂ with LLᵀ(1 + e) ≽ P, and |Lᵀ M T| ≤ |Lᵀ| radius |T|.
+        """
+        if not radius.any():
+            return 0.0
+        bounds = Ball.exact(np.abs(self.root.T)) @ Ball.exact(radius) @ Ball.exact(np.abs(self.T.mid))
+        return product(norm(bounds), root(self._over_scale(1.0)), self.root_slack)
+
+    def _over_scale(self, value: float) -> float:
+        return math.nextafter(max(value, 0.0) / self.scale, math.inf)
+
+
+def norm(matrix: Ball) -> float:
+    return root(largest_eigenvalue_bound(matrix.T @ matrix))
+
+
+def root(value: float) -> float:
+    return math.nextafter(math.sqrt(value), math.inf) if value > 0 else 0.0
+
+
+def product(*factors: float) -> float:
+    """Of non-negative numbers, rounded up."""
+    result = 1.0
+    for factor in factors:
+        result = math.nextafter(result * factor, math.inf) if result and factor else 0.0
+    return result
+
+
+def total(*terms: float) -> float:
+    """Of non-negative numbers, rounded up."""
+    result = 0.0
+    for term in terms:
+        result = math.nextafter(result + term, math.inf) if term else result
+    return result

@@ -1,0 +1,106 @@
+"""From a candidate to a certificate: every inequality is checked again, with all rounding of the check enclosed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from lipschitz_rnn.ops.integrators import get_integrator
+from lipschitz_rnn.stability import corners
+from lipschitz_rnn.stability.candidates import Proof
+from lipschitz_rnn.stability.inequality import verified_margin
+from lipschitz_rnn.stability.inputs import Subject
+from lipschitz_rnn.stability.perturbation import HeldMatrices
+from lipschitz_rnn.stability.rates import proved_rate, rate_to_level, round_up
+from lipschitz_rnn.stability.rounding import Ball, Matrix, largest_eigenvalue_bound, smallest_eigenvalue_bound
+from lipschitz_rnn.stability.systems import M, System, bezier_corner, continuous_system, runge_kutta_system, sector_form
+
+_SHARES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)  # of the room below the target, tried in turn
+
+
+def systems_of(item: Subject, A: M, W: M, panels: int) -> list[System[M]]:
+    """The systems that together stand for every step in the range (see docs/stability.md), the longest step last."""
+    A, W = sector_form(A, W, item.slopes)
+    if item.step_range is None:
+        return [continuous_system(A, W)]
+    shortest, longest = item.step_range
+    tableau = get_integrator(item.integrator)
+    if shortest == longest or tableau.name == "euler":
+        return [runge_kutta_system(A, W, tableau, longest)]
+    if len(tableau) > 2:
+        raise ValueError(
+            f"a range of steps can be certified for euler, midpoint and heun, not {tableau.name}; certify single steps"
+        )
+    edges = [float(edge) for edge in np.linspace(shortest, longest, panels + 1)]
+    edges[0], edges[-1] = shortest, longest
+    result: list[System[M]] = []
+    for low, high in itertools.pairwise(edges):
+        if low > 0:
+            result.append(runge_kutta_system(A, W, tableau, low))
+        result.append(bezier_corner(A, W, tableau, low, high))
+    result.append(runge_kutta_system(A, W, tableau, longest))
+    return result
+
+
+def panels_of(item: Subject) -> tuple[int, ...]:
+    """Into how many parts a range of steps is cut, in turn."""
+    return (1, 2, 4) if item.is_range and item.integrator != "euler" else (1,)
+
+
+def verified_levels(
+    item: Subject, proof: Proof, systems: list[System[Matrix]], enclosed: list[System[Ball]], target: float
+) -> tuple[list[float], list[float]] | None:
+    """Proved levels close to those of the candidate, with their margins; None where rounding leaves too little.
+
+    The inequality proves a level for the matrices and the step of exact arithmetic. What the kernels hold instead adds
+    its own share to it.
+    """
+    levels, margins = [], []
+    change = HeldMatrices.of(item, proof.P)
+    if change is None:
+        return None
+    for index, (system, level) in enumerate(zip(systems, proof.levels, strict=True)):
+        limit = rate_to_level(target, system.step, item.is_range)
+        for share in _SHARES:
+            tried = level + share * (limit - level)
+            if proof.multipliers:
+                margin = verified_margin(enclosed[index], proof.P, proof.multipliers[index], tried)
+            else:
+                margin = corners.verified_margin(enclosed[index], proof.P, tried)
+            if margin > 0:
+                levels.append(change.level(system, tried))
+                margins.append(margin)
+                break
+        else:
+            return None
+    return levels, margins
+
+
+def verified_rate(item: Subject, levels: list[float], systems: list[System[Matrix]]) -> float:
+    return min(proved_rate(t, system.time, item.is_range) for t, system in zip(levels, systems, strict=True))
+
+
+def verified_overshoot(P: Matrix) -> float:
+    """An upper bound of √cond(P)."""
+    largest, smallest = largest_eigenvalue_bound(Ball.exact(P)), smallest_eigenvalue_bound(Ball.exact(P))
+    if not (smallest > 0 and math.isfinite(largest)):
+        return math.inf
+    return math.nextafter(math.sqrt(math.nextafter(largest / smallest, math.inf)), math.inf)
+
+
+def heun_factor(euler: float, spread: float) -> float:
+    """Heun's factor from that of the Euler map E of the same step.
+
+    With stage coefficient ε(1 + a) and weights ½ε(1 + b) the map is (1 − ½θ) id + ½θ E∘E, θ = (1 + b)/(1 + a), where E
+    takes the step ε(1 + a). So its factor is at most 1 − ½θ(1 − c²).
+    """
+    share = Fraction(1, 2) - Fraction(1.05 * spread)
+    return round_up(1 - share * (1 - Fraction(euler) ** 2))
+
+
+def heun_rate(factor: float, longest: float, linear: bool) -> float:
+    """The rate that a factor of the longest step proves."""
+    return proved_rate(round_up(Fraction(factor) ** 2), Fraction(longest), linear)

@@ -1,0 +1,107 @@
+"""What is checked before a run starts. A dry run and a real one ask the same function, so that they agree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from lipschitz_rnn.tasks import Task
+from lipschitz_rnn.training.errors import RunError
+from lipschitz_rnn.training.graph import graph_obstacle
+from lipschitz_rnn.training.model import Shapes, build_model, draws_random_numbers
+from lipschitz_rnn.training.parallel import World, choose_device
+from lipschitz_rnn.training.run_settings import check_folder
+from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.training.variation import check_variants
+
+_COPIES = 4  # of every parameter, at least: itself, its gradient, a copy for the selected epoch, the optimiser's state
+
+
+def check_start(
+    settings: Settings,
+    shapes: Shapes,
+    folder: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+) -> torch.device:
+    """Raise what a run with these settings would raise before its first step; the device that it would run on.
+
+    The unit and its options, variants, device, memory, CUDA graph and, where it is given, the run folder. Networks are
+    built without memory where their code allows it. Nothing is read of the data and nothing is written.
+
+    Raises:
+        ValueError, TypeError: a setting that cannot be.
+        RunConflict: the folder holds another run.
+        RunError: the folder cannot be used, or the networks do not fit into memory.
+    """
+    device = choose_device(settings.device)
+    if folder is not None:
+        check_folder(folder, settings, resume)
+    plain = _built(settings.of_variant({}), shapes)
+    check_variants(plain, settings.unit, settings.variants)
+    for variant in settings.variants:
+        _built(settings.of_variant(variant), shapes)
+    _check_memory(plain, len(settings.members), device)
+    graph_obstacle(settings, device, draws_random_numbers(plain), World())
+    return device
+
+
+def check_task(settings: Settings, task: Task) -> None:
+    """Refuse a task that the settings do not describe: the name must be equal, and so must options that both know.
+
+    An own task is named by its `info.name`; the settings for it are `Settings(task=task.name)`.
+    """
+    if settings.task != task.name:
+        raise ValueError(
+            f"the settings are for the task {settings.task!r}, but the task given is {task.name!r}; "
+            f"set task={task.name!r}, or load the task {settings.task!r}"
+        )
+    known: Mapping[str, Any] = task.option_defaults() | task.options
+    for option, asked in settings.task_options.items():
+        if option in known and asked != (found := _as_list(known[option])):
+            raise ValueError(
+                f"the settings have the task option {option} = {asked!r}, but the task given has {found!r}; "
+                "load the task with the options of the settings"
+            )
+
+
+def _as_list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _built(settings: Settings, shapes: Shapes) -> nn.Module:
+    """The network of the first seed, without memory: on the meta device, or on the CPU where that is not possible."""
+    try:
+        with torch.device("meta"):
+            return build_model(settings, shapes, settings.seeds[0])
+    except (ValueError, TypeError):
+        raise
+    except (RuntimeError, NotImplementedError) as error:
+        if "overflow" in str(error):  # more bytes than a 64-bit number counts
+            raise RunError(_too_large(settings.hidden_size)) from error
+    return build_model(settings, shapes, settings.seeds[0])
+
+
+def _check_memory(model: nn.Module, members: int, device: torch.device) -> None:
+    needed = _COPIES * members * sum(value.numel() * value.element_size() for value in model.parameters())
+    there = _memory(device)
+    if there is not None and needed > there:
+        raise RunError(_too_large(None, f" (at least {needed / 2**30:,.0f} GiB of {there / 2**30:,.0f} GiB)"))
+
+
+def _too_large(hidden_size: int | None, detail: str = "") -> str:
+    size = "" if hidden_size is None else f" with hidden_size {hidden_size:,}"
+    return f"the networks{size} do not fit into memory{detail}; choose a smaller hidden_size, or fewer seeds"
+
+
+def _memory(device: torch.device) -> int | None:
+    """Bytes of the device; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None

@@ -1,0 +1,67 @@
+"""The frozen settings of a run folder, and whether a folder can take a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lipschitz_rnn.training.errors import RunConflict, RunError
+from lipschitz_rnn.training.reading import is_there, read_json
+from lipschitz_rnn.training.settings import Settings
+
+_NAMED = 10  # run folders in a message
+
+
+def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool) -> None:
+    """Whether a run with these settings can begin or go on in this folder; nothing is written.
+
+    Raises `RunConflict` where it holds another run, `RunError` where it cannot be used.
+    """
+    folder = Path(path)
+    try:
+        if "\0" in os.fspath(path):
+            raise RunError(f"the run folder {os.fspath(path)!r} has a NUL in its name; choose another folder")
+        place = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+        if not place.is_dir():
+            raise RunError(f"{place} is a file, not a folder; choose another folder for the run")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise RunError(
+                f"cannot set up the run in {folder}: Permission denied, {place} is not writable; "
+                "change its permissions, or choose another folder"
+            )
+        taken = (folder / "config.json").exists()
+    except OSError as error:  # a name that is too long, a loop of links
+        raise RunError(f"cannot set up the run in {folder}: {error.strerror}; choose another folder") from error
+    if not taken:
+        return
+    if not resume:
+        raise RunConflict(f"{folder} already holds a run; resume it with --resume, or choose another folder")
+    for name, (asked, frozen) in settings.differences(read_settings(folder)).items():
+        raise RunConflict(
+            f"{folder} holds a run with {name} = {frozen!r}, now {asked!r} is asked for; "
+            "resume without changed settings, or choose another folder"
+        )
+
+
+def read_settings(path: str | os.PathLike[str]) -> Settings:
+    """The frozen settings of a run folder."""
+    config = Path(path) / "config.json"
+    if not is_there(config):
+        raise RunError(_not_a_run(Path(path)))
+    try:
+        return Settings.from_dict(read_json(config))
+    except (ValueError, TypeError) as error:
+        raise RunError(f"{config} cannot be used: {error}; restore it from a copy, or train again") from error
+
+
+def _not_a_run(folder: Path) -> str:
+    """What stands in place of a run folder, and the run folders below it."""
+    if not is_there(folder):
+        return f"{folder} is not a run folder: it does not exist"
+    if not folder.is_dir():
+        return f"{folder} is not a run folder but a file; give the folder that `lipschitz-rnn train` wrote"
+    runs = sorted(config.parent for pattern in ("*", "*/*") for config in folder.glob(f"{pattern}/config.json"))
+    if not runs:
+        return f"{folder} is not a run folder: it has no config.json; give the folder that `lipschitz-rnn train` wrote"
+    named = ", ".join(map(str, runs[:_NAMED])) + (f" and {len(runs) - _NAMED} more" if runs[_NAMED:] else "")
+    return f"{folder} is not a run folder; the run folders in it are {named}. Give one of them"

@@ -1,0 +1,143 @@
+"""What the values of `Settings` may be. The first wrong one is named, with its value and what is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+_LARGEST = 2**31 - 1  # of any count: far beyond every machine, and small enough for the products of two
+_COUNTS = {"hidden_size": 1, "num_layers": 1, "batch_size": 1, "eval_batch_size": 1, "log_steps": 1, "epochs": 0}
+_RANGES: dict[str, tuple[float, float]] = {
+    "dropout": (0.0, 1.0),
+    "momentum": (0.0, 1.0),
+    "smoothing": (0.0, 1.0),
+    "weight_decay": (0.0, math.inf),
+    "warmup": (0.0, 1.0),
+    "final_rate": (0.0, 1.0),
+    "decay_factor": (0.0, math.inf),
+    "checkpoint_minutes": (0.0, math.inf),
+}
+_UNLIMITED = ("checkpoint_minutes",)  # inf: none inside an epoch
+_POSITIVE = ("learning_rate", "clip", "averaging")
+_OPTIONAL = ("clip", "averaging")
+
+
+def check_settings(values: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> None:
+    """Raise ValueError or TypeError for the first value that no run can have. `choices`: those with few values."""
+    for name in ("task", "unit"):
+        _check_name(name, values[name])
+    for name, allowed in choices.items():
+        if values[name] not in allowed:
+            raise ValueError(f"{name} is {values[name]!r}; it must be one of {', '.join(allowed)}")
+    for name, minimum in _COUNTS.items():
+        _check_integer(name, values[name], minimum, _LARGEST)
+    for name, (low, high) in _RANGES.items():
+        _check_range(name, values[name], low, high)
+    for name in _POSITIVE:
+        value = values[name]
+        if value is None and name in _OPTIONAL:
+            continue
+        if not 0.0 < _number(name, value) < math.inf:
+            raise ValueError(f"{name} is {value}; it must be a positive number")
+    if values["averaging"] is not None and values["averaging"] > 1.0:
+        raise ValueError(f"averaging is {values['averaging']}; a rate lies in (0, 1], for example 0.002")
+    seeds = values["seeds"]
+    for seed in seeds:
+        _check_integer("a seed", seed, 0, 2**63 - 1)
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ValueError(f"seeds are {seeds}; give at least one, each once")
+    for epoch in values["decay_epochs"]:
+        _check_integer("a decay epoch", epoch, 0, _LARGEST)
+    _check_place(values["device"], values["data_dir"], values["offline"])
+
+
+def _check_place(device: object, data_dir: object, offline: object) -> None:
+    if not isinstance(device, str):
+        raise TypeError(f'device is {device!r} ({type(device).__name__}); it must be "auto", "cpu", "cuda" or "cuda:1"')
+    if device != "auto":
+        try:
+            torch.device(device)
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(f'device is {device!r}; it must be "auto", "cpu", "cuda" or "cuda:1"') from error
+    if data_dir is not None and not isinstance(data_dir, str):
+        raise TypeError(f"data_dir is {data_dir!r} ({type(data_dir).__name__}); it must be the path of a folder")
+    if data_dir is not None and (not data_dir or "\0" in data_dir):
+        raise ValueError(f"data_dir is {data_dir!r}; it must be the path of a folder, or None")
+    if not isinstance(offline, bool):
+        raise TypeError(f"offline is {offline!r} ({type(offline).__name__}); it must be True or False")
+
+
+def as_integers(name: str, values: object) -> tuple[Any, ...]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} are {values!r} ({type(values).__name__}); give a list of integers, such as [0, 1]")
+    return tuple(values)
+
+
+def plain_options(name: str, options: object) -> dict[str, Any]:
+    """Lists for tuples, as JSON and TOML would give back: equal settings stay equal on their way through a file."""
+    if not isinstance(options, Mapping):
+        raise TypeError(f'{name} are {options!r}; give options by name, such as {{"beta": 0.8}}')
+    for key in options:
+        _check_name(f"an option of {name}", key)
+    return {key: _plain_value(f"{name}[{key!r}]", value) for key, value in options.items()}
+
+
+def plain_variants(variants: object) -> tuple[dict[str, Any], ...]:
+    usable = isinstance(variants, Sequence) and all(isinstance(variant, Mapping) for variant in variants)
+    if not isinstance(variants, Sequence) or not usable:
+        raise TypeError(f'variants are {variants!r}; give a list of unit options, such as [{{"beta": 0.5}}]')
+    plain = tuple(plain_options("variants", variant) for variant in variants)
+    if any(variant in plain[:index] for index, variant in enumerate(plain)):
+        raise ValueError(f"variants are {plain}; give each once")
+    return plain
+
+
+def _plain_value(name: str, value: object) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} is {value}; it must be a finite number")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain_value(name, item) for item in value]
+    if isinstance(value, Mapping):
+        return plain_options(name, value)
+    raise TypeError(
+        f"{name} is {value!r} ({type(value).__name__}); use numbers, text, True, False, None or lists of these: "
+        "they are written to config.json"
+    )
+
+
+def _check_name(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); it must be a name")
+    if not value.strip() or "\0" in value:
+        raise ValueError(f"{name} is {value!r}; it must be a name")
+
+
+def _check_range(name: str, given: object, low: float, high: float) -> None:
+    value = _number(name, given)
+    inside = low <= value <= high and (math.isfinite(value) or name in _UNLIMITED)
+    if not inside or (name == "dropout" and value == 1.0):
+        allowed = "at least 0 and finite" if high == math.inf else f"between {low:g} and {high:g}"
+        raise ValueError(f"{name} is {value}; it must be {allowed}{', and not 1' if name == 'dropout' else ''}")
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); it must be a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is an integer that no float can hold; it must be a number") from None
+
+
+def _check_integer(name: str, value: object, minimum: int, maximum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); it must be an integer")
+    if value < minimum:
+        raise ValueError(f"{name} is {value}; it must be at least {minimum}")
+    if value > maximum:
+        raise ValueError(f"{name} is {value}; it must be at most {maximum}")

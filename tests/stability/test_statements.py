@@ -1,0 +1,162 @@
+"""Only modules that state their own recurrence are certified, and what they state is what they run."""
+
+import pytest
+import torch
+from torch import nn
+
+import lipschitz_rnn as lr
+from lipschitz_rnn.stability import certify
+from lipschitz_rnn.stability.inputs import split_steps, subjects
+from lipschitz_rnn.units import available, build
+from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
+from lipschitz_rnn.units.recurrence import UnstatedRecurrenceError
+
+
+def stable(**options: object) -> lr.LipschitzRNN:
+    return lr.LipschitzRNN(2, 4, **{"gamma": 2.0, "step_size": 0.05, **options})
+
+
+@pytest.mark.parametrize("unit", [name for name in available() if name != "lipschitz"])
+def test_every_other_unit_is_refused_by_name(unit: str) -> None:
+    module = build(unit, 2, 4)
+    for target in (module, nn.Sequential(module), nn.ModuleDict({"good": stable(), "other": module})):
+        with pytest.raises(UnstatedRecurrenceError, match=type(module).__name__):
+            certify(target)
+
+
+@pytest.mark.parametrize("other", [nn.RNN, nn.GRU, nn.LSTM, nn.RNNCell, nn.LSTMCell, nn.GRUCell])
+def test_a_model_with_another_recurrent_module_is_refused(other: type[nn.Module]) -> None:
+    model = nn.ModuleDict({"ours": stable(), "theirs": other(4, 4)})
+    with pytest.raises(UnstatedRecurrenceError, match=r"theirs .*pass a single LipschitzRNN"):
+        certify(model)
+    assert certify(model["ours"]).holds
+
+
+def test_own_modules_with_hidden_matrices_are_refused() -> None:
+    class Own(nn.Module):
+        step_size = 0.1
+
+        def hidden_matrices(self) -> tuple[torch.Tensor, torch.Tensor]:
+            return -torch.eye(2), torch.zeros(2, 2)
+
+    with pytest.raises(UnstatedRecurrenceError, match="Own"):
+        certify(Own())
+    with pytest.raises(TypeError, match="states its recurrence"):
+        certify(nn.Linear(2, 2))
+
+
+def test_a_subclass_that_changes_the_map_must_state_it_itself() -> None:
+    class Noisy(lr.LipschitzRNN):
+        def forward(self, *args, **kwargs):
+            output, h = super().forward(*args, **kwargs)
+            return 2 * output, 2 * h
+
+    class Plain(lr.LipschitzRNN):
+        def extra_repr(self) -> str:
+            return "plain"
+
+    class Stated(Noisy):
+        def stated_recurrences(self):
+            return [item for cell in self.cells.values() for item in cell.stated_recurrences()]
+
+    class Half(lr.LipschitzRNNCell):
+        def hidden_matrices(self):
+            A, W = super().hidden_matrices()
+            return A / 2, W
+
+    options = {"gamma": 2.0, "step_size": 0.05}
+    with pytest.raises(UnstatedRecurrenceError, match=r"Noisy overrides forward"):
+        certify(Noisy(2, 4, **options))
+    with pytest.raises(UnstatedRecurrenceError, match=r"Half overrides hidden_matrices"):
+        certify(Half(2, 4, **options))
+    assert certify(Plain(2, 4, **options)).holds
+    assert certify(Stated(2, 4, **options)).holds
+    model = stable()
+    model.cells["l0"] = Half(2, 4, **options)
+    with pytest.raises(UnstatedRecurrenceError, match="Half"):
+        certify(nn.Sequential(model))
+
+
+def test_hooks_and_replaced_methods_are_refused() -> None:
+    model = stable()
+    handle = model.register_forward_hook(lambda module, args, output: output)
+    with pytest.raises(UnstatedRecurrenceError, match="hooks"):
+        certify(model)
+    handle.remove()
+    handle = model.register_forward_pre_hook(lambda module, args: args)
+    with pytest.raises(UnstatedRecurrenceError, match="hooks"):
+        certify(model)
+    handle.remove()
+    assert certify(model).holds
+    model.forward = lambda *args: None
+    with pytest.raises(UnstatedRecurrenceError, match="forward of this LipschitzRNN was replaced"):
+        certify(model)
+
+
+def test_matrices_that_change_from_call_to_call_are_refused() -> None:
+    model = stable()
+    inner = model.cell().hidden
+    inner.register_forward_hook(lambda module, args, pair: (pair[0] + 0.01 * torch.rand(4, 4), pair[1]))
+    with pytest.raises(UnstatedRecurrenceError, match="change from call to call"):
+        certify(model)
+
+
+def test_every_cell_is_certified_with_its_own_settings() -> None:
+    model = stable(num_layers=2)
+    with torch.no_grad():
+        model.cell(1).alpha, model.cell(1).step_size, model.cell(1).integrator = -1.0, 0.3, "midpoint"
+    first, second = subjects(model)
+    assert (first.alpha, first.step_range, first.integrator) == (1.0, (0.05, 0.05), "euler")
+    assert (second.alpha, second.step_range, second.integrator) == (-1.0, (0.3, 0.3), "midpoint")
+    whole = certify(model)
+    assert whole.parts[0].holds
+    assert not whole.parts[1].holds
+    assert not whole.holds
+
+
+def test_the_certificate_carries_what_it_is_about() -> None:
+    model = stable(alpha=0.5, integrator="midpoint", nonlinearity="sigmoid")
+    certificate = certify(model)
+    assert certificate.holds
+    assert (certificate.alpha, certificate.nonlinearity, certificate.slopes) == (0.5, "sigmoid", (0.0, 0.25))
+    assert (certificate.dynamics, certificate.step_range, certificate.precision) == (
+        "midpoint",
+        (0.05, 0.05),
+        "float32",
+    )
+    for own, held in zip(model.hidden_matrices(), (certificate.A, certificate.W), strict=True):
+        assert torch.equal(own.detach().double(), torch.from_numpy(held))
+    plain = certificate.to_dict()
+    for key in ("alpha", "nonlinearity", "precision", "A", "W", "metric", "multipliers", "next_step"):
+        assert key in plain
+
+
+def test_an_ensembles_settings_are_refused() -> None:
+    model = stable()
+    cell = model.cell()
+    del cell.alpha
+    cell.register_buffer("alpha", torch.ones(3))
+    with pytest.raises(UnstatedRecurrenceError, match="alpha"):
+        certify(model)
+
+
+def test_long_spans_are_certified_by_the_steps_they_are_split_into() -> None:
+    assert split_steps((0.1, 0.1), None) == (0.1, 0.1)
+    assert split_steps((0.1, 0.1), 0.2) == (0.1, 0.1)
+    assert split_steps((0.5, 0.5), 0.2) == pytest.approx((0.5 / 3, 0.5 / 3))
+    assert split_steps((0.6000001, 0.6000001), 0.2) == pytest.approx((0.2, 0.2))
+    assert split_steps((0.0, 0.5), 0.2) == pytest.approx((0.0, 0.2), rel=1e-5)
+    assert split_steps((0.3, 0.5), 0.2) == pytest.approx((0.1, 0.2), rel=1e-5)
+    assert split_steps((0.3, 0.5), 0.2)[1] > 0.2
+    cell = stable().cell()
+    cell.max_step = 0.02
+    assert subjects(cell)[0].step_range == pytest.approx((0.05 / 3, 0.05 / 3))
+
+
+def test_a_pair_alone_states_the_map_it_was_built_for() -> None:
+    pair = ContractingPair(4, step_size=0.2, integrator="heun", rate=0.05, alpha=-2.0)
+    (subject,) = subjects(nn.ModuleDict({"pair": pair}))
+    assert (subject.name, subject.alpha, subject.integrator) == ("pair", -2.0, "heun")
+    assert subject.hint is not None
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert subjects(pair)[0].precision.name == "float32"
