@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,35 @@ from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
 from lipschitz_rnn.ops.problem import autocast_enabled, compute_dtype, state_dtype, without_autocast
 from lipschitz_rnn.ops.reference import integrate_step
+from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
+from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 
 
-class LipschitzRNNCell(nn.Module):
+class _OfHidden:
+    """β or γ of the unit's matrices, (of A, of W); None for a contracting unit, in which they play no part."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, cell: None, owner: type | None = None) -> Self: ...
+
+    @overload
+    def __get__(self, cell: LipschitzRNNCell, owner: type | None = None) -> tuple[float, float] | None: ...
+
+    def __get__(self, cell: LipschitzRNNCell | None, owner: type | None = None) -> Self | tuple[float, float] | None:
+        return self if cell is None else getattr(cell.hidden, self.name, None)
+
+    def __set__(self, cell: LipschitzRNNCell, value: float | tuple[float, float]) -> None:
+        if isinstance(cell.hidden, ContractingPair):
+            raise AttributeError(f"{self.name} plays no part in a contracting unit and cannot be set")
+        setattr(cell.hidden, self.name, value)
+
+
+class LipschitzRNNCell(SettingsModule):
     r"""One step of ``ḣ = αA h + σ(W h + U x + b)``, for streaming and for loops of one's own.
 
     Args:
@@ -50,6 +73,17 @@ class LipschitzRNNCell(nn.Module):
     """
 
     stackable_options = ("alpha", "step_size")  # tensors in an ensemble whose members differ in them
+    checks = settings.CELL_CHECKS
+    fixed = ("input_size", "hidden_size", "bias")
+    carried = ("step_size", "alpha", "integrator", "nonlinearity", "stability", "rate")
+    input_size: int
+    hidden_size: int
+    bias: bool
+    step_size: float
+    alpha: float
+    integrator: str
+    nonlinearity: str
+    beta, gamma = _OfHidden("beta"), _OfHidden("gamma")
 
     def __init__(
         self,
@@ -70,19 +104,19 @@ class LipschitzRNNCell(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.input_size = require_size("input_size", input_size)
-        self.hidden_size = require_size("hidden_size", hidden_size)
-        self.bias = bool(bias)
-        self.step_size = require_number("step_size", step_size, low=0.0, open_low=True)
-        self.alpha = require_number("alpha", alpha, low=-math.inf)
-        self.integrator = get_integrator(integrator).name
-        self.nonlinearity = get_nonlinearity(nonlinearity).name
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
+        self.step_size, self.alpha, self.integrator, self.nonlinearity = step_size, alpha, integrator, nonlinearity
         self.hidden: nn.Module
         if stability is None:
             if rate is not None:
                 raise ValueError(f"rate is {rate}, but stability is None; pass stability='contracting' with it")
             self.hidden = SymmetricSkewPair(hidden_size, beta, gamma, init_scale, device, dtype)
         elif stability == "contracting":
+            for name, value, default in (("beta", beta, 0.75), ("gamma", gamma, 0.001)):
+                if value != default:
+                    raise ValueError(
+                        f"{name} is {value!r}, but beta and gamma play no part in a contracting unit; leave them out"
+                    )
             self.hidden = ContractingPair(
                 hidden_size,
                 step_size=self.step_size,
@@ -113,6 +147,23 @@ class LipschitzRNNCell(nn.Module):
         for parameter in (self.weight_ih, self.bias_ih):
             if parameter is not None:
                 nn.init.uniform_(parameter, -bound, bound)
+
+    @property
+    def stability(self) -> str | None:
+        """As in the constructor: None, or ``"contracting"``."""
+        return "contracting" if isinstance(self.hidden, ContractingPair) else None
+
+    @property
+    def rate(self) -> float | None:
+        """The guaranteed rate of a contracting unit."""
+        return self.hidden.rate if isinstance(self.hidden, ContractingPair) else None
+
+    def require_changeable(self, name: str, value: Any) -> None:
+        super().require_changeable(name, value)
+        if self.stability is not None:
+            raise AttributeError(
+                f"{name} is part of this unit's proof of contraction and cannot become {value!r}; build a new unit"
+            )
 
     def hidden_matrices(self) -> tuple[Tensor, Tensor]:
         """A and W, (N, N) each, differentiable."""
@@ -193,14 +244,6 @@ class LipschitzRNNCell(nn.Module):
 
     def extra_repr(self) -> str:
         return describe(self)
-
-
-def require_size(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r}; it must be a whole number")
-    if value < 1:
-        raise ValueError(f"{name} is {value}; it must be at least 1")
-    return value
 
 
 def require_parameter_dtype(name: str, tensor: Tensor, parameter: Tensor) -> None:

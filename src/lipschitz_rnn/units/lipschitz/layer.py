@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Generic, Self, TypeVar, cast, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from lipschitz_rnn.ops.checks import require_lengths, require_number, require_tensor, shape_of
-from lipschitz_rnn.ops.dispatch import BACKENDS
+from lipschitz_rnn.ops.checks import require_lengths, require_tensor, shape_of
 from lipschitz_rnn.ops.scan import lipschitz_scan
+from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
-from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, describe, require_parameter_dtype, require_size
-from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
+from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, describe, require_parameter_dtype
 from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
+from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 from lipschitz_rnn.units.lipschitz.stream import Stream
 
+T = TypeVar("T")
 
-class _Shared:
-    """An attribute of the layer that is read from its units and written to all of them."""
+
+class _Shared(Generic[T]):
+    """A setting of the layer that is read from its units and written to all of them, which check it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __get__(self, layer: LipschitzRNN, owner: type | None = None) -> Any:
-        return getattr(layer.cell(), self.name)
+    @overload
+    def __get__(self, layer: None, owner: type | None = None) -> Self: ...
 
-    def __set__(self, layer: LipschitzRNN, value: Any) -> None:
-        if isinstance(layer.cell().hidden, ContractingPair):
-            raise AttributeError(
-                f"{self.name} is part of this layer's proof of contraction; build a new layer to change it"
-            )
+    @overload
+    def __get__(self, layer: LipschitzRNN, owner: type | None = None) -> T: ...
+
+    def __get__(self, layer: LipschitzRNN | None, owner: type | None = None) -> Self | T:
+        return self if layer is None else cast(T, getattr(layer.cell(), self.name))
+
+    def __set__(self, layer: LipschitzRNN, value: T) -> None:
         for cell in layer.cells.values():
             setattr(cell, self.name, value)
 
 
-class LipschitzRNN(nn.Module):
+class LipschitzRNN(SettingsModule):
     r"""The Lipschitz recurrent network of Erichson et al. (ICLR 2021), with the call of ``nn.RNN``.
 
     Each layer integrates
@@ -80,6 +84,26 @@ class LipschitzRNN(nn.Module):
         (torch.Size([100, 8, 64]), torch.Size([1, 8, 64]))
     """
 
+    checks = settings.LAYER_CHECKS
+    fixed = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional")
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    backend: str
+    recompute_every: int | None
+
+    # One unit's settings are all units' settings, and live there alone: a change reaches streaming and layer alike.
+    step_size = _Shared[float]("step_size")
+    alpha = _Shared[float]("alpha")
+    integrator = _Shared[str]("integrator")
+    nonlinearity = _Shared[str]("nonlinearity")
+    beta = _Shared["float | tuple[float, float] | None"]("beta")
+    gamma = _Shared["float | tuple[float, float] | None"]("gamma")
+
     def __init__(
         self,
         input_size: int,
@@ -105,16 +129,12 @@ class LipschitzRNN(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.num_layers = require_size("num_layers", num_layers)
-        self.dropout = require_number("dropout", dropout, low=0.0, high=1.0)
+        self.num_layers, self.dropout = num_layers, dropout
         if self.dropout > 0.0 and num_layers == 1:
             warnings.warn("dropout acts between layers, so it has no effect with num_layers=1", stacklevel=2)
-        if backend not in BACKENDS:
-            raise ValueError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
-        self.input_size, self.hidden_size = require_size("input_size", input_size), hidden_size
-        self.bias, self.batch_first, self.bidirectional = bool(bias), bool(batch_first), bool(bidirectional)
-        self.backend = backend
-        self.recompute_every = None if recompute_every is None else require_size("recompute_every", recompute_every)
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional
+        self.backend, self.recompute_every = backend, recompute_every
         self.cells = nn.ModuleDict()
         for layer in range(num_layers):
             for direction in range(self.num_directions):
@@ -144,12 +164,6 @@ class LipschitzRNN(nn.Module):
         from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 
         return read_pretrained(name).layer(cls, options)
-
-    # One unit's settings are all units' settings, and live there alone: a change reaches streaming and layer alike.
-    step_size = _Shared("step_size")
-    alpha = _Shared("alpha")
-    integrator = _Shared("integrator")
-    nonlinearity = _Shared("nonlinearity")
 
     @property
     def num_directions(self) -> int:

@@ -12,7 +12,8 @@ from torch import Tensor
 from lipschitz_rnn.ops.checks import require_floating, require_shape, require_tensor
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.single import SIGMAS, Array, Step
-from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype, require_size
+from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype
+from lipschitz_rnn.units.lipschitz.settings import size
 
 if TYPE_CHECKING:
     from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
@@ -31,7 +32,7 @@ class Stream:
     def __init__(self, layer: LipschitzRNN, batch_size: int | None = None) -> None:
         if layer.bidirectional:
             raise ValueError("bidirectional is True; a stream has no end to read from, build the layer without it")
-        self.batch_size = None if batch_size is None else require_size("batch_size", batch_size)
+        self.batch_size = None if batch_size is None else size("batch_size", batch_size)
         batch = () if self.batch_size is None else (self.batch_size,)
         cells = [layer.cell(k) for k in range(layer.num_layers)]
         self._weight = cells[0].weight_ih.detach()
