@@ -26,10 +26,10 @@ NAMES = [
 SIGNATURES = {
     "LipschitzRNN": "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0 bidirectional=False * "
     "beta=0.75 gamma=0.001 step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 "
-    "stability=None rate=None backend='auto' recompute_every=None device=None dtype=None",
+    "stability=None rate=None backend='auto' recompute_every=None proj_size=0 device=None dtype=None",
     "LipschitzRNNCell": "input_size hidden_size bias=True * beta=0.75 gamma=0.001 step_size=0.03 alpha=1.0 "
     "integrator='euler' nonlinearity='tanh' init_scale=0.1 stability=None rate=None device=None dtype=None",
-    "LipschitzRNN.forward": "self input h_0=None timespans=None lengths=None need_output=True",
+    "LipschitzRNN.forward": "self input h_0=None timespans=None lengths=None need_output=True * hx=None",
     "LipschitzRNNCell.forward": "self x h=None dt=None matrices=None",
     "LipschitzRNN.hidden_matrices": "self layer=0 direction=0",
     "SymmetricSkew": "beta gamma",

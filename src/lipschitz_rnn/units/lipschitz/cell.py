@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self, overload
+from typing import Any, NoReturn, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from lipschitz_rnn.ops.reference import integrate_step
 from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
+from lipschitz_rnn.units.lipschitz.dropin import refuse_torchscript, refuse_tracing
 from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 
@@ -185,6 +186,7 @@ class LipschitzRNNCell(SettingsModule):
             dt: time since the previous sample instead of ``step_size``: a number, or a tensor () or (B,).
             matrices: A and W from ``hidden_matrices()``, to form them once for many steps.
         """
+        refuse_tracing(self)
         self._check(x, h, matrices)
         A, W, U, b, x, h = to_compute_dtype(*(matrices or self.hidden_matrices()), self.weight_ih, self.bias_ih, x, h)
         dtype, wide = A.dtype, compute_dtype(A.dtype, A.device)
@@ -241,6 +243,9 @@ class LipschitzRNNCell(SettingsModule):
         require_timespans(dt)
         self.require_covered("dt", dt)
         return dt.to(dtype).unsqueeze(-1)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        refuse_torchscript(self)
 
     def extra_repr(self) -> str:
         return describe(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Generic, Self, TypeVar, cast, overload
+from typing import Any, Generic, NoReturn, Self, TypeVar, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,13 @@ from lipschitz_rnn.ops.scan import lipschitz_scan
 from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, describe, require_parameter_dtype
+from lipschitz_rnn.units.lipschitz.dropin import (
+    choose_state,
+    find_weight,
+    refuse_projection,
+    refuse_torchscript,
+    refuse_tracing,
+)
 from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 from lipschitz_rnn.units.lipschitz.stream import Stream
@@ -69,6 +76,7 @@ class LipschitzRNN(SettingsModule):
         rate: of that approach, per unit of time; 0.01 if None.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``; see :func:`lipschitz_rnn.lipschitz_scan`.
         recompute_every: trade time for memory: keep only every so-many-th state for the backward pass.
+        proj_size: of ``nn.LSTM``, which has 0 for none; the state is not projected here.
 
     Shapes, with D = 2 if bidirectional else 1 (and B first in all but h if ``batch_first``):
         input: (T, B, p), (T, p) or a ``PackedSequence``; h_0: (D·layers, B, N) or (D·layers, N).
@@ -125,10 +133,12 @@ class LipschitzRNN(SettingsModule):
         rate: float | None = None,
         backend: str = "auto",
         recompute_every: int | None = None,
+        proj_size: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        refuse_projection(proj_size, hidden_size)
         self.num_layers, self.dropout = num_layers, dropout
         if self.dropout > 0.0 and num_layers == 1:
             warnings.warn("dropout acts between layers, so it has no effect with num_layers=1", stacklevel=2)
@@ -205,6 +215,8 @@ class LipschitzRNN(SettingsModule):
         timespans: Tensor | None = None,
         lengths: Tensor | None = None,
         need_output: bool = True,
+        *,
+        hx: Tensor | None = None,
     ) -> tuple[Tensor | PackedSequence | None, Tensor]:
         """Run over whole sequences.
 
@@ -215,10 +227,12 @@ class LipschitzRNN(SettingsModule):
             lengths: (B,), valid steps of each sample of a padded batch, where no ``PackedSequence`` is wanted.
                 Output beyond them is zero.
             need_output: False gives None for the output and saves its memory where only h_n is wanted.
+            hx: another name of h_0, that of ``nn.RNN``.
 
         Returns:
             The states of the last layer at every step, and the last state of every layer and direction.
         """
+        refuse_tracing(self)
         sequences = Sequences.read(input, self.input_size, self.batch_first, lengths, timespans)
         x = sequences.inputs
         require_parameter_dtype("input", x, self.cell().weight_ih)
@@ -229,7 +243,7 @@ class LipschitzRNN(SettingsModule):
                     f"lengths has shape {shape_of(lengths)}; it must be ({x.shape[1]},): one for each sample"
                 )
             require_lengths(lengths, x.shape[0])
-        initial = sequences.read_state(h_0, self.num_layers * self.num_directions, self.hidden_size)
+        initial = sequences.read_state(choose_state(h_0, hx), self.num_layers * self.num_directions, self.hidden_size)
         if initial is not None:
             require_parameter_dtype("h_0", initial, self.cell().weight_ih)
 
@@ -284,6 +298,14 @@ class LipschitzRNN(SettingsModule):
         if direction == 1 and states is not None:
             states = reverse(states, lengths)
         return states, last
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "all_weights" or name.startswith(("weight_", "bias_")):
+            return find_weight(self, name)
+        return super().__getattr__(name)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        refuse_torchscript(self)
 
     def extra_repr(self) -> str:
         text = describe(self)
