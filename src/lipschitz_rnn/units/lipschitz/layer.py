@@ -169,7 +169,8 @@ class LipschitzRNN(SettingsModule):
     def from_pretrained(cls, name: str, **options: Any) -> LipschitzRNN:
         """The recurrent layer of a trained network: of one that comes with the package, or of a file ``….safetensors``.
 
-        ``options`` are the constructor's that leave the weights alone: ``batch_first``, ``backend``, ``device``, …
+        ``options`` are those of the constructor that leave the network as it is: ``batch_first``, ``dropout``,
+        ``backend``, ``recompute_every``, ``device`` and ``dtype``. Any other value than the weights' own is refused.
         """
         from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 
