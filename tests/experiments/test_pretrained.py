@@ -91,7 +91,7 @@ def test_the_layer_comes_back_with_its_options(file: Path) -> None:
     ids=str,
 )
 def test_an_option_that_makes_another_network_is_refused(option: dict[str, Any], file: Path) -> None:
-    ((name, value),) = option.items()
+    (name,) = option
     with pytest.raises(ValueError, match=f"{name} belongs to the weights of digits-5"):
         lr.LipschitzRNN.from_pretrained(str(file), **option)
 
