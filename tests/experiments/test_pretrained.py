@@ -87,6 +87,7 @@ def test_the_layer_comes_back_with_its_options(file: Path) -> None:
         {"stability": "contracting"},
         {"rate": 0.1},
         {"init_scale": 1.0},
+        {"max_step": 0.001},
     ],
     ids=str,
 )
@@ -99,12 +100,11 @@ def test_an_option_that_makes_another_network_is_refused(option: dict[str, Any],
 def test_options_that_leave_the_network_alone_are_taken(file: Path) -> None:
     plain = lr.LipschitzRNN.from_pretrained(str(file))
     same = {"hidden_size": 5, "gamma": (0.1, 0.01), "beta": plain.beta[0], "step_size": plain.step_size}
-    rnn = lr.LipschitzRNN.from_pretrained(
-        str(file), dtype=torch.float64, device="cpu", backend="reference", recompute_every=4, batch_first=True, **same
-    )
+    free = {"dtype": torch.float64, "device": "cpu", "backend": "reference", "recompute_every": 4, "batch_first": True}
+    rnn = lr.LipschitzRNN.from_pretrained(str(file), max_step=0.1, **same, **free)
     x = torch.rand(3, 64, 1)
     torch.testing.assert_close(rnn(x.double())[0].float(), plain(x.transpose(0, 1))[0].transpose(0, 1))
-    assert (rnn.backend, rnn.recompute_every) == ("reference", 4)
+    assert (rnn.backend, rnn.recompute_every, rnn.max_step) == ("reference", 4, 0.1)
     with pytest.raises(TypeError, match="from_pretrained got colour, speed; it takes batch_first, "):
         lr.LipschitzRNN.from_pretrained(str(file), speed=1, colour="red")
 

@@ -32,6 +32,8 @@ WRONG: list[tuple[str, Any, type[Exception]]] = [
     ("beta", (0.5, -0.1), ValueError),
     ("beta", (0.1, 0.2, 0.3), ValueError),
     ("gamma", -0.1, ValueError),
+    ("max_step", 0.0, ValueError),
+    ("max_step", "long", TypeError),
 ]
 WRONG_OF_THE_LAYER: list[tuple[str, Any, type[Exception]]] = [
     ("backend", "x", ValueError),
@@ -60,10 +62,10 @@ def test_a_wrong_value_is_refused_and_the_old_one_stays(name: str, value: Any, e
 def test_a_right_value_reaches_every_unit() -> None:
     rnn = lr.LipschitzRNN(3, 5, 2, bidirectional=True)
     rnn.step_size, rnn.alpha, rnn.integrator, rnn.nonlinearity = 1, 0.5, "rk2", "relu"
-    rnn.beta, rnn.gamma = 0.6, (0.1, 0.2)
+    rnn.beta, rnn.gamma, rnn.max_step = 0.6, (0.1, 0.2), 2
     for cell in rnn.cells.values():
         assert (cell.step_size, cell.alpha, cell.integrator, cell.nonlinearity) == (1.0, 0.5, "midpoint", "relu")
-        assert (cell.beta, cell.gamma) == ((0.6, 0.6), (0.1, 0.2))
+        assert (cell.beta, cell.gamma, cell.max_step) == ((0.6, 0.6), (0.1, 0.2), 2.0)
         assert (cell.hidden.skew_W.beta, cell.hidden.skew_W.gamma) == (0.6, 0.2)
     rnn.dropout, rnn.recompute_every, rnn.backend, rnn.batch_first = 0.5, None, "reference", 1
     assert rnn.batch_first is True
@@ -106,6 +108,7 @@ OTHER: list[tuple[dict[str, Any], str]] = [
     ({"nonlinearity": "relu"}, "nonlinearity='relu', but these weights belong to nonlinearity='tanh'"),
     ({"beta": 0.5}, "beta=0.5, but these weights belong to beta=0.75"),
     ({"gamma": (0.001, 0.5)}, "gamma=0.5, but these weights belong to gamma=0.001"),
+    ({"max_step": 0.5}, "max_step=0.5, but these weights belong to max_step=None"),
     ({"stability": "contracting"}, "stability='contracting', but these weights belong to stability=None"),
 ]
 

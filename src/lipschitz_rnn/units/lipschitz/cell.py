@@ -9,19 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops.checks import (
-    has_values,
     require_device,
     require_floating,
     require_number,
     require_shape,
     require_tensor,
     require_timespans,
+    seen_values,
     shape_of,
 )
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
 from lipschitz_rnn.ops.problem import autocast_enabled, compute_dtype, state_dtype, without_autocast
 from lipschitz_rnn.ops.reference import integrate_step
+from lipschitz_rnn.ops.scan import lipschitz_scan
 from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
@@ -67,6 +68,7 @@ class LipschitzRNNCell(SettingsModule):
         stability: None for symmetric-skew matrices; ``"contracting"`` for matrices with which two states under the same
             input approach each other, whatever the parameters (beta and gamma then play no part).
         rate: of that approach, per unit of time; 0.01 if None.
+        max_step: a time longer than this is taken in equal sub-steps of at most it, with the input held.
 
     Shapes: ``cell(x, h)`` takes x (B, p) or (p,), h (B, N) or (N,), zeros if None, and gives the next h.
 
@@ -76,7 +78,7 @@ class LipschitzRNNCell(SettingsModule):
     stackable_options = ("alpha", "step_size")  # tensors in an ensemble whose members differ in them
     checks = settings.CELL_CHECKS
     fixed = ("input_size", "hidden_size", "bias")
-    carried = ("step_size", "alpha", "integrator", "nonlinearity", "stability", "rate")
+    carried = ("step_size", "alpha", "integrator", "nonlinearity", "max_step", "stability", "rate")
     input_size: int
     hidden_size: int
     bias: bool
@@ -84,6 +86,7 @@ class LipschitzRNNCell(SettingsModule):
     alpha: float
     integrator: str
     nonlinearity: str
+    max_step: float | None
     beta, gamma = _OfHidden("beta"), _OfHidden("gamma")
 
     def __init__(
@@ -101,6 +104,7 @@ class LipschitzRNNCell(SettingsModule):
         init_scale: float = 0.1,
         stability: str | None = None,
         rate: float | None = None,
+        max_step: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -131,6 +135,7 @@ class LipschitzRNNCell(SettingsModule):
             )
         else:
             raise ValueError(f"stability is {stability!r}; choose None or 'contracting'")
+        self.max_step = max_step
         self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size, device=device, dtype=dtype))
         if bias:
             self.bias_ih = nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
@@ -159,9 +164,17 @@ class LipschitzRNNCell(SettingsModule):
         """The guaranteed rate of a contracting unit."""
         return self.hidden.rate if isinstance(self.hidden, ContractingPair) else None
 
-    def require_changeable(self, name: str, value: Any) -> None:
-        super().require_changeable(name, value)
-        if self.stability is not None:
+    def require_possible(self, name: str, value: Any) -> None:
+        super().require_possible(name, value)
+        if not isinstance(self._modules.get("hidden"), ContractingPair):
+            return
+        if name == "max_step":
+            if value is not None and value > self.step_size:
+                raise ValueError(
+                    f"max_step is {value:g}, but this contracting unit is proved for steps up to {self.step_size:g}; "
+                    "choose a max_step up to that"
+                )
+        elif self.changes(name, value):
             raise AttributeError(
                 f"{name} is part of this unit's proof of contraction and cannot become {value!r}; build a new unit"
             )
@@ -193,9 +206,12 @@ class LipschitzRNNCell(SettingsModule):
         A, W, U, x = A.to(wide), W.to(wide), U.to(wide), x.to(wide)
         b, h = None if b is None else b.to(wide), None if h is None else h.to(wide)
         step: float | Tensor = self.step_size if dt is None else self._step(dt, x, state_dtype(wide))
+        limit = self.step_limit("dt", step)
         with without_autocast(x.device):
             state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(wide))
             u = nn.functional.linear(x, U, b)
+            if limit is not None and (isinstance(step, Tensor) or step > limit):
+                return self._substeps(state, u, A, W, step, limit).to(dtype)
             tableau, sigma = get_integrator(self.integrator), get_nonlinearity(self.nonlinearity)
             return integrate_step(state, u, A, W, step, self.alpha, tableau, sigma).to(dtype)
 
@@ -213,22 +229,55 @@ class LipschitzRNNCell(SettingsModule):
         for name, matrix in zip(("A", "W"), matrices or (), strict=False):
             require_shape(name, matrix, (self.hidden_size, self.hidden_size), "as hidden_matrices() gives it")
 
-    def require_covered(self, name: str, times: float | Tensor) -> None:
-        """A contracting unit is proved for steps up to its own; a longer one is refused."""
-        if not isinstance(self.hidden, ContractingPair):
-            return
+    def _substeps(self, state: Tensor, u: Tensor, A: Tensor, W: Tensor, step: float | Tensor, limit: float) -> Tensor:
+        """One step in several, each sample in its own number: a scan over a sequence of one."""
+        alpha, shape = self.alpha, state.shape
+        if isinstance(alpha, Tensor):  # in an ensemble whose members differ in it
+            A, alpha = alpha.to(A.dtype) * A, 1.0
+        if isinstance(step, Tensor):
+            step = step.expand(*shape[:-1], 1).reshape(1, -1)
+        _, last = lipschitz_scan(
+            u.reshape(1, -1, self.hidden_size),
+            A,
+            W,
+            state.reshape(-1, self.hidden_size).to(A.dtype),
+            step_size=step,
+            alpha=alpha,
+            integrator=self.integrator,
+            nonlinearity=self.nonlinearity,
+            backend="reference",
+            all_states=False,
+            max_step=limit,
+        )
+        return last.reshape(shape)
+
+    def step_limit(self, name: str, times: float | Tensor) -> float | None:
+        """The longest single step that may be taken of these times; None where any is.
+
+        A contracting unit is proved for steps up to its own. It refuses longer ones unless it has a ``max_step``; a
+        compiled or exported program, which sees no values and so cannot refuse, divides them instead.
+        """
+        if self.max_step is not None or not isinstance(self.hidden, ContractingPair):
+            return self.max_step
         if isinstance(times, Tensor):
-            if not has_values(times) or times.numel() == 0:
-                return
-            times = float(times.detach().max())
-        if times > self.step_size * (1 + 1e-6):
+            values = seen_values(times)
+            if values is None:
+                return self.step_size
+            times = float(values.max()) if values.numel() > 0 else 0.0
+        self.require_covered(name, times)
+        return None
+
+    def require_covered(self, name: str, time: float) -> None:
+        """Raise where a contracting unit without max_step is not proved for a step of this time."""
+        if self.max_step is None and self.stability is not None and time > self.step_size * (1 + 1e-6):
             raise ValueError(
-                f"{name} reaches {times:g}, but this contracting unit is proved for steps up to {self.step_size:g}; "
-                "build it with step_size at least the longest time between samples"
+                f"{name} reaches {time:g}, but this contracting unit is proved for steps up to {self.step_size:g}; "
+                f"build it with step_size at least the longest time between samples, or pass max_step="
+                f"{self.step_size:g} to take longer times in several steps"
             )
 
     def require_step(self, dt: float) -> float:
-        """A time that one step may take."""
+        """A time that may be taken."""
         number = require_number("dt", dt, low=0.0)
         self.require_covered("dt", number)
         return number
@@ -241,7 +290,6 @@ class LipschitzRNNCell(SettingsModule):
             require_shape("dt", dt, tuple(x.shape[:-1]), "one time for each sample, or a single number")
             require_device("dt", dt, "x", x)
         require_timespans(dt)
-        self.require_covered("dt", dt)
         return dt.to(dtype).unsqueeze(-1)
 
     def __prepare_scriptable__(self) -> NoReturn:

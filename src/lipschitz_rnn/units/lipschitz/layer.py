@@ -76,6 +76,8 @@ class LipschitzRNN(SettingsModule):
         rate: of that approach, per unit of time; 0.01 if None.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``; see :func:`lipschitz_rnn.lipschitz_scan`.
         recompute_every: trade time for memory: keep only every so-many-th state for the backward pass.
+        max_step: a span longer than this is taken in equal sub-steps of at most it, with the input held; each sample in
+            its own number. At most ``step_size`` for a contracting layer.
         proj_size: of ``nn.LSTM``, which has 0 for none; the state is not projected here.
 
     Shapes, with D = 2 if bidirectional else 1 (and B first in all but h if ``batch_first``):
@@ -109,6 +111,7 @@ class LipschitzRNN(SettingsModule):
     alpha = _Shared[float]("alpha")
     integrator = _Shared[str]("integrator")
     nonlinearity = _Shared[str]("nonlinearity")
+    max_step = _Shared["float | None"]("max_step")
     beta = _Shared["float | tuple[float, float] | None"]("beta")
     gamma = _Shared["float | tuple[float, float] | None"]("gamma")
 
@@ -133,6 +136,7 @@ class LipschitzRNN(SettingsModule):
         rate: float | None = None,
         backend: str = "auto",
         recompute_every: int | None = None,
+        max_step: float | None = None,
         proj_size: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -161,6 +165,7 @@ class LipschitzRNN(SettingsModule):
                     init_scale=init_scale,
                     stability=stability,
                     rate=rate,
+                    max_step=max_step,
                     device=device,
                     dtype=dtype,
                 )
@@ -170,7 +175,8 @@ class LipschitzRNN(SettingsModule):
         """The recurrent layer of a trained network: of one that comes with the package, or of a file ``….safetensors``.
 
         ``options`` are those of the constructor that leave the network as it is: ``batch_first``, ``dropout``,
-        ``backend``, ``recompute_every``, ``device`` and ``dtype``. Any other value than the weights' own is refused.
+        ``backend``, ``recompute_every``, ``device``, ``dtype``, and a ``max_step`` of at least the step size. Any other
+        value than the weights' own is refused.
         """
         from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 
@@ -274,8 +280,7 @@ class LipschitzRNN(SettingsModule):
         if direction == 1:
             x = reverse(x, lengths)
             timespans = None if timespans is None else reverse(timespans, lengths)
-        if timespans is not None:
-            cell.require_covered("timespans", timespans)
+        step_size = cell.step_size if timespans is None else timespans
         (A, W), alpha = cell.hidden_matrices(), cell.alpha
         if isinstance(alpha, Tensor):  # in an ensemble whose members differ in it; the scan takes one number for all
             A, alpha = alpha.to(A.dtype) * A, 1.0
@@ -285,7 +290,7 @@ class LipschitzRNN(SettingsModule):
             A,
             W,
             h0,
-            step_size=cell.step_size if timespans is None else timespans,
+            step_size=step_size,
             alpha=alpha,
             integrator=cell.integrator,
             nonlinearity=cell.nonlinearity,
@@ -295,6 +300,7 @@ class LipschitzRNN(SettingsModule):
             bias=b,
             all_states=need_states,
             recompute_every=self.recompute_every,
+            max_step=cell.step_limit("timespans", step_size),
         )
         if direction == 1 and states is not None:
             states = reverse(states, lengths)

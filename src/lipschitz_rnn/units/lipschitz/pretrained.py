@@ -44,7 +44,7 @@ class Pretrained:
         own = shapes | {"num_layers": settings["num_layers"]} | settings["unit_options"]
         own = {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}
         self._require_same_network(kind, own, options)
-        rnn = kind(**(own | {name: value for name, value in options.items() if name in _FREE}))
+        rnn = kind(**(own | dict(options)))
         rnn.load_state_dict({k.removeprefix(_PREFIX): v for k, v in self.tensors.items() if k.startswith(_PREFIX)})
         return rnn.eval()
 
@@ -55,15 +55,17 @@ class Pretrained:
         parameters = inspect.signature(kind).parameters
         unknown = sorted(options.keys() - parameters.keys())
         if unknown:
-            raise TypeError(f"from_pretrained got {', '.join(unknown)}; it takes {', '.join(_FREE)}")
+            raise TypeError(f"from_pretrained got {', '.join(unknown)}; it takes {', '.join(_FREE)} and max_step")
         for name, value in options.items():
-            if name in _FREE:
-                continue
             trained = own.get(name, parameters[name].default)
-            if value != trained:
+            # Regular samples are a step apart: a max_step that leaves it whole is for gaps that training did not have.
+            step = own.get("step_size", parameters["step_size"].default)
+            whole = name == "max_step" and trained is None and isinstance(value, (int, float)) and value >= step
+            if name not in _FREE and not whole and value != trained:
                 raise ValueError(
                     f"{name} is {value!r}, but {name} belongs to the weights of {self.name}, which were trained with "
-                    f"{trained!r}; leave it out. What may be set: {', '.join(_FREE)}"
+                    f"{trained!r}; leave it out. What may be set: {', '.join(_FREE)}, and a max_step of "
+                    f"at least the step_size, {step:g}"
                 )
 
 

@@ -36,13 +36,16 @@ class SettingsModule(nn.Module):
         check = self.checks.get(name)
         if check is not None:
             value = check(name, value)
-            if name in self.__dict__ and self.__dict__[name] != value:
-                self.require_changeable(name, value)
+            self.require_possible(name, value)
         super().__setattr__(name, value)
 
-    def require_changeable(self, name: str, value: Any) -> None:
-        """Raise where a setting cannot become ``value`` any more."""
-        if name in self.fixed:
+    def changes(self, name: str, value: Any) -> bool:
+        """Whether a setting that is there already would become another."""
+        return name in self.__dict__ and bool(self.__dict__[name] != value)
+
+    def require_possible(self, name: str, value: Any) -> None:
+        """Raise where a setting cannot become ``value``, right as it is by itself."""
+        if name in self.fixed and self.changes(name, value):
             raise AttributeError(
                 f"{name} is {self.__dict__[name]!r} and cannot become {value!r}: the parameters have their shapes from "
                 f"it. Build a new {type(self).__name__}"
@@ -155,6 +158,7 @@ CELL_CHECKS: Mapping[str, Check] = {
     "alpha": finite,
     "integrator": integrator,
     "nonlinearity": nonlinearity,
+    "max_step": optional(positive),
 }
 LAYER_CHECKS: Mapping[str, Check] = {
     "input_size": size,

@@ -12,6 +12,7 @@ from torch import Tensor
 from lipschitz_rnn.ops.checks import require_floating, require_shape, require_tensor
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.single import SIGMAS, Array, Step
+from lipschitz_rnn.ops.substeps import substeps_of
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype
 from lipschitz_rnn.units.lipschitz.settings import size
 
@@ -104,7 +105,7 @@ class _ArrayUnit:
     def __init__(self, cell: LipschitzRNNCell) -> None:
         A, W = cell.hidden_matrices()
         self.cell = cell
-        self.unit = float(cell.step_size)
+        self.unit, self.max_step = float(cell.step_size), cell.max_step
         tableau = get_integrator(cell.integrator)
         scaled = torch.cat((A * (float(cell.alpha) * self.unit), W * self.unit)).numpy()
         self.step = Step(scaled, SIGMAS[cell.nonlinearity], tableau)
@@ -116,12 +117,15 @@ class _ArrayUnit:
         self.scale = scaled.dtype.type(self.unit)
 
     def __call__(self, x: Array, dt: float | Tensor | None) -> Array:
-        steps = 1.0 if dt is None else self._seconds(dt) / self.unit
+        seconds = self.unit if dt is None else self._seconds(dt)
+        count = 1 if self.max_step is None else substeps_of(seconds, self.max_step)
+        steps = seconds / self.unit / count
         with np.errstate(all="ignore"):  # a state that overflows shows in the result, as everywhere in PyTorch
             u = self.U.dot(x, self.u)
             if self.b is not None:
                 np.add(u, self.b, u)
-            np.copyto(self.g, self.step(self.g, u, steps, self.values))
+            for _ in range(count):
+                np.copyto(self.g, self.step(self.g, u, steps, self.values))
             return self.g * self.scale
 
     def _seconds(self, dt: float | Tensor) -> float:
