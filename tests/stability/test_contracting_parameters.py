@@ -16,6 +16,7 @@ from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
 from lipschitz_rnn.ops.reference import integrate_step
 from lipschitz_rnn.stability import certify
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
+from lipschitz_rnn.units.lipschitz.rounding import matrix_reserve
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
@@ -49,9 +50,12 @@ def test_no_slopes_reach_the_factor_at_all_sizes(dtype: torch.dtype, size: int |
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_hostile_parameters_are_certified(dtype: torch.dtype) -> None:
+    """At a factor that is larger by three times what is kept back: certify bounds the rounding of A and W once more."""
     for index in range(24):
         pair = hostile_pair(index, dtype)
-        certificate = certify(pair, rate=pair.rate * (1 - 1e-9))
+        factor = math.exp(-pair.rate * pair.step_size)
+        reserve = matrix_reserve(pair.integrator, pair.hidden_size, torch.float32)
+        certificate = certify(pair, rate=-math.log(factor + 3 * reserve) / pair.step_size)
         assert certificate.holds, f"draw {index}: {certificate.sentence()}"
 
 
@@ -153,7 +157,7 @@ def test_any_weights_may_be_loaded_rounded_or_quantised() -> None:
 
 
 @pytest.mark.slow
-def test_an_exported_program_computes_in_float64_and_answers_long_times_with_nan() -> None:
+def test_an_exported_program_computes_in_float64_and_divides_long_times() -> None:
     """What float32 products are worth where it runs is not known when it is exported."""
     torch.manual_seed(0)
     layer = lr.LipschitzRNN(2, 6, stability="contracting", step_size=0.1, nonlinearity="identity").eval()
@@ -173,11 +177,12 @@ def test_an_exported_program_computes_in_float64_and_answers_long_times_with_nan
     expected, _ = layer(x, timespans=dt)
     assert output.dtype == torch.float32
     torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
-    body = program.graph_module.get_submodule("scan_combine_graph_0")
-    products = [node for node in body.graph.nodes if "matmul" in str(node.target)]
-    assert len(products) == 2
+    graphs = [module.graph for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
+    products = [node for graph in graphs for node in graph.nodes if "matmul" in str(node.target)]
+    assert len(products) == 4  # BᵀB, U x, and those of a step
     assert all(node.meta["val"].dtype == torch.float64 for node in products)
-    assert loaded(x, timespans=2 * dt)[0].isnan().all()
+    layer.max_step = 0.1
+    torch.testing.assert_close(loaded(x, timespans=2 * dt)[0], layer(x, timespans=2 * dt)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_the_midpoint_rule_cannot_be_exported_and_says_what_can() -> None:

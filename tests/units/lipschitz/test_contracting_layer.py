@@ -60,7 +60,7 @@ def test_steps_beyond_the_proof_are_refused() -> None:
         layer(x, timespans=torch.full((3, 2), 0.2))
     with pytest.raises(ValueError, match=r"dt reaches 0\.3"):
         layer.cell()(x[0], dt=0.3)
-    with pytest.raises(AttributeError, match="part of this layer's proof"):
+    with pytest.raises(AttributeError, match="part of this unit's proof"):
         layer.step_size = 0.5
 
 

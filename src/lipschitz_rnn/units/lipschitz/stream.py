@@ -12,8 +12,10 @@ from torch import Tensor
 from lipschitz_rnn.ops.checks import require_floating, require_shape, require_tensor
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.single import SIGMAS, Array, Step
+from lipschitz_rnn.ops.substeps import substeps_of
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype
-from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype, require_size
+from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype
+from lipschitz_rnn.units.lipschitz.settings import size
 
 if TYPE_CHECKING:
     from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
@@ -32,7 +34,7 @@ class Stream:
     def __init__(self, layer: LipschitzRNN, batch_size: int | None = None) -> None:
         if layer.bidirectional:
             raise ValueError("bidirectional is True; a stream has no end to read from, build the layer without it")
-        self.batch_size = None if batch_size is None else require_size("batch_size", batch_size)
+        self.batch_size = None if batch_size is None else size("batch_size", batch_size)
         batch = () if self.batch_size is None else (self.batch_size,)
         cells = [layer.cell(k) for k in range(layer.num_layers)]
         self._weight = cells[0].weight_ih.detach()
@@ -108,7 +110,7 @@ class _ArrayUnit:
     def __init__(self, cell: LipschitzRNNCell) -> None:
         A, W = cell.hidden_matrices()
         self.cell = cell
-        self.unit = float(cell.step_size)
+        self.unit, self.max_step = float(cell.step_size), cell.step_limit("dt", cell.step_size)
         tableau = get_integrator(cell.integrator)
         scaled = torch.cat((A * (float(cell.alpha) * self.unit), W * self.unit)).numpy()
         self.step = Step(scaled, SIGMAS[cell.nonlinearity], tableau)
@@ -120,12 +122,15 @@ class _ArrayUnit:
         self.scale = scaled.dtype.type(self.unit)
 
     def __call__(self, x: Array, dt: float | Tensor | None) -> Array:
-        steps = 1.0 if dt is None else self._seconds(dt) / self.unit
+        seconds = self.unit if dt is None else self._seconds(dt)
+        count = 1 if self.max_step is None else substeps_of(seconds, self.max_step)
+        steps = seconds / self.unit / count
         with np.errstate(all="ignore"):  # a state that overflows shows in the result, as everywhere in PyTorch
             u = self.U.dot(x, self.u)
             if self.b is not None:
                 np.add(u, self.b, u)
-            np.copyto(self.g, self.step(self.g, u, steps, self.values))
+            for _ in range(count):
+                np.copyto(self.g, self.step(self.g, u, steps, self.values))
             return self.g * self.scale
 
     def _seconds(self, dt: float | Tensor) -> float:
