@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops.checks import (
+    has_values,
     require_device,
     require_floating,
     require_number,
@@ -27,6 +28,7 @@ from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.dropin import refuse_torchscript, refuse_tracing
+from lipschitz_rnn.units.lipschitz.gaps import GapWatch
 from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 
@@ -136,6 +138,7 @@ class LipschitzRNNCell(SettingsModule):
         else:
             raise ValueError(f"stability is {stability!r}; choose None or 'contracting'")
         self.max_step = max_step
+        self._gaps = GapWatch()
         self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size, device=device, dtype=dtype))
         if bias:
             self.bias_ih = nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
@@ -201,11 +204,14 @@ class LipschitzRNNCell(SettingsModule):
         """
         refuse_tracing(self)
         self._check(x, h, matrices)
-        A, W, U, b, x, h = to_compute_dtype(*(matrices or self.hidden_matrices()), self.weight_ih, self.bias_ih, x, h)
+        A, W = hidden = matrices or self.hidden_matrices()
+        A, W, U, b, x, h = to_compute_dtype(A, W, self.weight_ih, self.bias_ih, x, h)
         dtype, wide = A.dtype, compute_dtype(A.dtype, A.device)
         A, W, U, x = A.to(wide), W.to(wide), U.to(wide), x.to(wide)
         b, h = None if b is None else b.to(wide), None if h is None else h.to(wide)
         step: float | Tensor = self.step_size if dt is None else self._step(dt, x, state_dtype(wide))
+        if dt is not None:
+            self.watch_gaps("dt", step, *hidden)
         limit = self.step_limit("dt", step)
         with without_autocast(x.device):
             state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(wide))
@@ -266,6 +272,18 @@ class LipschitzRNNCell(SettingsModule):
             times = float(values.max()) if values.numel() > 0 else 0.0
         self.require_covered(name, times)
         return None
+
+    def watch_gaps(self, name: str, times: float | Tensor, A: Tensor, W: Tensor) -> None:
+        """Tell the user, once, of a time that is too long for one step."""
+        if isinstance(times, Tensor):
+            if not has_values(times) or times.numel() == 0:
+                return
+            times = float(times.detach().max())
+        self._gaps.look(self, name, times, lambda: (self.alpha * A.detach(), W))
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._gaps.reset()
 
     def require_covered(self, name: str, time: float) -> None:
         """Raise where a contracting unit without max_step is not proved for a step of this time."""

@@ -43,6 +43,8 @@ class Stream:
         kind = _ArrayUnit if plain and self.batch_size is None else _TensorUnit
         with torch.no_grad():
             self._units = [kind(cell) for cell in cells]
+        for unit in self._units:  # a copy of a unit has a memory of its own
+            unit.cell._gaps.told = cells[0]._gaps.told
         self.reset()
 
     def __call__(self, x: Tensor, dt: float | Tensor | None = None) -> Tensor:
@@ -115,6 +117,7 @@ class _ArrayUnit:
         self.g, self.u = np.zeros(cell.hidden_size, scaled.dtype), np.empty(cell.hidden_size, scaled.dtype)
         self.values = [np.empty_like(self.u) for _ in tableau.weights]
         self.scale = scaled.dtype.type(self.unit)
+        self.scaled = torch.from_numpy(scaled)
 
     def __call__(self, x: Array, dt: float | Tensor | None) -> Array:
         seconds = self.unit if dt is None else self._seconds(dt)
@@ -133,7 +136,15 @@ class _ArrayUnit:
             require_floating("dt", dt)
             require_shape("dt", dt, (), "a single number, since the stream has no batch")
             dt = float(dt)
-        return self.cell.require_step(dt)
+        seconds = self.cell.require_step(dt)
+        if seconds > self.unit:
+            self.cell._gaps.look(self.cell, "dt", seconds, self._matrices)
+        return seconds
+
+    def _matrices(self) -> tuple[Tensor, Tensor]:
+        """αA and W."""
+        linear, W = (self.scaled / self.unit).chunk(2)
+        return linear, W
 
     @property
     def state(self) -> Tensor:
