@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops.checks import (
+    has_values,
     require_device,
     require_floating,
     require_number,
@@ -25,10 +26,12 @@ from lipschitz_rnn.ops.reference import integrate_step
 from lipschitz_rnn.ops.scan import lipschitz_scan
 from lipschitz_rnn.ops.substeps import TOLERANCE
 from lipschitz_rnn.units.lipschitz import settings
-from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype, to_proved_dtype
+from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.dropin import refuse_torchscript, refuse_tracing
+from lipschitz_rnn.units.lipschitz.gaps import GapWatch
 from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
+from lipschitz_rnn.units.lipschitz.proved import proved_step
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 from lipschitz_rnn.units.recurrence import Recurrence, as_number, repeatable_matrices, require_own_statement
@@ -141,6 +144,7 @@ class LipschitzRNNCell(SettingsModule):
         else:
             raise ValueError(f"stability is {stability!r}; choose None or 'contracting'")
         self.max_step = max_step
+        self._gaps = GapWatch()
         self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size, device=device, dtype=dtype))
         if bias:
             self.bias_ih = nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
@@ -233,12 +237,15 @@ class LipschitzRNNCell(SettingsModule):
         refuse_tracing(self)
         self._check(x, h, matrices)
         if self.contracting:
-            return self.proved_step(x, h, dt, matrices or self.hidden_matrices()).to(result_dtype(self.weight_ih))
-        A, W, U, b, x, h = to_compute_dtype(*(matrices or self.hidden_matrices()), self.weight_ih, self.bias_ih, x, h)
+            return proved_step(self, x, h, dt, matrices or self.hidden_matrices()).to(result_dtype(self.weight_ih))
+        A, W = hidden = matrices or self.hidden_matrices()
+        A, W, U, b, x, h = to_compute_dtype(A, W, self.weight_ih, self.bias_ih, x, h)
         dtype, wide = A.dtype, compute_dtype(A.dtype, A.device)
         A, W, U, x = A.to(wide), W.to(wide), U.to(wide), x.to(wide)
         b, h = None if b is None else b.to(wide), None if h is None else h.to(wide)
-        step: float | Tensor = self.step_size if dt is None else self._step(dt, x, state_dtype(wide))
+        step: float | Tensor = self.step_size if dt is None else self.read_step(dt, x, state_dtype(wide))
+        if dt is not None:
+            self.watch_gaps("dt", step, *hidden)
         limit = self.step_limit("dt", step)
         with without_autocast(x.device):
             state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(wide))
@@ -247,37 +254,6 @@ class LipschitzRNNCell(SettingsModule):
                 return self._substeps(state, u, A, W, step, limit).to(dtype)
             tableau, sigma = get_integrator(self.integrator), get_nonlinearity(self.nonlinearity)
             return integrate_step(state, u, A, W, step, self.alpha, tableau, sigma).to(dtype)
-
-    def proved_step(
-        self, x: Tensor, h: Tensor | None, dt: float | Tensor | None, matrices: tuple[Tensor, Tensor]
-    ) -> Tensor:
-        """The next state of a contracting unit, in the dtype of its matrices: a scan of one step, which is exact."""
-        A, W, x, h, U, b = to_proved_dtype(*matrices, x, h, self.weight_ih, self.bias_ih)
-        step: float | Tensor = self.step_size if dt is None else self._step(dt, x, A.dtype)
-        limit = self.step_limit("dt", step)
-        lone = x.dim() == 1
-        if lone:
-            x, h = x.unsqueeze(0), None if h is None else h.unsqueeze(0)
-        if isinstance(step, Tensor):
-            step = step.reshape(1, -1).expand(1, x.shape[0])
-        elif step == 0.0:  # no time passes
-            step = x.new_zeros(1, x.shape[0])
-        _, last = lipschitz_scan(
-            x.unsqueeze(0),
-            A,
-            W,
-            h,
-            step,
-            self.alpha,
-            self.integrator,
-            self.nonlinearity,
-            input_weight=U,
-            bias=b,
-            all_states=False,
-            exact_products=True,
-            max_step=limit,
-        )
-        return last.squeeze(0) if lone else last
 
     def _check(self, x: Tensor, h: Tensor | None, matrices: tuple[Tensor, Tensor] | None) -> None:
         require_tensor("x", x)
@@ -341,6 +317,18 @@ class LipschitzRNNCell(SettingsModule):
         self.require_covered(name, times)
         return None
 
+    def watch_gaps(self, name: str, times: float | Tensor, A: Tensor, W: Tensor) -> None:
+        """Tell the user, once, of a time that is too long for one step."""
+        if isinstance(times, Tensor):
+            if not has_values(times) or times.numel() == 0:
+                return
+            times = float(times.detach().max())
+        self._gaps.look(self, name, times, lambda: (self.alpha * A.detach(), W))
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._gaps.reset()
+
     def require_covered(self, name: str, time: float) -> None:
         """Raise where a contracting unit without max_step is not proved for a step of this time."""
         if self.max_step is None and self.contracting and time > self.step_size * _ROUNDED_UP:
@@ -364,7 +352,8 @@ class LipschitzRNNCell(SettingsModule):
         rounded_up = self.contracting and number <= self.step_size * _ROUNDED_UP
         return min(number, self.step_size) if rounded_up else number
 
-    def _step(self, dt: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
+    def read_step(self, dt: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
+        """The time of a step, checked: a number, or a tensor that broadcasts against the state."""
         if not isinstance(dt, Tensor):
             return self.require_step(dt)
         require_floating("dt", dt)

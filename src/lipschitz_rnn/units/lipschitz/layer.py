@@ -171,6 +171,8 @@ class LipschitzRNN(SettingsModule):
                     device=device,
                     dtype=dtype,
                 )
+        for cell in self.cells.values():
+            cell._gaps.told = self.cell()._gaps.told  # type: ignore[union-attr]
 
     @classmethod
     def from_pretrained(cls, name: str, **options: Any) -> LipschitzRNN:
@@ -263,6 +265,7 @@ class LipschitzRNN(SettingsModule):
                 )
             require_lengths(lengths, x.shape[0])
         initial = sequences.read_state(choose_state(h_0, hx), self.num_layers * self.num_directions, self.hidden_size)
+        sequences = sequences.without_padding()
         if initial is not None:
             require_parameter_dtype("h_0", initial, self.cell().weight_ih)
 
@@ -295,6 +298,8 @@ class LipschitzRNN(SettingsModule):
         step_size = cell.step_size if timespans is None else cell.without_rounding(timespans)
         limit = cell.step_limit("timespans", step_size)
         (A, W), alpha = cell.hidden_matrices(), cell.alpha
+        if timespans is not None:
+            cell.watch_gaps("timespans", timespans, A, W)
         if isinstance(alpha, Tensor):  # in an ensemble whose members differ in it; the scan takes one number for all
             A, alpha = alpha.to(A.dtype) * A, 1.0
         convert = to_proved_dtype if cell.contracting else to_compute_dtype

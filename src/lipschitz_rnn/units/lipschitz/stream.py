@@ -15,6 +15,7 @@ from lipschitz_rnn.ops.single import SIGMAS, Array, Step
 from lipschitz_rnn.ops.substeps import substeps_of
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype
+from lipschitz_rnn.units.lipschitz.proved import proved_step
 from lipschitz_rnn.units.lipschitz.settings import size
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Stream:
         kind = _ArrayUnit if plain and self.batch_size is None else _TensorUnit
         with torch.no_grad():
             self._units = [kind(cell) for cell in cells]
+        for unit in self._units:  # a copy of a unit has a memory of its own
+            unit.cell._gaps.told = cells[0]._gaps.told
         self.reset()
 
     def __call__(self, x: Tensor, dt: float | Tensor | None = None) -> Tensor:
@@ -83,7 +86,7 @@ class _TensorUnit:
     @torch.no_grad()
     def __call__(self, x: Tensor, dt: float | Tensor | None) -> Tensor:
         if self.cell.contracting:  # the state is not rounded between steps, as in the layer
-            self._state = self.cell.proved_step(x, self._state, dt, self.matrices)
+            self._state = proved_step(self.cell, x, self._state, dt, self.matrices)
             return self._state.to(result_dtype(self.cell.weight_ih))
         self._state = self.cell(x, self._state, dt, self.matrices)
         return self._state
@@ -120,6 +123,7 @@ class _ArrayUnit:
         self.g, self.u = np.zeros(cell.hidden_size, scaled.dtype), np.empty(cell.hidden_size, scaled.dtype)
         self.values = [np.empty_like(self.u) for _ in tableau.weights]
         self.scale = scaled.dtype.type(self.unit)
+        self.scaled = torch.from_numpy(scaled)
 
     def __call__(self, x: Array, dt: float | Tensor | None) -> Array:
         seconds = self.unit if dt is None else self._seconds(dt)
@@ -138,7 +142,15 @@ class _ArrayUnit:
             require_floating("dt", dt)
             require_shape("dt", dt, (), "a single number, since the stream has no batch")
             dt = float(dt)
-        return self.cell.require_step(dt)
+        seconds = self.cell.require_step(dt)
+        if seconds > self.unit:
+            self.cell._gaps.look(self.cell, "dt", seconds, self._matrices)
+        return seconds
+
+    def _matrices(self) -> tuple[Tensor, Tensor]:
+        """αA and W."""
+        linear, W = (self.scaled / self.unit).chunk(2)
+        return linear, W
 
     @property
     def state(self) -> Tensor:
