@@ -4,6 +4,7 @@ import copy
 import io
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hostile_contraction import hostile_layer, hostile_pair, hostile_settings, make_hostile, norms, pair_of, worst_norm
 
 import lipschitz_rnn as lr
+from lipschitz_rnn.ops import dispatch, substeps_compiled
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
 from lipschitz_rnn.ops.reference import integrate_step
@@ -198,3 +200,21 @@ def test_times_are_cut_to_the_proved_step() -> None:
     assert torch.equal(layer(x, timespans=long)[0], layer(x, timespans=torch.full((3, 2), 0.1))[0])
     assert torch.equal(layer.cell()(x[0], dt=0.1 * (1 + 5e-7)), layer.cell()(x[0], dt=0.1))
     assert torch.equal(layer.cell()(x[0], dt=0.0), torch.zeros(2, 6))
+
+
+@pytest.mark.slow
+def test_sub_steps_of_a_compiled_program_keep_exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many sub-steps there are is seen inside an operator only, which must be told as well."""
+    asked: list[bool] = []
+
+    def run(problem: Any, *args: Any) -> Any:
+        asked.append(problem.scheme.exact_products)
+        return dispatch.run(problem, *args)
+
+    monkeypatch.setattr(substeps_compiled, "run", run)
+    layer = lr.LipschitzRNN(2, 6, stability="contracting", step_size=0.1, max_step=0.1)
+    x, dt = torch.ones(5, 2, 2), torch.full((5, 2), 0.35)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, timespans=dt)[0], layer(x, timespans=dt)[0])
+    assert asked
+    assert all(asked)
