@@ -26,10 +26,11 @@ NAMES = [
 SIGNATURES = {
     "LipschitzRNN": "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0 bidirectional=False * "
     "beta=0.75 gamma=0.001 step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 "
-    "stability=None rate=None backend='auto' recompute_every=None device=None dtype=None",
+    "stability=None rate=None backend='auto' recompute_every=None max_step=None proj_size=0 device=None dtype=None",
     "LipschitzRNNCell": "input_size hidden_size bias=True * beta=0.75 gamma=0.001 step_size=0.03 alpha=1.0 "
-    "integrator='euler' nonlinearity='tanh' init_scale=0.1 stability=None rate=None device=None dtype=None",
-    "LipschitzRNN.forward": "self input h_0=None timespans=None lengths=None need_output=True",
+    "integrator='euler' nonlinearity='tanh' init_scale=0.1 stability=None rate=None max_step=None device=None "
+    "dtype=None",
+    "LipschitzRNN.forward": "self input h_0=None timespans=None lengths=None need_output=True * hx=None",
     "LipschitzRNNCell.forward": "self x h=None dt=None matrices=None",
     "LipschitzRNN.hidden_matrices": "self layer=0 direction=0",
     "SymmetricSkew": "beta gamma",
@@ -37,7 +38,8 @@ SIGNATURES = {
     "SymmetricSkew.right_inverse": "self S",
     "SymmetricSkew.spectrum_bounds": "self M",
     "lipschitz_scan": "u A W h0=None step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' lengths=None "
-    "backend='auto' * input_weight=None bias=None all_states=True recompute_every=None exact_products=False",
+    "backend='auto' * input_weight=None bias=None all_states=True recompute_every=None exact_products=False "
+    "max_step=None",
     "robustness.white_noise": "inputs amount generator * bounds=None clip=False",
     "robustness.salt_and_pepper": "inputs amount generator * bounds=(0.0, 1.0) batch_first=False",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -68,8 +69,44 @@ def test_the_layer_comes_back_with_its_options(file: Path) -> None:
     torch.testing.assert_close(output.transpose(0, 1), expected)  # another layout in memory
     torch.testing.assert_close(last, state)
     assert [kind.gamma for kind in (rnn.cell().hidden.skew_A, rnn.cell().hidden.skew_W)] == [0.1, 0.01]
-    with pytest.raises(ValueError, match="hidden_size belongs to the weights"):
-        lr.LipschitzRNN.from_pretrained(str(file), hidden_size=7)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"hidden_size": 7},
+        {"num_layers": 2},
+        {"bias": False},
+        {"bidirectional": True},
+        {"beta": 0.1},
+        {"gamma": 0.1},
+        {"nonlinearity": "relu"},
+        {"alpha": 0.5},
+        {"integrator": "rk4"},
+        {"step_size": 0.5},
+        {"stability": "contracting"},
+        {"rate": 0.1},
+        {"init_scale": 1.0},
+        {"max_step": 0.001},
+    ],
+    ids=str,
+)
+def test_an_option_that_makes_another_network_is_refused(option: dict[str, Any], file: Path) -> None:
+    (name,) = option
+    with pytest.raises(ValueError, match=f"{name} belongs to the weights of digits-5"):
+        lr.LipschitzRNN.from_pretrained(str(file), **option)
+
+
+def test_options_that_leave_the_network_alone_are_taken(file: Path) -> None:
+    plain = lr.LipschitzRNN.from_pretrained(str(file))
+    same = {"hidden_size": 5, "gamma": (0.1, 0.01), "beta": plain.beta[0], "step_size": plain.step_size}
+    free = {"dtype": torch.float64, "device": "cpu", "backend": "reference", "recompute_every": 4, "batch_first": True}
+    rnn = lr.LipschitzRNN.from_pretrained(str(file), max_step=0.1, **same, **free)
+    x = torch.rand(3, 64, 1)
+    torch.testing.assert_close(rnn(x.double())[0].float(), plain(x.transpose(0, 1))[0].transpose(0, 1))
+    assert (rnn.backend, rnn.recompute_every, rnn.max_step) == ("reference", 4, 0.1)
+    with pytest.raises(TypeError, match="from_pretrained got colour, speed; it takes batch_first, "):
+        lr.LipschitzRNN.from_pretrained(str(file), speed=1, colour="red")
 
 
 def test_unknown_names_are_answered_with_the_known_ones(tmp_path: Path) -> None:

@@ -77,6 +77,15 @@ def has_values(tensor: Tensor) -> bool:
     return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
+def seen_values(tensor: Tensor) -> Tensor | None:
+    """The values of all that function transforms run at once; None while tracing, and where there are only shapes."""
+    if torch.compiler.is_compiling():
+        return None
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.detach() if has_values(tensor) else None
+
+
 def require_timespans(timespans: Tensor) -> None:
     """Finite and not negative; NaN fails the comparison too."""
     if has_values(timespans) and timespans.numel() > 0:

@@ -22,6 +22,7 @@ from lipschitz_rnn.ops.dispatch import run
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
 from lipschitz_rnn.ops.problem import Problem, Scheme, state_dtype, without_autocast
+from lipschitz_rnn.ops.substeps import repeat_steps, run_substeps
 
 
 def lipschitz_scan(
@@ -41,6 +42,7 @@ def lipschitz_scan(
     all_states: bool = True,
     recompute_every: int | None = None,
     exact_products: bool = False,
+    max_step: float | None = None,
 ) -> tuple[Tensor | None, Tensor]:
     r"""Integrate ``ḣ = αA h + σ(W h + u)`` over a sequence, for one network or S networks at once.
 
@@ -63,22 +65,35 @@ def lipschitz_scan(
         exact_products: take the products with A and W, forward and backward, in at least float32, whatever autocast
             and ``torch.set_float32_matmul_precision`` allow; tensors of 16 bits are computed in float32 and the results
             rounded back. An exported program keeps float32, and the setting where it runs decides how that multiplies.
+        max_step: a longer step is taken in ⌈step/max_step⌉ equal sub-steps with its input held, for each sample alone.
 
     Returns:
         The states after each step, (T, B, N) or (S, T, B, N), and the last state of each sample, (B, N) or (S, B, N).
     """
     get_integrator(integrator), get_nonlinearity(nonlinearity)
     problem = _checked(u, A, W, h0, step_size, alpha, integrator, nonlinearity, input_weight, bias, exact_products)
-    mask = None
+    repeats, mask = 1, None
+    if max_step is not None:
+        max_step = require_number("max_step", max_step, low=0.0, open_low=True)
+        if problem.timespans is None:
+            (problem, repeats), max_step = repeat_steps(problem, max_step), None
     if lengths is not None:
-        problem, mask = _stop_at(problem, lengths)
-    with without_autocast(u.device):
+        problem, mask = _stop_at(problem, lengths, repeats)
+
+    def run_plain(problem: Problem) -> tuple[Tensor | None, Tensor]:
         if recompute_every is None:
-            states, last = run(problem, backend, all_states)
+            return run(problem, backend, all_states)
+        return _run_in_chunks(problem, backend, all_states, recompute_every)
+
+    with without_autocast(u.device):
+        if max_step is None:
+            states, last = run_plain(problem)
         else:
-            states, last = _run_in_chunks(problem, backend, all_states, recompute_every)
+            states, last = run_substeps(problem, max_step, run_plain, backend, all_states)
+    if states is not None and repeats > 1:
+        states = states[..., repeats - 1 :: repeats, :, :].contiguous()
     if states is not None and mask is not None:
-        states = states.masked_fill(~mask.unsqueeze(-1), 0.0)
+        states = states.masked_fill(~mask[..., repeats - 1 :: repeats, :].unsqueeze(-1), 0.0)
     return states, last
 
 
@@ -149,16 +164,18 @@ def _checked_steps(step_size: Tensor, A: Tensor, shape: tuple[int, ...]) -> Tens
     return step_size.to(state_dtype(A.dtype)).expand(shape)
 
 
-def _stop_at(problem: Problem, lengths: Tensor) -> tuple[Problem, Tensor | None]:
+def _stop_at(problem: Problem, lengths: Tensor, repeats: int) -> tuple[Problem, Tensor | None]:
     """Sequences of different length: beyond its end a sample takes steps of time zero on zero input.
 
     That leaves its state as it is, exactly, and gives the padding neither influence nor gradient, even if it is NaN.
+    ``lengths`` counts the steps as they were before each was repeated.
     """
     *networks, T, B, _ = problem.drive.shape
     require_tensor("lengths", lengths)
     if tuple(lengths.shape) not in ((B,), (*networks, B)):
         raise ValueError(f"lengths has shape {shape_of(lengths)}; it must be ({B},): one number for each sample")
-    require_lengths(lengths, T)
+    require_lengths(lengths, T // repeats)
+    lengths = lengths * repeats
     if lengths.device.type == "cpu" and has_values(lengths) and bool((lengths == T).all()):
         return problem, None
     lengths = lengths.to(problem.A.device)

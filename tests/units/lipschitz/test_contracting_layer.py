@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import lipschitz_rnn as lr
+from lipschitz_rnn.ops.substeps import count_substeps
 
 
 @pytest.mark.parametrize("integrator", ["euler", "midpoint"])
@@ -60,7 +61,7 @@ def test_steps_beyond_the_proof_are_refused() -> None:
         layer(x, timespans=torch.full((3, 2), 0.2))
     with pytest.raises(ValueError, match=r"dt reaches 0\.3"):
         layer.cell()(x[0], dt=0.3)
-    with pytest.raises(AttributeError, match="part of this layer's proof"):
+    with pytest.raises(AttributeError, match="part of this unit's proof"):
         layer.step_size = 0.5
 
 
@@ -78,3 +79,17 @@ def test_steps_beyond_the_proof_are_refused() -> None:
 def test_wrong_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         lr.LipschitzRNN(1, 4, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("step", [0.1, 0.3, 1 / 3, 0.7])
+def test_sub_steps_stay_within_the_proved_step(step: float, dtype: torch.dtype) -> None:
+    """The step itself, rounded to its dtype, is taken at once, n times the step in n, and none is longer than it."""
+    layer = lr.LipschitzRNN(1, 4, stability="contracting", step_size=step, max_step=step, dtype=dtype)
+    for count in (1, 2, 3, 7, 50):
+        span = torch.tensor([[count * step]], dtype=dtype)
+        limit = layer.cell().step_limit("timespans", layer.cell().without_rounding(span))
+        assert limit is not None
+        assert int(count_substeps(span, limit)) == count
+    spans = step * (1 + 3 * torch.rand(1000, 1, generator=torch.Generator().manual_seed(0), dtype=dtype))
+    assert (spans.double() / count_substeps(spans, limit) <= step * (1 + max(torch.finfo(dtype).eps, 1e-12))).all()

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 import lipschitz_rnn as lr
 from lipschitz_rnn.ops.precision import float32_products
 from lipschitz_rnn.units.lipschitz import layer as layer_module
+from lipschitz_rnn.units.lipschitz.proved import proved_step
 
 STEPS = 4000
 PRECISIONS = [
@@ -156,7 +157,7 @@ def ways(layer: lr.LipschitzRNN) -> dict[str, Callable[[Tensor, Tensor], Tensor]
     def by_cell(x: Tensor, h_0: Tensor) -> Tensor:
         states, matrices, h = [], layer.hidden_matrices(), h_0[0]
         for sample in x:
-            h = layer.cell().proved_step(sample, h, None, matrices)
+            h = proved_step(layer.cell(), sample, h, None, matrices)
             states.append(h)
         return torch.stack(states)
 
@@ -228,7 +229,7 @@ def test_a_cell_loop_in_16_bits_rounds_the_state_only(generator: torch.Generator
     x, h = (torch.randn(3, size, generator=generator).bfloat16() for size in (2, 8))
     cell = layer.cell()
     with torch.no_grad():
-        found, exact = cell(x, h), cell.proved_step(x, h, None, cell.hidden_matrices())
+        found, exact = cell(x, h), proved_step(cell, x, h, None, cell.hidden_matrices())
     assert found.dtype == torch.bfloat16
     assert exact.dtype == torch.float32
     torch.testing.assert_close(found, exact.bfloat16(), rtol=0, atol=0)

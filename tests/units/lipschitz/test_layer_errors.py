@@ -71,7 +71,7 @@ CALLS: list[tuple[dict[str, Any], type[Exception], str]] = [
         "h_0 is torch.float64 but the parameters are",
     ),
     ({"input": X, "h_0": zeros(1, 2, 5, device="meta")}, ValueError, "h_0 is on meta but the parameters are on cpu"),
-    ({"input": X, "h_0": (zeros(1, 2, 5), zeros(1, 2, 5))}, TypeError, "h_0 is a tuple; pass a torch.Tensor"),
+    ({"input": X, "h_0": (zeros(1, 2, 5), zeros(1, 2, 5))}, TypeError, "h_0 is a tuple, as the (h_0, c_0)"),
     ({"input": X, "timespans": zeros(2, 7)}, ValueError, "timespans has shape (2, 7); it must have shape (7, 2)"),
     ({"input": X, "timespans": zeros(7)}, ValueError, "timespans has shape (7); it must have shape (7, 2)"),
     ({"input": X[:, 0], "timespans": spans}, ValueError, "timespans has shape (7, 2); it must have shape (7,)"),

@@ -37,7 +37,7 @@ def test_packed_equals_each_alone(
     rnn = layer(generator, num_layers=2, bidirectional=bidirectional).to(dtype)
     alone = copy.deepcopy(rnn)
     samples = [sequence(generator, length, 3).to(dtype) for length in lengths]
-    times = [0.2 * sequence(generator, length).abs().to(dtype) for length in lengths]
+    times = [0.05 * sequence(generator, length).abs().to(dtype) for length in lengths]
     h_0 = sequence(generator, 2 * rnn.num_directions, len(lengths), 5).to(dtype)
 
     packed = pack_sequence(samples, enforce_sorted=False)
@@ -63,7 +63,7 @@ def test_packed_with_padded_times(batch_first: bool, generator: torch.Generator)
     """Times may come padded, in the order of the batch; beyond a sample's end they are not looked at."""
     rnn = layer(generator, batch_first=batch_first)
     lengths = torch.tensor([4, 7, 1, 5])
-    x, dt = sequence(generator, 7, 4, 3), sequence(generator, 7, 4).abs()
+    x, dt = sequence(generator, 7, 4, 3), 0.05 * sequence(generator, 7, 4).abs()
     if batch_first:
         x, dt = x.transpose(0, 1), dt.T
     packed = pack_padded_sequence(x, lengths, batch_first=batch_first, enforce_sorted=False)
@@ -117,7 +117,7 @@ def test_constant_times_are_the_step_size(integrator: str, generator: torch.Gene
 @pytest.mark.parametrize("integrator", ["euler", "midpoint", "heun", "rk4"])
 def test_irregular_times_equal_the_cell_in_a_loop(integrator: str, generator: torch.Generator) -> None:
     rnn = layer(generator, integrator=integrator, alpha=0.8)
-    x, dt, h = sequence(generator, 6, 4, 3), sequence(generator, 6, 4).abs(), sequence(generator, 4, 5)
+    x, dt, h = sequence(generator, 6, 4, 3), 0.05 * sequence(generator, 6, 4).abs(), sequence(generator, 4, 5)
     output, h_n = rnn(x, h[None], timespans=dt)
     cell = rnn.cell()
     for t in range(6):
@@ -129,7 +129,7 @@ def test_irregular_times_equal_the_cell_in_a_loop(integrator: str, generator: to
 def test_times_run_backwards_for_the_other_direction(generator: torch.Generator) -> None:
     """At each step the reversed unit uses the time that belongs to the sample it reads."""
     rnn = layer(generator, bidirectional=True)
-    x, dt = sequence(generator, 6, 2, 3), sequence(generator, 6, 2).abs()
+    x, dt = sequence(generator, 6, 2, 3), 0.05 * sequence(generator, 6, 2).abs()
     output, _ = rnn(x, timespans=dt)
     backward = lr.LipschitzRNN(3, 5, dtype=torch.float64)
     backward.cells["l0"] = rnn.cell(0, 1)
@@ -151,5 +151,5 @@ def test_gradient_of_the_times(generator: torch.Generator) -> None:
 
 def test_float32_times_with_float64_layer(generator: torch.Generator) -> None:
     rnn = layer(generator)
-    x, dt = sequence(generator, 4, 2, 3), sequence(generator, 4, 2).abs().float()
+    x, dt = sequence(generator, 4, 2, 3), 0.05 * sequence(generator, 4, 2).abs().float()
     torch.testing.assert_close(rnn(x, timespans=dt)[0], rnn(x, timespans=dt.double())[0])

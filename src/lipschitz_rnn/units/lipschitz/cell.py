@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NoReturn, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from lipschitz_rnn.ops.checks import (
     require_shape,
     require_tensor,
     require_timespans,
+    seen_values,
     shape_of,
 )
 from lipschitz_rnn.ops.integrators import get_integrator
@@ -23,16 +24,43 @@ from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
 from lipschitz_rnn.ops.problem import autocast_enabled, compute_dtype, state_dtype, without_autocast
 from lipschitz_rnn.ops.reference import integrate_step
 from lipschitz_rnn.ops.scan import lipschitz_scan
-from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype, to_proved_dtype
+from lipschitz_rnn.ops.substeps import TOLERANCE
+from lipschitz_rnn.units.lipschitz import settings
+from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
+from lipschitz_rnn.units.lipschitz.dropin import refuse_torchscript, refuse_tracing
+from lipschitz_rnn.units.lipschitz.gaps import GapWatch
 from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
+from lipschitz_rnn.units.lipschitz.proved import proved_step
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
+from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 from lipschitz_rnn.units.recurrence import Recurrence, as_number, repeatable_matrices, require_own_statement
 
 _ROUNDED_UP = 1 + 1e-6  # times that are differences of timestamps come with rounding
 
 
-class LipschitzRNNCell(nn.Module):
+class _OfHidden:
+    """β or γ of the unit's matrices, (of A, of W); None for a contracting unit, in which they play no part."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, cell: None, owner: type | None = None) -> Self: ...
+
+    @overload
+    def __get__(self, cell: LipschitzRNNCell, owner: type | None = None) -> tuple[float, float] | None: ...
+
+    def __get__(self, cell: LipschitzRNNCell | None, owner: type | None = None) -> Self | tuple[float, float] | None:
+        return self if cell is None else getattr(cell.hidden, self.name, None)
+
+    def __set__(self, cell: LipschitzRNNCell, value: float | tuple[float, float]) -> None:
+        if isinstance(cell.hidden, ContractingPair):
+            raise AttributeError(f"{self.name} plays no part in a contracting unit and cannot be set")
+        setattr(cell.hidden, self.name, value)
+
+
+class LipschitzRNNCell(SettingsModule):
     r"""One step of ``ḣ = αA h + σ(W h + U x + b)``, for streaming and for loops of one's own.
 
     Args:
@@ -48,6 +76,7 @@ class LipschitzRNNCell(nn.Module):
         stability: None for symmetric-skew matrices; ``"contracting"`` for matrices with which two states under the same
             input approach each other, whatever the parameters (beta and gamma then play no part).
         rate: of that approach, per unit of time; 0.01 if None.
+        max_step: a time longer than this is taken in equal sub-steps of at most it, with the input held.
 
     Shapes: ``cell(x, h)`` takes x (B, p) or (p,), h (B, N) or (N,), zeros if None, and gives the next h.
 
@@ -55,6 +84,18 @@ class LipschitzRNNCell(nn.Module):
     """
 
     stackable_options = ("alpha", "step_size")  # tensors in an ensemble whose members differ in them
+    checks = settings.CELL_CHECKS
+    fixed = ("input_size", "hidden_size", "bias")
+    carried = ("step_size", "alpha", "integrator", "nonlinearity", "max_step", "stability", "rate")
+    input_size: int
+    hidden_size: int
+    bias: bool
+    step_size: float
+    alpha: float
+    integrator: str
+    nonlinearity: str
+    max_step: float | None
+    beta, gamma = _OfHidden("beta"), _OfHidden("gamma")
 
     def __init__(
         self,
@@ -71,23 +112,24 @@ class LipschitzRNNCell(nn.Module):
         init_scale: float = 0.1,
         stability: str | None = None,
         rate: float | None = None,
+        max_step: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.input_size = require_size("input_size", input_size)
-        self.hidden_size = require_size("hidden_size", hidden_size)
-        self.bias = bool(bias)
-        self.step_size = require_number("step_size", step_size, low=0.0, open_low=True)
-        self.alpha = require_number("alpha", alpha, low=-math.inf)
-        self.integrator = get_integrator(integrator).name
-        self.nonlinearity = get_nonlinearity(nonlinearity).name
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
+        self.step_size, self.alpha, self.integrator, self.nonlinearity = step_size, alpha, integrator, nonlinearity
         self.hidden: nn.Module
         if stability is None:
             if rate is not None:
                 raise ValueError(f"rate is {rate}, but stability is None; pass stability='contracting' with it")
             self.hidden = SymmetricSkewPair(hidden_size, beta, gamma, init_scale, device, dtype)
         elif stability == "contracting":
+            for name, value, default in (("beta", beta, 0.75), ("gamma", gamma, 0.001)):
+                if value != default:
+                    raise ValueError(
+                        f"{name} is {value!r}, but beta and gamma play no part in a contracting unit; leave them out"
+                    )
             self.hidden = ContractingPair(
                 hidden_size,
                 step_size=self.step_size,
@@ -101,6 +143,8 @@ class LipschitzRNNCell(nn.Module):
             )
         else:
             raise ValueError(f"stability is {stability!r}; choose None or 'contracting'")
+        self.max_step = max_step
+        self._gaps = GapWatch()
         self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size, device=device, dtype=dtype))
         if bias:
             self.bias_ih = nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
@@ -123,6 +167,31 @@ class LipschitzRNNCell(nn.Module):
     def contracting(self) -> bool:
         """Whether the matrices come with a proof, so that nothing may round them."""
         return isinstance(self.hidden, ContractingPair)
+
+    @property
+    def stability(self) -> str | None:
+        """As in the constructor: None, or ``"contracting"``."""
+        return "contracting" if isinstance(self.hidden, ContractingPair) else None
+
+    @property
+    def rate(self) -> float | None:
+        """The guaranteed rate of a contracting unit."""
+        return self.hidden.rate if isinstance(self.hidden, ContractingPair) else None
+
+    def require_possible(self, name: str, value: Any) -> None:
+        super().require_possible(name, value)
+        if not isinstance(self._modules.get("hidden"), ContractingPair):
+            return
+        if name == "max_step":
+            if value is not None and value > self.step_size:
+                raise ValueError(
+                    f"max_step is {value:g}, but this contracting unit is proved for steps up to {self.step_size:g}; "
+                    "choose a max_step up to that"
+                )
+        elif self.changes(name, value):
+            raise AttributeError(
+                f"{name} is part of this unit's proof of contraction and cannot become {value!r}; build a new unit"
+            )
 
     def hidden_matrices(self) -> tuple[Tensor, Tensor]:
         """A and W, (N, N) each, differentiable; those of a contracting unit are float32 at least."""
@@ -165,48 +234,26 @@ class LipschitzRNNCell(nn.Module):
             dt: time since the previous sample instead of ``step_size``: a number, or a tensor () or (B,).
             matrices: A and W from ``hidden_matrices()``, to form them once for many steps.
         """
+        refuse_tracing(self)
         self._check(x, h, matrices)
         if self.contracting:
-            return self.proved_step(x, h, dt, matrices or self.hidden_matrices()).to(result_dtype(self.weight_ih))
-        A, W, U, b, x, h = to_compute_dtype(*(matrices or self.hidden_matrices()), self.weight_ih, self.bias_ih, x, h)
+            return proved_step(self, x, h, dt, matrices or self.hidden_matrices()).to(result_dtype(self.weight_ih))
+        A, W = hidden = matrices or self.hidden_matrices()
+        A, W, U, b, x, h = to_compute_dtype(A, W, self.weight_ih, self.bias_ih, x, h)
         dtype, wide = A.dtype, compute_dtype(A.dtype, A.device)
         A, W, U, x = A.to(wide), W.to(wide), U.to(wide), x.to(wide)
         b, h = None if b is None else b.to(wide), None if h is None else h.to(wide)
-        step: float | Tensor = self.step_size if dt is None else self._step(dt, x, state_dtype(wide))
+        step: float | Tensor = self.step_size if dt is None else self.read_step(dt, x, state_dtype(wide))
+        if dt is not None:
+            self.watch_gaps("dt", step, *hidden)
+        limit = self.step_limit("dt", step)
         with without_autocast(x.device):
             state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(wide))
             u = nn.functional.linear(x, U, b)
+            if limit is not None and (isinstance(step, Tensor) or step > limit):
+                return self._substeps(state, u, A, W, step, limit).to(dtype)
             tableau, sigma = get_integrator(self.integrator), get_nonlinearity(self.nonlinearity)
             return integrate_step(state, u, A, W, step, self.alpha, tableau, sigma).to(dtype)
-
-    def proved_step(
-        self, x: Tensor, h: Tensor | None, dt: float | Tensor | None, matrices: tuple[Tensor, Tensor]
-    ) -> Tensor:
-        """The next state of a contracting unit, in the dtype of its matrices: a scan of one step, which is exact."""
-        A, W, x, h, U, b = to_proved_dtype(*matrices, x, h, self.weight_ih, self.bias_ih)
-        step: float | Tensor = self.step_size if dt is None else self._step(dt, x, A.dtype)
-        lone = x.dim() == 1
-        if lone:
-            x, h = x.unsqueeze(0), None if h is None else h.unsqueeze(0)
-        if isinstance(step, Tensor):
-            step = step.reshape(1, -1).expand(1, x.shape[0])
-        elif step == 0.0:  # no time passes
-            step = x.new_zeros(1, x.shape[0])
-        _, last = lipschitz_scan(
-            x.unsqueeze(0),
-            A,
-            W,
-            h,
-            step,
-            self.alpha,
-            self.integrator,
-            self.nonlinearity,
-            input_weight=U,
-            bias=b,
-            all_states=False,
-            exact_products=True,
-        )
-        return last.squeeze(0) if lone else last
 
     def _check(self, x: Tensor, h: Tensor | None, matrices: tuple[Tensor, Tensor] | None) -> None:
         require_tensor("x", x)
@@ -227,38 +274,86 @@ class LipschitzRNNCell(nn.Module):
                     "pass them as hidden_matrices() gives them"
                 )
 
-    def require_covered(self, name: str, times: float | Tensor) -> None:
-        """A contracting unit is proved for steps up to its own; a longer one is refused."""
+    def _substeps(self, state: Tensor, u: Tensor, A: Tensor, W: Tensor, step: float | Tensor, limit: float) -> Tensor:
+        """One step in several, each sample in its own number: a scan over a sequence of one."""
+        alpha, shape = self.alpha, state.shape
+        if isinstance(alpha, Tensor):  # in an ensemble whose members differ in it
+            A, alpha = alpha.to(A.dtype) * A, 1.0
+        if isinstance(step, Tensor):
+            step = step.expand(*shape[:-1], 1).reshape(1, -1)
+        _, last = lipschitz_scan(
+            u.reshape(1, -1, self.hidden_size),
+            A,
+            W,
+            state.reshape(-1, self.hidden_size).to(A.dtype),
+            step_size=step,
+            alpha=alpha,
+            integrator=self.integrator,
+            nonlinearity=self.nonlinearity,
+            backend="reference",
+            all_states=False,
+            max_step=limit,
+        )
+        return last.reshape(shape)
+
+    def step_limit(self, name: str, times: float | Tensor) -> float | None:
+        """The longest single step that may be taken of these times; None where any is.
+
+        A contracting unit is proved for steps up to its own. It refuses longer ones unless it has a ``max_step``; a
+        compiled or exported program, which sees no values and so cannot refuse, divides them instead.
+        """
         if not self.contracting:
-            return
+            return self.max_step
+        # Sub-steps may exceed the limit by TOLERANCE, but not the proved step, beyond the rounding of its own number.
+        slack = max(0.75 * torch.finfo(held_dtype(self.weight_ih.dtype)).eps, 1e-12)
+        proved = self.step_size * (1 - TOLERANCE) * (1 + slack)
+        if self.max_step is not None:
+            return min(self.max_step, proved)
+        if isinstance(times, Tensor):
+            values = seen_values(times)
+            if values is None:
+                return proved
+            times = float(values.max()) if values.numel() > 0 else 0.0
+        self.require_covered(name, times)
+        return None
+
+    def watch_gaps(self, name: str, times: float | Tensor, A: Tensor, W: Tensor) -> None:
+        """Tell the user, once, of a time that is too long for one step."""
         if isinstance(times, Tensor):
             if not has_values(times) or times.numel() == 0:
                 return
             times = float(times.detach().max())
-        if times > self.step_size * _ROUNDED_UP:
+        self._gaps.look(self, name, times, lambda: (self.alpha * A.detach(), W))
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._gaps.reset()
+
+    def require_covered(self, name: str, time: float) -> None:
+        """Raise where a contracting unit without max_step is not proved for a step of this time."""
+        if self.max_step is None and self.contracting and time > self.step_size * _ROUNDED_UP:
             raise ValueError(
-                f"{name} reaches {times:g}, but this contracting unit is proved for steps up to {self.step_size:g}; "
-                "build it with step_size at least the longest time between samples"
+                f"{name} reaches {time:g}, but this contracting unit is proved for steps up to {self.step_size:g}; "
+                f"build it with step_size at least the longest time between samples, or pass max_step="
+                f"{self.step_size:g} to take longer times in several steps"
             )
 
-    def covered(self, name: str, times: Tensor) -> Tensor:
-        """The times that a contracting unit may take: what rounding put beyond its step is cut off.
-
-        A program that was traced cannot raise: there a longer time gives NaN.
-        """
-        self.require_covered(name, times)
+    def without_rounding(self, times: Tensor) -> Tensor:
+        """Times that rounding put just beyond the step of a contracting unit are cut to it; others stay."""
         if not self.contracting:
             return times
-        cut = times.clamp(max=self.step_size)
-        return cut if has_values(times) else cut.where(times <= self.step_size * _ROUNDED_UP, math.nan)
+        times = times.to(held_dtype(self.weight_ih.dtype))
+        return times.where(times > self.step_size * _ROUNDED_UP, times.clamp(max=self.step_size))
 
     def require_step(self, dt: float) -> float:
-        """A time that one step may take."""
+        """A time that may be taken."""
         number = require_number("dt", dt, low=0.0)
         self.require_covered("dt", number)
-        return min(number, self.step_size) if self.contracting else number
+        rounded_up = self.contracting and number <= self.step_size * _ROUNDED_UP
+        return min(number, self.step_size) if rounded_up else number
 
-    def _step(self, dt: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
+    def read_step(self, dt: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
+        """The time of a step, checked: a number, or a tensor that broadcasts against the state."""
         if not isinstance(dt, Tensor):
             return self.require_step(dt)
         require_floating("dt", dt)
@@ -266,19 +361,14 @@ class LipschitzRNNCell(nn.Module):
             require_shape("dt", dt, tuple(x.shape[:-1]), "one time for each sample, or a single number")
             require_device("dt", dt, "x", x)
         require_timespans(dt)
-        dt = self.covered("dt", dt)
+        dt = self.without_rounding(dt)
         return dt.to(dtype).unsqueeze(-1)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        refuse_torchscript(self)
 
     def extra_repr(self) -> str:
         return describe(self)
-
-
-def require_size(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r}; it must be a whole number")
-    if value < 1:
-        raise ValueError(f"{name} is {value}; it must be at least 1")
-    return value
 
 
 def require_parameter_dtype(name: str, tensor: Tensor, parameter: Tensor) -> None:

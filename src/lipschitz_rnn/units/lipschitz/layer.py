@@ -4,42 +4,53 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, NoReturn, Self, TypeVar, cast, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from lipschitz_rnn.ops.checks import require_lengths, require_number, require_tensor, shape_of
-from lipschitz_rnn.ops.dispatch import BACKENDS
+from lipschitz_rnn.ops.checks import require_lengths, require_tensor, shape_of
 from lipschitz_rnn.ops.scan import lipschitz_scan
+from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype, to_proved_dtype
-from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, describe, require_parameter_dtype, require_size
-from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
+from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, describe, require_parameter_dtype
+from lipschitz_rnn.units.lipschitz.dropin import (
+    choose_state,
+    find_weight,
+    refuse_projection,
+    refuse_torchscript,
+    refuse_tracing,
+)
 from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
+from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 from lipschitz_rnn.units.lipschitz.stream import Stream
 from lipschitz_rnn.units.recurrence import Recurrence, require_own_statement
 
+T = TypeVar("T")
 
-class _Shared:
-    """An attribute of the layer that is read from its units and written to all of them."""
+
+class _Shared(Generic[T]):
+    """A setting of the layer that is read from its units and written to all of them, which check it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __get__(self, layer: LipschitzRNN, owner: type | None = None) -> Any:
-        return getattr(layer.cell(), self.name)
+    @overload
+    def __get__(self, layer: None, owner: type | None = None) -> Self: ...
 
-    def __set__(self, layer: LipschitzRNN, value: Any) -> None:
-        if isinstance(layer.cell().hidden, ContractingPair):
-            raise AttributeError(
-                f"{self.name} is part of this layer's proof of contraction; build a new layer to change it"
-            )
+    @overload
+    def __get__(self, layer: LipschitzRNN, owner: type | None = None) -> T: ...
+
+    def __get__(self, layer: LipschitzRNN | None, owner: type | None = None) -> Self | T:
+        return self if layer is None else cast(T, getattr(layer.cell(), self.name))
+
+    def __set__(self, layer: LipschitzRNN, value: T) -> None:
         for cell in layer.cells.values():
             setattr(cell, self.name, value)
 
 
-class LipschitzRNN(nn.Module):
+class LipschitzRNN(SettingsModule):
     r"""The Lipschitz recurrent network of Erichson et al. (ICLR 2021), with the call of ``nn.RNN``.
 
     Each layer integrates
@@ -67,6 +78,9 @@ class LipschitzRNN(nn.Module):
         rate: of that approach, per unit of time; 0.01 if None.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``; see :func:`lipschitz_rnn.lipschitz_scan`.
         recompute_every: trade time for memory: keep only every so-many-th state for the backward pass.
+        max_step: a span longer than this is taken in equal sub-steps of at most it, with the input held; each sample in
+            its own number. At most ``step_size`` for a contracting layer.
+        proj_size: of ``nn.LSTM``, which has 0 for none; the state is not projected here.
 
     Shapes, with D = 2 if bidirectional else 1 (and B first in all but h if ``batch_first``):
         input: (T, B, p), (T, p) or a ``PackedSequence``; h_0: (D·layers, B, N) or (D·layers, N).
@@ -81,6 +95,27 @@ class LipschitzRNN(nn.Module):
         >>> output.shape, h_n.shape
         (torch.Size([100, 8, 64]), torch.Size([1, 8, 64]))
     """
+
+    checks = settings.LAYER_CHECKS
+    fixed = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional")
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    backend: str
+    recompute_every: int | None
+
+    # One unit's settings are all units' settings, and live there alone: a change reaches streaming and layer alike.
+    step_size = _Shared[float]("step_size")
+    alpha = _Shared[float]("alpha")
+    integrator = _Shared[str]("integrator")
+    nonlinearity = _Shared[str]("nonlinearity")
+    max_step = _Shared["float | None"]("max_step")
+    beta = _Shared["float | tuple[float, float] | None"]("beta")
+    gamma = _Shared["float | tuple[float, float] | None"]("gamma")
 
     def __init__(
         self,
@@ -103,20 +138,19 @@ class LipschitzRNN(nn.Module):
         rate: float | None = None,
         backend: str = "auto",
         recompute_every: int | None = None,
+        max_step: float | None = None,
+        proj_size: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.num_layers = require_size("num_layers", num_layers)
-        self.dropout = require_number("dropout", dropout, low=0.0, high=1.0)
+        refuse_projection(proj_size, hidden_size)
+        self.num_layers, self.dropout = num_layers, dropout
         if self.dropout > 0.0 and num_layers == 1:
             warnings.warn("dropout acts between layers, so it has no effect with num_layers=1", stacklevel=2)
-        if backend not in BACKENDS:
-            raise ValueError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
-        self.input_size, self.hidden_size = require_size("input_size", input_size), hidden_size
-        self.bias, self.batch_first, self.bidirectional = bool(bias), bool(batch_first), bool(bidirectional)
-        self.backend = backend
-        self.recompute_every = None if recompute_every is None else require_size("recompute_every", recompute_every)
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional
+        self.backend, self.recompute_every = backend, recompute_every
         self.cells = nn.ModuleDict()
         for layer in range(num_layers):
             for direction in range(self.num_directions):
@@ -133,25 +167,24 @@ class LipschitzRNN(nn.Module):
                     init_scale=init_scale,
                     stability=stability,
                     rate=rate,
+                    max_step=max_step,
                     device=device,
                     dtype=dtype,
                 )
+        for cell in self.cells.values():
+            cell._gaps.told = self.cell()._gaps.told  # type: ignore[union-attr]
 
     @classmethod
     def from_pretrained(cls, name: str, **options: Any) -> LipschitzRNN:
         """The recurrent layer of a trained network: of one that comes with the package, or of a file ``….safetensors``.
 
-        ``options`` are the constructor's that leave the weights alone: ``batch_first``, ``backend``, ``device``, …
+        ``options`` are those of the constructor that leave the network as it is: ``batch_first``, ``dropout``,
+        ``backend``, ``recompute_every``, ``device``, ``dtype``, and a ``max_step`` of at least the step size. Any other
+        value than the weights' own is refused.
         """
         from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 
         return read_pretrained(name).layer(cls, options)
-
-    # One unit's settings are all units' settings, and live there alone: a change reaches streaming and layer alike.
-    step_size = _Shared("step_size")
-    alpha = _Shared("alpha")
-    integrator = _Shared("integrator")
-    nonlinearity = _Shared("nonlinearity")
 
     @property
     def num_directions(self) -> int:
@@ -203,6 +236,8 @@ class LipschitzRNN(nn.Module):
         timespans: Tensor | None = None,
         lengths: Tensor | None = None,
         need_output: bool = True,
+        *,
+        hx: Tensor | None = None,
     ) -> tuple[Tensor | PackedSequence | None, Tensor]:
         """Run over whole sequences.
 
@@ -213,10 +248,12 @@ class LipschitzRNN(nn.Module):
             lengths: (B,), valid steps of each sample of a padded batch, where no ``PackedSequence`` is wanted.
                 Output beyond them is zero.
             need_output: False gives None for the output and saves its memory where only h_n is wanted.
+            hx: another name of h_0, that of ``nn.RNN``.
 
         Returns:
             The states of the last layer at every step, and the last state of every layer and direction.
         """
+        refuse_tracing(self)
         sequences = Sequences.read(input, self.input_size, self.batch_first, lengths, timespans)
         x = sequences.inputs
         require_parameter_dtype("input", x, self.cell().weight_ih)
@@ -227,7 +264,8 @@ class LipschitzRNN(nn.Module):
                     f"lengths has shape {shape_of(lengths)}; it must be ({x.shape[1]},): one for each sample"
                 )
             require_lengths(lengths, x.shape[0])
-        initial = sequences.read_state(h_0, self.num_layers * self.num_directions, self.hidden_size)
+        initial = sequences.read_state(choose_state(h_0, hx), self.num_layers * self.num_directions, self.hidden_size)
+        sequences = sequences.without_padding()
         if initial is not None:
             require_parameter_dtype("h_0", initial, self.cell().weight_ih)
 
@@ -257,9 +295,11 @@ class LipschitzRNN(nn.Module):
         if direction == 1:
             x = reverse(x, lengths)
             timespans = None if timespans is None else reverse(timespans, lengths)
-        if timespans is not None:
-            timespans = cell.covered("timespans", timespans)
+        step_size = cell.step_size if timespans is None else cell.without_rounding(timespans)
+        limit = cell.step_limit("timespans", step_size)
         (A, W), alpha = cell.hidden_matrices(), cell.alpha
+        if timespans is not None:
+            cell.watch_gaps("timespans", timespans, A, W)
         if isinstance(alpha, Tensor):  # in an ensemble whose members differ in it; the scan takes one number for all
             A, alpha = alpha.to(A.dtype) * A, 1.0
         convert = to_proved_dtype if cell.contracting else to_compute_dtype
@@ -269,7 +309,7 @@ class LipschitzRNN(nn.Module):
             A,
             W,
             h0,
-            step_size=cell.step_size if timespans is None else timespans,
+            step_size=step_size,
             alpha=alpha,
             integrator=cell.integrator,
             nonlinearity=cell.nonlinearity,
@@ -280,6 +320,7 @@ class LipschitzRNN(nn.Module):
             all_states=need_states,
             recompute_every=self.recompute_every,
             exact_products=cell.contracting,
+            max_step=limit,
         )
         if cell.contracting:
             dtype = result_dtype(cell.weight_ih)
@@ -287,6 +328,14 @@ class LipschitzRNN(nn.Module):
         if direction == 1 and states is not None:
             states = reverse(states, lengths)
         return states, last
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "all_weights" or name.startswith(("weight_", "bias_")):
+            return find_weight(self, name)
+        return super().__getattr__(name)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        refuse_torchscript(self)
 
     def extra_repr(self) -> str:
         text = describe(self)

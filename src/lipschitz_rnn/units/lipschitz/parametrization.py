@@ -12,15 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.checks import require_number, require_tensor, shape_of
+from lipschitz_rnn.ops.checks import require_tensor, shape_of
 from lipschitz_rnn.ops.registration import forward_mode, plain_eager
+from lipschitz_rnn.units.lipschitz import settings
+from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 
 
 class NoInverseError(ValueError, NotImplementedError):
     """No M gives this matrix. To ``parametrize`` it says that M is to start from the tensor's own value."""
 
 
-class SymmetricSkew(nn.Module):
+class SymmetricSkew(SettingsModule):
     """M ↦ S(M), for ``torch.nn.utils.parametrize.register_parametrization`` or a plain call.
 
     Args:
@@ -31,11 +33,14 @@ class SymmetricSkew(nn.Module):
     """
 
     stackable_options = ("beta", "gamma")  # tensors in an ensemble whose members differ in them
+    checks = settings.SKEW_CHECKS
+    carried = ("beta", "gamma")
+    beta: float
+    gamma: float
 
     def __init__(self, beta: float, gamma: float) -> None:
         super().__init__()
-        self.beta = require_number("beta", beta, low=0.0, high=1.0)
-        self.gamma = require_number("gamma", gamma, low=0.0)
+        self.beta, self.gamma = beta, gamma
 
     @property
     def factor(self) -> float:
@@ -99,13 +104,31 @@ class SymmetricSkew(nn.Module):
         return f"beta={self.beta:g}, gamma={self.gamma:g}"
 
 
-class SymmetricSkewPair(nn.Module):
+class _OfBoth:
+    """A setting of both maps of a pair: read as (of A, of W), set by one number for both or by one for each."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, pair: Any, owner: type | None = None) -> Any:
+        return self if pair is None else (getattr(pair.skew_A, self.name), getattr(pair.skew_W, self.name))
+
+    def __set__(self, pair: SymmetricSkewPair, value: float | tuple[float, float]) -> None:
+        values = [SymmetricSkew.checks[self.name](self.name, number) for number in as_pair(self.name, value)]
+        for skew, number in zip((pair.skew_A, pair.skew_W), values, strict=True):
+            setattr(skew, self.name, number)
+
+
+class SymmetricSkewPair(SettingsModule):
     """The matrices A and W of one recurrent layer, each from a free matrix of its own.
 
     ``M_A`` and ``M_W`` start from N(0, (init_scale/N)²).
     """
 
     stackable_options = ("init_scale",)
+    checks = settings.PAIR_CHECKS
+    init_scale: float
+    beta, gamma = _OfBoth("beta"), _OfBoth("gamma")
 
     def __init__(
         self,
@@ -118,7 +141,7 @@ class SymmetricSkewPair(nn.Module):
     ) -> None:
         super().__init__()
         betas, gammas = as_pair("beta", beta), as_pair("gamma", gamma)
-        self.init_scale = require_number("init_scale", init_scale, low=0.0)
+        self.init_scale = init_scale
         self.skew_A = SymmetricSkew(betas[0], gammas[0])
         self.skew_W = SymmetricSkew(betas[1], gammas[1])
         self.M_A = nn.Parameter(torch.empty(hidden_size, hidden_size, device=device, dtype=dtype))

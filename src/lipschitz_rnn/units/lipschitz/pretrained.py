@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Mapping
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[2] / "pretrained"
 FORMAT = "lipschitz-rnn/1"
 _PREFIX = "unit."
-_FIXED = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional", "stability", "rate", "init_scale")
+# How the network runs, not what it computes: all that from_pretrained may set.
+_FREE = ("batch_first", "dropout", "backend", "recompute_every", "device", "dtype")
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,33 @@ class Pretrained:
         settings = self.about["settings"]
         if settings["unit"] != "lipschitz":
             raise ValueError(f"{self.name} holds the unit {settings['unit']!r}; this layer can read lipschitz only")
-        for option in options:
-            if option in _FIXED:
-                raise ValueError(f"{option} belongs to the weights of {self.name} and cannot be changed")
-        own = {"num_layers": settings["num_layers"]} | settings["unit_options"]
+        shapes = {"input_size": self.about["shapes"]["input_size"], "hidden_size": settings["hidden_size"]}
+        own = shapes | {"num_layers": settings["num_layers"]} | settings["unit_options"]
         own = {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}
-        rnn = kind(self.about["shapes"]["input_size"], settings["hidden_size"], **(own | dict(options)))
+        self._require_same_network(kind, own, options)
+        rnn = kind(**(own | dict(options)))
         rnn.load_state_dict({k.removeprefix(_PREFIX): v for k, v in self.tensors.items() if k.startswith(_PREFIX)})
         return rnn.eval()
+
+    def _require_same_network(
+        self, kind: type[LipschitzRNN], own: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> None:
+        """Refuse options that the constructor does not have, or that would make another network of the weights."""
+        parameters = inspect.signature(kind).parameters
+        unknown = sorted(options.keys() - parameters.keys())
+        if unknown:
+            raise TypeError(f"from_pretrained got {', '.join(unknown)}; it takes {', '.join(_FREE)} and max_step")
+        for name, value in options.items():
+            trained = own.get(name, parameters[name].default)
+            # Regular samples are a step apart: a max_step that leaves it whole is for gaps that training did not have.
+            step = own.get("step_size", parameters["step_size"].default)
+            whole = name == "max_step" and trained is None and isinstance(value, (int, float)) and value >= step
+            if name not in _FREE and not whole and value != trained:
+                raise ValueError(
+                    f"{name} is {value!r}, but {name} belongs to the weights of {self.name}, which were trained with "
+                    f"{trained!r}; leave it out. What may be set: {', '.join(_FREE)}, and a max_step of "
+                    f"at least the step_size, {step:g}"
+                )
 
 
 def available() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -75,6 +75,14 @@ class Sequences:
             if x.sorted_indices is not None:
                 timespans = timespans.index_select(1, x.sorted_indices)
         return cls(inputs, lengths, timespans, batch_first, True, x)
+
+    def without_padding(self) -> Sequences:
+        """The same with times of zero beyond each sample's end: what stands there is nobody's time."""
+        if self.timespans is None or self.lengths is None:
+            return self
+        steps = torch.arange(len(self.timespans), device=self.timespans.device)[:, None]
+        beyond = steps >= self.lengths.to(self.timespans.device)
+        return replace(self, timespans=self.timespans.masked_fill(beyond, 0.0))
 
     def read_state(self, h_0: Tensor | None, count: int, hidden_size: int) -> Tensor | None:
         """h_0 as (layers × directions, B, N)."""

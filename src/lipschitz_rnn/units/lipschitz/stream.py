@@ -12,8 +12,11 @@ from torch import Tensor
 from lipschitz_rnn.ops.checks import require_floating, require_shape, require_tensor
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.single import SIGMAS, Array, Step
+from lipschitz_rnn.ops.substeps import substeps_of
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype
-from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype, require_size
+from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype
+from lipschitz_rnn.units.lipschitz.proved import proved_step
+from lipschitz_rnn.units.lipschitz.settings import size
 
 if TYPE_CHECKING:
     from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
@@ -32,7 +35,7 @@ class Stream:
     def __init__(self, layer: LipschitzRNN, batch_size: int | None = None) -> None:
         if layer.bidirectional:
             raise ValueError("bidirectional is True; a stream has no end to read from, build the layer without it")
-        self.batch_size = None if batch_size is None else require_size("batch_size", batch_size)
+        self.batch_size = None if batch_size is None else size("batch_size", batch_size)
         batch = () if self.batch_size is None else (self.batch_size,)
         cells = [layer.cell(k) for k in range(layer.num_layers)]
         self._weight = cells[0].weight_ih.detach()
@@ -42,6 +45,8 @@ class Stream:
         kind = _ArrayUnit if plain and self.batch_size is None else _TensorUnit
         with torch.no_grad():
             self._units = [kind(cell) for cell in cells]
+        for unit in self._units:  # a copy of a unit has a memory of its own
+            unit.cell._gaps.told = cells[0]._gaps.told
         self.reset()
 
     def __call__(self, x: Tensor, dt: float | Tensor | None = None) -> Tensor:
@@ -81,7 +86,7 @@ class _TensorUnit:
     @torch.no_grad()
     def __call__(self, x: Tensor, dt: float | Tensor | None) -> Tensor:
         if self.cell.contracting:  # the state is not rounded between steps, as in the layer
-            self._state = self.cell.proved_step(x, self._state, dt, self.matrices)
+            self._state = proved_step(self.cell, x, self._state, dt, self.matrices)
             return self._state.to(result_dtype(self.cell.weight_ih))
         self._state = self.cell(x, self._state, dt, self.matrices)
         return self._state
@@ -108,7 +113,7 @@ class _ArrayUnit:
     def __init__(self, cell: LipschitzRNNCell) -> None:
         A, W = cell.hidden_matrices()
         self.cell = cell
-        self.unit = float(cell.step_size)
+        self.unit, self.max_step = float(cell.step_size), cell.step_limit("dt", cell.step_size)
         tableau = get_integrator(cell.integrator)
         scaled = torch.cat((A * (float(cell.alpha) * self.unit), W * self.unit)).numpy()
         self.step = Step(scaled, SIGMAS[cell.nonlinearity], tableau)
@@ -118,14 +123,18 @@ class _ArrayUnit:
         self.g, self.u = np.zeros(cell.hidden_size, scaled.dtype), np.empty(cell.hidden_size, scaled.dtype)
         self.values = [np.empty_like(self.u) for _ in tableau.weights]
         self.scale = scaled.dtype.type(self.unit)
+        self.scaled = torch.from_numpy(scaled)
 
     def __call__(self, x: Array, dt: float | Tensor | None) -> Array:
-        steps = 1.0 if dt is None else self._seconds(dt) / self.unit
+        seconds = self.unit if dt is None else self._seconds(dt)
+        count = 1 if self.max_step is None else substeps_of(seconds, self.max_step)
+        steps = seconds / self.unit / count
         with np.errstate(all="ignore"):  # a state that overflows shows in the result, as everywhere in PyTorch
             u = self.U.dot(x, self.u)
             if self.b is not None:
                 np.add(u, self.b, u)
-            np.copyto(self.g, self.step(self.g, u, steps, self.values))
+            for _ in range(count):
+                np.copyto(self.g, self.step(self.g, u, steps, self.values))
             return self.g * self.scale
 
     def _seconds(self, dt: float | Tensor) -> float:
@@ -133,7 +142,15 @@ class _ArrayUnit:
             require_floating("dt", dt)
             require_shape("dt", dt, (), "a single number, since the stream has no batch")
             dt = float(dt)
-        return self.cell.require_step(dt)
+        seconds = self.cell.require_step(dt)
+        if seconds > self.unit:
+            self.cell._gaps.look(self.cell, "dt", seconds, self._matrices)
+        return seconds
+
+    def _matrices(self) -> tuple[Tensor, Tensor]:
+        """αA and W."""
+        linear, W = (self.scaled / self.unit).chunk(2)
+        return linear, W
 
     @property
     def state(self) -> Tensor:

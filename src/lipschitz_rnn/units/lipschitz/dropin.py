@@ -1,0 +1,79 @@
+"""What code written for ``nn.RNN`` and ``nn.LSTM`` asks for: the same thing where there is one, else a way to it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
+
+_WEIGHT = re.compile(r"(weight|bias)_(ih|hh|hr)_l(\d+)(_reverse)?")
+
+
+def find_weight(layer: LipschitzRNN, name: str) -> Tensor | None:
+    """U and b under the names that ``nn.RNN`` has for them; for its other weights an AttributeError that says more.
+
+    A name that ``nn.RNN`` does not have gets the error that every module gives.
+    """
+    found = _WEIGHT.fullmatch(name)
+    if found is None:
+        if name == "all_weights":
+            raise AttributeError("LipschitzRNN has no all_weights; named_parameters() lists its parameters")
+        raise AttributeError(f"{type(layer).__name__!r} object has no attribute {name!r}")
+    kind, place, number, reverse = found[1], found[2], int(found[3]), found[4]
+    arguments = f"layer={number}, direction=1" if reverse else f"layer={number}"
+    if place == "hr":
+        raise AttributeError(f"LipschitzRNN has no {name}: it does not project its state. Put nn.Linear behind it")
+    if number >= layer.num_layers or (reverse and not layer.bidirectional):
+        raise AttributeError(
+            f"LipschitzRNN has no {name}: there are {layer.num_layers} layer(s) and {layer.num_directions} direction(s)"
+        )
+    if place == "ih":
+        cell = layer.cell(number, 1 if reverse else 0)
+        return cell.weight_ih if kind == "weight" else cell.bias_ih
+    if kind == "bias":
+        raise AttributeError(f"LipschitzRNN has no {name}: one bias is enough, {name.replace('hh', 'ih')}")
+    raise AttributeError(
+        f"LipschitzRNN has no {name}: A and W take its place, hidden_matrices({arguments}). Both come from free "
+        f"parameters, cell({arguments}).hidden"
+    )
+
+
+def choose_state(h_0: Any, hx: Any) -> Tensor | None:
+    """The initial state under either name, and not that of an LSTM."""
+    if h_0 is not None and hx is not None:
+        raise TypeError("h_0 and hx were both given; they are two names of the initial state, pass one of them")
+    state = hx if h_0 is None else h_0
+    if isinstance(state, (tuple, list)):
+        name = "hx" if h_0 is None else "h_0"
+        raise TypeError(
+            f"{name} is a {type(state).__name__}, as the (h_0, c_0) of an LSTM; this layer has no cell state: "
+            f"pass its first entry, {name}[0]"
+        )
+    return state  # type: ignore[no-any-return]
+
+
+def refuse_projection(proj_size: int, hidden_size: int) -> None:
+    if proj_size != 0:
+        raise ValueError(
+            f"proj_size is {proj_size!r}; this layer does not project its state. "
+            f"Leave it out, and put nn.Linear({hidden_size}, {proj_size!r}) behind the layer"
+        )
+
+
+def refuse_tracing(module: object) -> None:
+    """``torch.jit.trace`` would unroll the loop and keep the sizes of its example."""
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
+        refuse_torchscript(module)
+
+
+def refuse_torchscript(module: object) -> NoReturn:
+    raise TypeError(
+        f"{type(module).__name__} does not run in TorchScript (torch.jit.script, torch.jit.trace, or torch.onnx.export "
+        "with dynamo=False), which is deprecated. Use torch.export.export for a program without this package, "
+        "torch.onnx.export(..., dynamo=True) for ONNX, or torch.compile for speed"
+    )
