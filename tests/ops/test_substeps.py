@@ -191,7 +191,8 @@ def test_whole_multiples_are_not_rounded_up(max_step: float) -> None:
             assert count_substeps(spans, max_step).tolist() == [number] * 2
         assert substeps_of(number * max_step * 1.001, max_step) == number + max(1, number // 1000)
     assert substeps_of(0.0, max_step) == 1
-    assert count_substeps(torch.tensor([0.0, 1e30]), max_step).tolist() == [1, LARGEST + 1]
+    odd = torch.tensor([0.0, 1e30, torch.inf, torch.nan, -1.0])
+    assert count_substeps(odd, max_step).tolist() == [1, LARGEST + 1, LARGEST + 1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,11 @@ def substeps_of(span: float, max_step: float) -> int:
     return max(1, math.ceil(span / max_step * (1.0 - TOLERANCE)))
 
 
-def count_substeps(spans: Tensor, max_step: float) -> Tensor:
-    """The same for a tensor, in int64; at most LARGEST + 1 for each."""
+def count_substeps(spans: Tensor, max_step: float, most: int = LARGEST + 1) -> Tensor:
+    """The same for a tensor, in int64, at most ``most`` for each; one for NaN, which then shows in the state."""
     ratio = spans.detach().double() / max_step
-    return torch.ceil(ratio * (1.0 - TOLERANCE)).clamp(1, LARGEST + 1).long()
+    counts = torch.ceil(ratio * (1.0 - TOLERANCE)).clamp(1, most)
+    return torch.where(counts > 0, counts, 1.0).long()
 
 
 def repeat_steps(problem: Problem, max_step: float) -> tuple[Problem, int]:
@@ -122,7 +123,8 @@ def _run_exported(problem: Problem, max_step: float) -> tuple[Tensor, Tensor]:
     dtype = problem.A.dtype
     wide = problem.to(compute_dtype(dtype, problem.A.device)).lifted()
     assert wide.timespans is not None
-    states, last = portable.scan(wide, count_substeps(wide.timespans, max_step))
+    # An exported program cannot raise: it takes as many sub-steps as it needs.
+    states, last = portable.scan(wide, count_substeps(wide.timespans, max_step, most=2**53))
     if problem.single:
         states, last = states.squeeze(0), last.squeeze(0)
     return states.to(dtype), last.to(dtype)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops.checks import (
-    has_values,
     require_device,
     require_floating,
     require_number,
@@ -29,7 +28,7 @@ from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.dropin import refuse_torchscript, refuse_tracing
-from lipschitz_rnn.units.lipschitz.gaps import GapWatch
+from lipschitz_rnn.units.lipschitz.gaps import GapWatch, longest_time
 from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
 from lipschitz_rnn.units.lipschitz.proved import proved_step
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
@@ -245,7 +244,7 @@ class LipschitzRNNCell(SettingsModule):
         b, h = None if b is None else b.to(wide), None if h is None else h.to(wide)
         step: float | Tensor = self.step_size if dt is None else self.read_step(dt, x, state_dtype(wide))
         if dt is not None:
-            self.watch_gaps("dt", step, *hidden)
+            self.watch_gaps("dt", longest_time(step), *hidden)
         limit = self.step_limit("dt", step)
         with without_autocast(x.device):
             state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(wide))
@@ -317,13 +316,10 @@ class LipschitzRNNCell(SettingsModule):
         self.require_covered(name, times)
         return None
 
-    def watch_gaps(self, name: str, times: float | Tensor, A: Tensor, W: Tensor) -> None:
-        """Tell the user, once, of a time that is too long for one step."""
-        if isinstance(times, Tensor):
-            if not has_values(times) or times.numel() == 0:
-                return
-            times = float(times.detach().max())
-        self._gaps.look(self, name, times, lambda: (self.alpha * A.detach(), W))
+    def watch_gaps(self, name: str, longest: float | None, A: Tensor, W: Tensor) -> None:
+        """Tell the user, once, of a time that is too long for one step; None is a time that nobody may look at."""
+        if longest is not None:
+            self._gaps.look(self, name, longest, lambda: (self.alpha * A.detach(), W))
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
@@ -395,4 +391,6 @@ def describe(unit: Any) -> str:
         text += f", alpha={unit.alpha:g}"
     if unit.nonlinearity != "tanh":
         text += f", nonlinearity={unit.nonlinearity}"
+    if unit.max_step is not None:
+        text += f", max_step={unit.max_step:g}"
     return text

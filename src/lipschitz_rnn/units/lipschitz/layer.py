@@ -265,7 +265,7 @@ class LipschitzRNN(SettingsModule):
                 )
             require_lengths(lengths, x.shape[0])
         initial = sequences.read_state(choose_state(h_0, hx), self.num_layers * self.num_directions, self.hidden_size)
-        sequences = sequences.without_padding()
+        sequences = sequences.settled()
         if initial is not None:
             require_parameter_dtype("h_0", initial, self.cell().weight_ih)
 
@@ -298,8 +298,7 @@ class LipschitzRNN(SettingsModule):
         step_size = cell.step_size if timespans is None else cell.without_rounding(timespans)
         limit = cell.step_limit("timespans", step_size)
         (A, W), alpha = cell.hidden_matrices(), cell.alpha
-        if timespans is not None:
-            cell.watch_gaps("timespans", timespans, A, W)
+        cell.watch_gaps("timespans", sequences.longest_time, A, W)
         if isinstance(alpha, Tensor):  # in an ensemble whose members differ in it; the scan takes one number for all
             A, alpha = alpha.to(A.dtype) * A, 1.0
         convert = to_proved_dtype if cell.contracting else to_compute_dtype

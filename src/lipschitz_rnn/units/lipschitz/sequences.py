@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from lipschitz_rnn.ops.checks import require_device, require_floating, require_tensor, require_timespans, shape_of
+from lipschitz_rnn.units.lipschitz.gaps import longest_time
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Sequences:
         lengths: (B,), or None where every sample has all T steps.
         timespans: (T, B) or None.
         packed: the original, if it was a ``PackedSequence``; then samples stand in its sorted order.
+        longest_time: of all timespans, once ``settled``; None where nobody may look at them.
     """
 
     inputs: Tensor
@@ -28,6 +30,7 @@ class Sequences:
     batch_first: bool
     batched: bool
     packed: PackedSequence | None
+    longest_time: float | None = None
 
     @classmethod
     def read(
@@ -76,13 +79,15 @@ class Sequences:
                 timespans = timespans.index_select(1, x.sorted_indices)
         return cls(inputs, lengths, timespans, batch_first, True, x)
 
-    def without_padding(self) -> Sequences:
-        """The same with times of zero beyond each sample's end: what stands there is nobody's time."""
-        if self.timespans is None or self.lengths is None:
+    def settled(self) -> Sequences:
+        """Times of zero beyond each sample's end, since what stands there is nobody's time, and the longest of all."""
+        spans = self.timespans
+        if spans is None:
             return self
-        steps = torch.arange(len(self.timespans), device=self.timespans.device)[:, None]
-        beyond = steps >= self.lengths.to(self.timespans.device)
-        return replace(self, timespans=self.timespans.masked_fill(beyond, 0.0))
+        if self.lengths is not None:
+            steps = torch.arange(len(spans), device=spans.device)[:, None]
+            spans = spans.masked_fill(steps >= self.lengths.to(spans.device), 0.0)
+        return replace(self, timespans=spans, longest_time=longest_time(spans))
 
     def read_state(self, h_0: Tensor | None, count: int, hidden_size: int) -> Tensor | None:
         """h_0 as (layers × directions, B, N)."""
