@@ -60,6 +60,31 @@ def test_the_html_needs_no_other_file(runs: Path, tmp_path: Path) -> None:
     assert "http" not in re.sub(r"data:[^\"]+", "", page)
 
 
+def test_runs_on_one_task_share_a_picture_with_whole_epochs(runs: Path, tmp_path: Path) -> None:
+    """Two configurations of three runs: one joint picture, without a background, ticks at 1 and 2 but not at 1.25."""
+    text = write_report([runs], tmp_path)["markdown"].read_text()
+    assert text.count("![All runs on digits") == 1
+    for path in (tmp_path / "figures").glob("*.svg"):
+        svg = path.read_text()
+        assert "opacity: 0" in svg  # the background
+        ticks = re.findall(r"<!-- ([−\d.]+) -->", svg)
+        assert {"1", "2"} <= set(ticks)
+        assert not {"1.2", "1.25", "1.4", "1.50"} & set(ticks)
+    joint = (tmp_path / "figures" / "all-1.svg").read_text()
+    assert "digits, lipschitz, N = 6" in joint
+    assert "digits, lstm, N = 6" in joint
+    alone = write_report([runs / "a"], tmp_path / "alone")["markdown"].read_text()
+    assert "All runs" not in alone
+
+
+def test_wide_tables_scroll_and_pictures_suit_a_dark_page(runs: Path, tmp_path: Path) -> None:
+    page = write_report([runs], tmp_path)["html"].read_text()
+    assert page.count('<div class="scroll"><table>') == page.count("<table>") > 0
+    assert "overflow-x: auto" in page
+    assert "prefers-color-scheme: dark" in page
+    assert "background: white" not in page
+
+
 def test_an_unfinished_run_is_reported_as_far_as_it_is(runs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "going"
     folder.mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -13,7 +13,12 @@ from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.options import OUTPUT, Device
 from lipschitz_rnn.commands.parsing import require_writable
 from lipschitz_rnn.commands.progress import progress_bar
-from lipschitz_rnn.commands.threads import threaded
+from lipschitz_rnn.commands.threads import available_memory, threaded
+
+if TYPE_CHECKING:
+    import torch
+
+    from lipschitz_rnn.benchmark import Workload
 
 SIZES = "Sizes"
 METHOD = "Method"
@@ -48,6 +53,7 @@ def bench(
     repeats: Annotated[
         int | None,
         typer.Option(
+            max=100_000,
             help="Timed calls of each kind. Default: 21, or 3 with --quick.",
             show_default=False,
             rich_help_panel=METHOD,
@@ -106,6 +112,8 @@ def bench(
         )
     work = Workload(1 if batch_one else batch, length, features, hidden, networks, integrator, readout)
     place = choose_device(device)
+    if not explain:
+        _require_memory(work, place)
     timed = repeats if repeats is not None else 3 if quick else 21
     effort = Effort(repeats=timed, rounds=1 if quick else 3, backward=not batch_one)
     require_writable(plot, markdown, None if json_file in (None, "-") else Path(str(json_file)))
@@ -158,6 +166,18 @@ def _command(context: typer.Context) -> str:
         else:
             words.append(f"{option.opts[0]} {value}")
     return " ".join(words)
+
+
+def _require_memory(work: Workload, device: torch.device) -> None:
+    """Refuses sizes whose inputs, states and matrices do not fit: a process that is killed for memory says nothing."""
+    import torch
+
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    states = work.length * work.batch * (work.features + work.hidden)
+    needed = 8 * work.networks * (6 * work.hidden**2 + states)  # in float64, which checks the results
+    if free is not None and needed > free:
+        memory = f"at least {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
+        raise ValueError(f"{work.sizes()} needs {memory}; choose smaller sizes")
 
 
 def _write_json(document: dict[str, Any], target: str | None) -> None:

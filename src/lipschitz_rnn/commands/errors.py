@@ -82,8 +82,12 @@ def _told(error: BaseException, interrupted: str) -> typer.Exit | None:
         return fail(str(error), 2)
     if isinstance(error, OSError):
         return fail(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "), 1)
-    if isinstance(error, MemoryError) or "allocate" in str(error):
-        return fail(f"out of memory: {str(error) or 'the sizes are too large for this machine'}", 1)
+    if type(error).__name__ == "SafetensorError":
+        return fail(f"not a whole .safetensors file: {error}; name another file", 1)
+    if isinstance(error, MemoryError) or "allocate" in str(error) or "overflow" in str(error):
+        return fail(
+            f"the sizes are too large for this machine: {str(error) or 'out of memory'}; choose smaller ones", 1
+        )
     where = f"set {TRACEBACK}=1 to see where"
     return fail(f"{type(error).__name__}: {error}; {where}", 1)
 

@@ -69,15 +69,14 @@ def evaluate(
         ]
         typer.echo(json.dumps(source | {"split": split, "which": which, "seeds": seeds}, indent=2))
         return
-    table = Table(
-        title=f"{settings.task} · {settings.unit} · {which} weights", title_justify="left", caption_justify="left"
-    )
+    table = Table()
     table.add_column("network", overflow="fold")
     for column in (f"{split} {metric.name}", "loss"):
         table.add_column(column, justify="right", no_wrap=True)
     for member, value, loss in zip(settings.members, scores.metric, scores.loss, strict=True):
         table.add_row(member.name, show_score(value, metric.percent), f"{loss:.4g}")
     console = Console()
+    console.print(f"{settings.task} · {settings.unit} · {which} weights", highlight=False)
     console.print(table)
     if len(scores.metric) > 1 and not settings.variants:
         console.print(f"mean {show_scores(scores.metric, metric.percent)}", highlight=False)

@@ -68,3 +68,12 @@ def require_writable(*paths: Path | None) -> None:
             raise ValueError(f"{path} cannot be written: there is no folder {folder}; create it first")
         if not os.access(path if path.exists() else folder, os.W_OK):
             raise ValueError(f"{path} cannot be written: permission denied; choose another file")
+
+
+def require_small_file(path: Path, what: str) -> None:
+    """A device such as /dev/full can be read for ever, and nobody writes megabytes of settings."""
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "not a regular file" if path.exists() else "missing"
+        raise ValueError(f"{path} is {kind}; name {what}")
+    if path.stat().st_size > 2**20:
+        raise ValueError(f"{path} has {path.stat().st_size:,} bytes, more than {what} can have; name another file")

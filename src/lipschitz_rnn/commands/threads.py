@@ -29,6 +29,7 @@ Threads = Annotated[
     typer.Option(
         "--threads",
         min=1,
+        max=1024,
         metavar="N",
         help="CPU threads. Default: OMP_NUM_THREADS, else 1 for small networks and all idle cores for large ones.",
         show_default=False,
@@ -128,6 +129,14 @@ def _busy(samples: int = 5, pause: float = 0.01) -> int:
         seen.append(int(fields[3].split("/")[0]) - 1)  # without this thread
         time.sleep(pause)
     return max(0, round(statistics.median(seen)))
+
+
+def available_memory() -> int | None:
+    """Bytes that can be taken without swapping, on Linux."""
+    for line in (_read(Path("/proc/meminfo")) or "").splitlines():
+        if line.startswith("MemAvailable:"):
+            return 1024 * int(line.split()[1])
+    return None
 
 
 def _read(path: Path) -> str | None:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from lipschitz_rnn import tasks
 from lipschitz_rnn.commands.errors import RESUME, guarded
-from lipschitz_rnn.commands.parsing import parse_epochs, parse_options, parse_seeds
+from lipschitz_rnn.commands.parsing import parse_epochs, parse_options, parse_seeds, require_small_file
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
 from lipschitz_rnn.commands.threads import MACHINE, suit_settings, threaded
 from lipschitz_rnn.experiments.paper import find_cell
@@ -221,6 +221,8 @@ def _merge_frozen(frozen: Settings, task: str | None, given: dict[str, Any]) -> 
 
 def _resolve(task: str | None, preset: Preset, config: Path | None, given: dict[str, Any]) -> Settings:
     """Preset, then file, then options."""
+    if config is not None:
+        require_small_file(config, "a TOML file with settings")
     from_file = read_toml(config) if config else {}
     name = task or from_file.pop("task", None)
     from_file.pop("task", None)

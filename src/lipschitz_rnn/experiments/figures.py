@@ -35,16 +35,21 @@ def to_svg(figure: Any) -> bytes:
 
 
 def draw_curves(
-    axis: Any, epochs: Sequence[float], curves: Sequence[Sequence[float | None]], colour: str, label: str
+    axis: Any,
+    epochs: Sequence[float],
+    curves: Sequence[Sequence[float | None]],
+    colour: str,
+    label: str,
+    line: str = "-",
 ) -> None:
     """Every seed as a thin line, and their mean as a strong one."""
     values = [[float("nan") if value is None else value for value in curve] for curve in curves]
     mark = "o" if len(epochs) == 1 else ""
     if len(values) > 1:
         for curve in values:
-            axis.plot(epochs, curve, color=colour, alpha=0.25, linewidth=0.8, marker=mark)
+            axis.plot(epochs, curve, color=colour, alpha=0.25, linewidth=0.8, linestyle=line, marker=mark)
     means = [_mean([curve[i] for curve in values]) for i in range(len(epochs))]
-    axis.plot(epochs, means, color=colour, linewidth=1.8, label=label, marker=mark)
+    axis.plot(epochs, means, color=colour, linewidth=1.8, linestyle=line, label=label, marker=mark)
 
 
 def _mean(values: Sequence[float]) -> float:

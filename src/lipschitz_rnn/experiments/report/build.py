@@ -9,7 +9,7 @@ from lipschitz_rnn._version import __version__
 from lipschitz_rnn.experiments.paper import Cell
 from lipschitz_rnn.experiments.report.collect import Group, Run, find_runs, group_runs
 from lipschitz_rnn.experiments.report.document import Block, Heading, Paragraph, Picture, Table, to_html, to_markdown
-from lipschitz_rnn.experiments.report.pictures import eigenvalue_tracks, learning_curves
+from lipschitz_rnn.experiments.report.pictures import eigenvalue_tracks, joint_curves, learning_curves
 from lipschitz_rnn.experiments.scores import show_duration, show_score, spread
 from lipschitz_rnn.training.checkpoint import atomic_write
 
@@ -19,7 +19,7 @@ TITLE = "Lipschitz RNN: results"
 def write_report(paths: Sequence[Path], folder: Path) -> dict[str, Path]:
     """Write report.md (with figures/) and report.html for all runs in `paths` into `folder`; the paths written."""
     groups = group_runs(find_runs(paths))
-    blocks: list[Block] = [Heading(TITLE, 1), _introduction(groups), *_summary(groups)]
+    blocks: list[Block] = [Heading(TITLE, 1), _introduction(groups), *_summary(groups), *joint_curves(groups, "all")]
     for number, group in enumerate(groups, 1):
         blocks += _section(group, f"run-{number}")
     (folder / "figures").mkdir(parents=True, exist_ok=True)
@@ -36,15 +36,17 @@ def _introduction(groups: Sequence[Group]) -> Paragraph:
     seeds = sum(len(group.seeds()) for group in groups)
     return Paragraph(
         f"{len(groups)} configurations, {seeds} trained networks, made by lipschitz-rnn {__version__}. Test scores are "
-        "taken once, at the epoch that the validation split selected, and at the last epoch; minimum, mean and maximum "
-        "are over seeds. The paper's numbers are the best of its seeds, with minimum, average and maximum where it "
+        "taken once, at the epoch selected on the validation split, and at the last epoch; minimum, mean and maximum "
+        "are over seeds. The paper's numbers are the best of its seeds, with minimum, mean and maximum where it "
         "prints them."
     )
 
 
 def _summary(groups: Sequence[Group]) -> list[Block]:
     header = ["configuration", "metric", "parameters", "seeds", "test min", "mean", "max", "last epoch, mean", "paper"]
-    return [Table([*header, "time", "hardware"], [_summary_row(group) for group in groups], left=2)]
+    return [
+        Table([*header, "time", "hardware"], [_summary_row(group) for group in groups], left=2, words=("hardware",))
+    ]
 
 
 def _summary_row(group: Group) -> list[str]:

@@ -33,24 +33,29 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Table:
-    """`left`: how many columns hold words; the others hold numbers and stand to the right."""
+    """`left`: how many columns hold words; the others hold numbers and stand to the right, but for those in `words`."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     left: int = 1
+    words: Sequence[str] = ()
+
+    def _is_number(self, index: int) -> bool:
+        return index >= self.left and self.header[index] not in self.words
 
     def markdown(self) -> str:
-        marks = ["---" if index < self.left else "---:" for index in range(len(self.header))]
+        marks = ["---:" if self._is_number(index) else "---" for index in range(len(self.header))]
         lines = [list(self.header), marks, *self.rows]
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
     def html(self) -> str:
         def cells(row: Sequence[str], tag: str) -> str:
-            classes = ["" if index < self.left else ' class="number"' for index in range(len(row))]
+            classes = [' class="number"' if self._is_number(index) else "" for index in range(len(row))]
             return "".join(f"<{tag}{kind}>{escape(c)}</{tag}>" for c, kind in zip(row, classes, strict=True))
 
         body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in self.rows)
-        return f"<table><thead><tr>{cells(self.header, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+        table = f"<table><thead><tr>{cells(self.header, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+        return f'<div class="scroll">{table}</div>'  # scrolls by itself where a screen is too narrow for it
 
 
 @dataclass(frozen=True)
@@ -91,10 +96,14 @@ _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.55 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; border-bottom: 1px solid #8884; }
-table { border-collapse: collapse; font-size: .9rem; margin: 1rem 0; display: block; overflow-x: auto; }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid #8884; text-align: left; white-space: nowrap; }
+.scroll { overflow-x: auto; margin: 1rem 0; }
+table { border-collapse: collapse; font-size: .85rem; }
+th, td { padding: .3rem .5rem; border-bottom: 1px solid #8884; text-align: left; vertical-align: top; }
+td { overflow-wrap: break-word; max-width: 22rem; }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
-figure { margin: 1.5rem 0; } figure img { max-width: 100%; background: white; border-radius: 6px; }
+td.number { white-space: nowrap; }
+figure { margin: 1.5rem 0; } figure img { max-width: 100%; }
+@media (prefers-color-scheme: dark) { figure img { filter: invert(1) hue-rotate(180deg); } }
 figcaption { font-size: .85rem; opacity: .75; }
 """
 

@@ -1,7 +1,8 @@
-"""The two pictures of a group of runs: how it learned, and what its matrices did meanwhile."""
+"""Pictures of runs: all of them in one, how each group learned, and what its matrices did meanwhile."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lipschitz_rnn.experiments.figures import BLUE, GREEN, GREY, RED, draw_curves, new_figure, to_svg
@@ -14,7 +15,7 @@ def whole_epochs(axis: Any) -> None:
     """Ticks at whole epochs only."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True))
 
 
 def learning_curves(group: Group, name: str) -> Picture | None:
@@ -26,10 +27,8 @@ def learning_curves(group: Group, name: str) -> Picture | None:
         per_epoch = run.steps_per_epoch()
         steps, losses = run.curve("train", "loss")
         draw_curves(left, [step / per_epoch for step in steps], losses, GREEN, "training loss" if index == 0 else "")
-        steps, values = run.curve("validation", run.metric)
-        scale = 100.0 if run.percent else 1.0
-        scaled = [[None if value is None else scale * value for value in curve] for curve in values]
-        draw_curves(right, [step / per_epoch for step in steps], scaled, BLUE, "validation" if index == 0 else "")
+        epochs, scaled = _validation(run)
+        draw_curves(right, epochs, scaled, BLUE, "validation" if index == 0 else "")
     run = group.runs[0]
     left.set(xlabel="epoch", ylabel="training loss", yscale="log")
     right.set(xlabel="epoch", ylabel=f"validation {run.metric}{' (%)' if run.percent else ''}")
@@ -39,8 +38,49 @@ def learning_curves(group: Group, name: str) -> Picture | None:
     for axis in (left, right):
         whole_epochs(axis)
     return Picture(
-        f"{name}-learning", to_svg(figure), "Learning curves: thin lines are seeds, strong lines their mean."
+        f"{name}-learning", transparent_svg(figure), "Learning curves: thin lines are seeds, strong lines their mean."
     )
+
+
+def joint_curves(groups: Sequence[Group], name: str) -> list[Picture]:
+    """The validation curves of several groups in one picture, for each task that more than one group learned."""
+    by_task: dict[tuple[str, str], list[Group]] = {}
+    for group in groups:
+        if any(run.of_kind("validation") for run in group.runs):
+            by_task.setdefault((group.settings.task, group.runs[0].metric), []).append(group)
+    together = {key: found for key, found in by_task.items() if len(found) > 1}
+    return [_joint(task, found, f"{name}-{index}") for index, ((task, _), found) in enumerate(together.items(), 1)]
+
+
+def _joint(task: str, groups: Sequence[Group], name: str) -> Picture:
+    figure, (axis,) = new_figure(1, width=7.2, height=3.8)
+    for number, group in enumerate(groups):
+        # Ten colours, then the same ones dashed.
+        colour, line = f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
+        for index, run in enumerate(group.runs):
+            epochs, curves = _validation(run)
+            draw_curves(axis, epochs, curves, colour, group.title if index == 0 else "", line)
+    run = groups[0].runs[0]
+    axis.set(xlabel="epoch", ylabel=f"validation {run.metric}{' (%)' if run.percent else ''}")
+    axis.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    whole_epochs(axis)
+    return Picture(name, transparent_svg(figure), f"All runs on {task}: thin lines are seeds, strong lines their mean.")
+
+
+def _validation(run: Run) -> tuple[list[float], list[list[float | None]]]:
+    """Epochs and, for every seed, the validation metric, in percent where it is a fraction."""
+    steps, values = run.curve("validation", run.metric)
+    scale = 100.0 if run.percent else 1.0
+    scaled = [[None if value is None else scale * value for value in curve] for curve in values]
+    return [step / run.steps_per_epoch() for step in steps], scaled
+
+
+def transparent_svg(figure: Any) -> bytes:
+    """Without a background, so that the page's own shows through, in a dark one too."""
+    figure.patch.set_alpha(0.0)
+    for axis in figure.axes:
+        axis.patch.set_alpha(0.0)
+    return to_svg(figure)
 
 
 def draw_tracks(axis: Any, run: Run, labelled: bool = True) -> None:
@@ -65,4 +105,4 @@ def eigenvalue_tracks(group: Group, name: str) -> Picture | None:
     axis.legend(frameon=False, fontsize=8)
     whole_epochs(axis)
     caption = "Eigenvalue tracks: the largest real parts of A and W after every epoch."
-    return Picture(f"{name}-eigenvalues", to_svg(figure), caption)
+    return Picture(f"{name}-eigenvalues", transparent_svg(figure), caption)
