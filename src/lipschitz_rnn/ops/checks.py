@@ -54,7 +54,10 @@ def require_number(name: str, value: object, *, low: float, high: float = math.i
     """A finite real number in [low, high], or (low, high] with ``open_low``."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} is {value!r}, a {type(value).__name__}; pass a number")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond 1e308
+        number = -math.inf if value < 0 else math.inf  # type: ignore[operator]
     # Comparisons only, which NaN fails: a compiler may hold the number as a symbol, and math.isfinite knows none.
     inside = -math.inf < number < math.inf and (number > low if open_low else number >= low) and number <= high
     if not inside:
@@ -66,6 +69,14 @@ def require_number(name: str, value: object, *, low: float, high: float = math.i
             allowed = f"in {'(' if open_low else '['}{low:g}, {high:g}]"
         raise ValueError(f"{name} is {value!r}; it must be {allowed}")
     return number
+
+
+def require_count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}; it must be a whole number")
+    if value < 1:
+        raise ValueError(f"{name} is {value}; it must be at least 1")
+    return value
 
 
 def has_values(tensor: Tensor) -> bool:

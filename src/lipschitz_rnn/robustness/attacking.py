@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lipschitz_rnn.ops.checks import require_count
 from lipschitz_rnn.robustness.attack_result import AttackResult
 from lipschitz_rnn.robustness.calls import (
     Progress,
     check_batch,
     check_classes,
     check_device,
-    check_positive,
     evaluation_mode,
     outputs_of,
 )
@@ -52,7 +52,14 @@ class _OnUnitRange(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         values = self.low + self.span * x
-        return outputs_of(self.model, values.transpose(0, 1) if self.time_major else values, self.lengths)
+        scores = outputs_of(self.model, values.transpose(0, 1) if self.time_major else values, self.lengths)
+        if not isinstance(scores, Tensor) or scores.dim() != 2 or len(scores) != len(x):
+            found = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise ValueError(
+                f"the model gives {found} for {len(x)} sequences; attacks need one row of class scores per sequence, "
+                "(B, classes). Read the last state, or check batch_first"
+            )
+        return scores
 
 
 def run_attack(
@@ -69,7 +76,7 @@ def run_attack(
     progress: Progress,
 ) -> AttackResult:
     """Attack the correctly classified samples, batch after batch, and measure what became of them."""
-    check_positive("batch_size", batch_size)
+    require_count("batch_size", batch_size)
     count = check_batch(inputs, targets, lengths, 0 if batch_first else 1)
     check_classes(targets, count)
     if inputs.dim() != 3 or not inputs.is_floating_point():

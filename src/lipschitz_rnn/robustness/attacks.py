@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from lipschitz_rnn.ops.checks import require_count
 from lipschitz_rnn.robustness.attack_result import AttackResult
 from lipschitz_rnn.robustness.attacking import require_foolbox, run_attack, within
 from lipschitz_rnn.robustness.calls import Progress, check_positive, ignore_progress
@@ -47,7 +48,7 @@ def pgd(
         batch_size: samples that are attacked at once.
         progress: called with ("pgd", samples done, samples in all).
     """
-    check_positive("steps", steps)
+    require_count("steps", steps)
     check_positive("step_size", step_size)
     reach = steps * step_size if radius is None else radius
     check_positive("radius", reach)
@@ -123,7 +124,7 @@ def deepfool(
     """
     if norm not in ("l2", "linf"):
         raise ValueError(f'norm is {norm!r}; it must be "l2" or "linf"')
-    check_positive("steps", steps)
+    require_count("steps", steps)
     if radius is not None:
         check_positive("radius", radius)
     if overshoot < 0.0:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from lipschitz_rnn.ops.checks import require_number, require_tensor
+
 Progress = Callable[[str, int, int | None], None]  # what is done, how often so far, out of how many where known
 
 
@@ -53,6 +55,9 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 def check_batch(inputs: Tensor, targets: Tensor, lengths: Tensor | None, axis: int) -> int:
     """The number of samples, which all given tensors must share. `axis`: that of the samples in the inputs."""
+    for name, given in (("inputs", inputs), ("targets", targets), ("lengths", lengths)):
+        if given is not None or name != "lengths":
+            require_tensor(name, given)
     if inputs.dim() not in (2, 3):
         raise ValueError(
             f"inputs have shape {tuple(inputs.shape)}; they must be (T, B, p), or (B, T, p) with batch_first=True"
@@ -83,5 +88,4 @@ def check_device(model: nn.Module, inputs: Tensor) -> None:
 
 
 def check_positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ValueError(f"{name} is {value!r}; it must be positive")
+    require_number(name, value, low=0.0, open_low=True)

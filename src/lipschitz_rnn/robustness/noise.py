@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from lipschitz_rnn.ops.checks import require_floating, require_number, require_tensor
 from lipschitz_rnn.robustness.calls import (
     Progress,
     check_classes,
@@ -46,7 +47,7 @@ def white_noise(
         bounds: lowest and highest valid value.
         clip: bring the noisy values back into the range.
     """
-    _check_amount(amount, math.inf)
+    _check(inputs, amount, math.inf, generator)
     if clip and bounds is None:
         raise ValueError("clip=True needs the valid range; give bounds, for example bounds=(0.0, 1.0)")
     if amount == 0.0:
@@ -74,7 +75,7 @@ def salt_and_pepper(
         inputs: (T, B, p), or (B, T, p) with `batch_first`.
         bounds: lowest and highest valid value.
     """
-    _check_amount(amount, 1.0)
+    _check(inputs, amount, 1.0, generator)
     if inputs.dim() != 3:
         raise ValueError(
             f"inputs have shape {tuple(inputs.shape)}; they must be (T, B, p), or (B, T, p) with batch_first=True"
@@ -192,7 +193,15 @@ def noise_curve(
     return NoiseCurve(kind, levels, chosen, tuple(rows), count)
 
 
+def _check(inputs: Tensor, amount: float, most: float, generator: torch.Generator) -> None:
+    require_floating("inputs", require_tensor("inputs", inputs))
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator is {generator!r}; pass a torch.Generator, which makes the noise repeatable")
+    _check_amount(amount, most)
+
+
 def _check_amount(amount: float, most: float) -> None:
+    amount = require_number("amount", amount, low=0.0)
     if not 0.0 <= amount <= most or math.isinf(amount):
         limits = "at least 0" if math.isinf(most) else f"between 0 and {most:g}"
         raise ValueError(f"amount is {amount!r}; it must be {limits}")

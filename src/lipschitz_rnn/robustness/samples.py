@@ -46,7 +46,10 @@ def valid_range(task: Task) -> Range | None:
 
 def unit_range(bounds: Range | None, like: Tensor) -> tuple[Tensor, Tensor]:
     """Lowest value and width of a range, for sequences (…, T, p) in the type and place of `like`; 0 and 1 for None."""
-    low, high = (0.0, 1.0) if bounds is None else bounds
+    try:
+        low, high = (0.0, 1.0) if bounds is None else bounds
+    except (TypeError, ValueError):
+        raise TypeError(f"bounds are {bounds!r}; give a pair: the lowest and the highest valid value") from None
     low, high = (torch.as_tensor(end, dtype=like.dtype, device=like.device) for end in (low, high))
     if not bool((low < high).all()):
         raise ValueError(f"bounds are {bounds!r}; the lowest value must be smaller than the highest")

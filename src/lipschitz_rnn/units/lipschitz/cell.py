@@ -265,8 +265,11 @@ class LipschitzRNNCell(SettingsModule):
         if h is not None:
             require_shape("h", require_tensor("h", h), (*x.shape[:-1], self.hidden_size), "batch size by hidden size")
             require_parameter_dtype("h", h, self.weight_ih)
+        if matrices is not None and not (isinstance(matrices, (tuple, list)) and len(matrices) == 2):
+            raise TypeError(f"matrices is a {type(matrices).__name__}; pass the pair that hidden_matrices() gives")
         for name, matrix in zip(("A", "W"), matrices or (), strict=False):
-            require_shape(name, matrix, (self.hidden_size, self.hidden_size), "as hidden_matrices() gives it")
+            square = (self.hidden_size, self.hidden_size)
+            require_shape(name, require_tensor(name, matrix), square, "as hidden_matrices() gives it")
             if self.contracting and matrix.dtype != (held := held_dtype(self.weight_ih.dtype)):
                 raise TypeError(
                     f"{name} is {matrix.dtype}, but this contracting unit is proved for matrices in {held}; "

@@ -254,6 +254,7 @@ class LipschitzRNN(SettingsModule):
             The states of the last layer at every step, and the last state of every layer and direction.
         """
         refuse_tracing(self)
+        need_output = settings.switch("need_output", need_output)
         sequences = Sequences.read(input, self.input_size, self.batch_first, lengths, timespans)
         x = sequences.inputs
         require_parameter_dtype("input", x, self.cell().weight_ih)

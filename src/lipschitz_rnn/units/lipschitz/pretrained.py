@@ -61,12 +61,17 @@ class Pretrained:
             # Regular samples are a step apart: a max_step that leaves it whole is for gaps that training did not have.
             step = own.get("step_size", parameters["step_size"].default)
             whole = name == "max_step" and trained is None and isinstance(value, (int, float)) and value >= step
-            if name not in _FREE and not whole and value != trained:
+            if name not in _FREE and not whole and not _equal(value, trained):
                 raise ValueError(
                     f"{name} is {value!r}, but {name} belongs to the weights of {self.name}, which were trained with "
                     f"{trained!r}; leave it out. What may be set: {', '.join(_FREE)}, and a max_step of "
                     f"at least the step_size, {step:g}"
                 )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether both are the same setting; a tensor is none."""
+    return not isinstance(one, Tensor) and bool(one == other)
 
 
 def available() -> list[str]:

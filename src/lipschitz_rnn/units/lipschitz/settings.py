@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.checks import require_number
+from lipschitz_rnn.ops.checks import require_count, require_number
 from lipschitz_rnn.ops.dispatch import BACKENDS
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
@@ -93,11 +93,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def size(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r}; it must be a whole number")
-    if value < 1:
-        raise ValueError(f"{name} is {value}; it must be at least 1")
-    return value
+    return require_count(name, value)
 
 
 def switch(name: str, value: Any) -> bool:
