@@ -168,7 +168,7 @@ def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
     for name, module in model.named_modules():
         if id(module) in inside:
             continue
-        stating = isinstance(module, StatesRecurrences)
+        stating = callable(getattr(module, "stated_recurrences", None))  # also through a compiled module's wrapper
         if stating or isinstance(module, _RECURRENT) or callable(getattr(module, "hidden_matrices", None)):
             inside |= {id(child) for child in module.modules()}
         if stating:
