@@ -11,8 +11,9 @@ from exact import contains, fractions, identity, is_positive_definite, two_stage
 
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.stability.inequality import best_level, quadratic_form, verified_margin
+from lipschitz_rnn.stability.inputs import Subject
 from lipschitz_rnn.stability.norms import MetricNorms, product, total
-from lipschitz_rnn.stability.proving import heun_factor
+from lipschitz_rnn.stability.proving import heun_level
 from lipschitz_rnn.stability.rates import proved_decay, proved_factor, proved_rate
 from lipschitz_rnn.stability.rounding import Ball, largest_eigenvalue_bound, smallest_eigenvalue_bound
 from lipschitz_rnn.stability.systems import bezier_corner, runge_kutta_system, sector_form
@@ -167,6 +168,7 @@ def test_an_inequality_that_passes_holds_exactly() -> None:
 
 def test_rates_and_factors_are_rounded_towards_the_weaker_claim() -> None:
     rng = np.random.default_rng(7)
+    pair = Subject(-np.eye(1), np.eye(1), integrator="heun", step_range=(0.1, 0.1))
     with decimal.localcontext(decimal.Context(prec=120)):
         for _ in range(1000):
             level = float(1 - 10.0 ** rng.uniform(-16, -0.01))
@@ -180,7 +182,7 @@ def test_rates_and_factors_are_rounded_towards_the_weaker_claim() -> None:
             assert Fraction(proved_factor(level)) ** 2 >= Fraction(level)
             assert Decimal(proved_decay(rate)) >= (-Decimal(rate)).exp()
             factor = math.sqrt(level)
-            assert Fraction(heun_factor(factor, 0.0)) >= (1 + Fraction(factor) ** 2) / 2
+            assert Fraction(heun_level(pair, factor, np.eye(1))) >= ((1 + Fraction(factor) ** 2) / 2) ** 2
     assert proved_rate(-3.0, None) == 1.5
     assert Fraction(product(0.1, 0.1, 3.0)) >= Fraction(0.1) * Fraction(0.1) * 3
     assert Fraction(total(0.1, 0.2, 0.3)) >= Fraction(0.1) + Fraction(0.2) + Fraction(0.3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,17 @@ from lipschitz_rnn.stability.certificate import Certificate, combine
 from lipschitz_rnn.stability.clock import Clock, OutOfTime
 from lipschitz_rnn.stability.inequality import quadratic_form
 from lipschitz_rnn.stability.inputs import Subject, as_float, subjects
+from lipschitz_rnn.stability.precision import PRECISIONS
 from lipschitz_rnn.stability.programmes import choose_solver
 from lipschitz_rnn.stability.proving import (
-    heun_factor,
-    heun_rate,
+    heun_level,
     panels_of,
     systems_of,
     verified_levels,
     verified_overshoot,
     verified_rate,
 )
-from lipschitz_rnn.stability.rates import proved_factor, rate_to_level
+from lipschitz_rnn.stability.rates import proved_factor, proved_rate, rate_to_level
 from lipschitz_rnn.stability.rounding import Ball, Matrix
 from lipschitz_rnn.stability.systems import System
 from lipschitz_rnn.stability.threads import one_blas_thread
@@ -233,21 +234,21 @@ def _by_euler_steps(item: Subject, wanted: float | None, solver: str, accuracy: 
         factor = 1.0 - wanted * longest if item.is_range else math.exp(-wanted * longest)
         # Below ½ no c will do; then a rate that no Euler map of this step has leads to a failure with its reason.
         euler_rate = -math.log(max(2 * factor - 1, 1e-300)) / (2 * longest)
-    euler = replace(item, integrator="euler", step_range=(longest, longest))
-    found = _certify_one(euler, euler_rate, solver, accuracy, clock)
-    if not found.holds or found.factor is None:
+    exact = replace(item, integrator="euler", step_range=(longest, longest), precision=PRECISIONS["exact"])
+    found = _certify_one(exact, euler_rate, solver, accuracy, clock)
+    if not found.holds or found.factor is None or found.metric is None:
         return found
-    reached = heun_factor(found.factor, item.precision.scalars)
-    proved = heun_rate(reached, longest, item.is_range)
-    if proved <= (wanted or 0.0):
-        return replace(found, holds=False, reason="Euler steps prove too little for Heun's method")
+    level = heun_level(item, found.factor, found.metric)
+    proved = proved_rate(level, Fraction(longest), item.is_range) if math.isfinite(level) else -math.inf
     return replace(
         found,
-        factor=reached,
+        holds=proved > (wanted or 0.0),
+        factor=proved_factor(level),
         rate=proved,
         method=f"{found.method}, by Euler steps",
         dynamics="heun",
         step_range=item.step_range,
+        precision=item.precision.name,
         upper_bound=math.inf,
     )
 

@@ -168,7 +168,7 @@ def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
     for name, module in model.named_modules():
         if id(module) in inside:
             continue
-        stating = isinstance(module, StatesRecurrences)
+        stating = callable(getattr(module, "stated_recurrences", None))  # also through a compiled module's wrapper
         if stating or isinstance(module, _RECURRENT) or callable(getattr(module, "hidden_matrices", None)):
             inside |= {id(child) for child in module.modules()}
         if stating:
@@ -207,7 +207,8 @@ def _statements(prefix: str, module: StatesRecurrences) -> Iterator[Recurrence]:
 
 
 def _within_limits(A: Any, W: Any) -> tuple[Matrix, Matrix]:
-    rows = max((int(size) for matrix in (A, W) for size in tuple(getattr(matrix, "shape", ()))), default=0)
+    shapes: list[tuple[int, ...]] = [tuple(getattr(matrix, "shape", ())) for matrix in (A, W)]
+    rows = max(shape[0] if shape else 0 for shape in shapes)
     if rows > LARGEST:
         raise ValueError(f"the matrices have {rows} rows; certificates are searched for up to {LARGEST}")
     return as_pair(A, W)

@@ -67,7 +67,7 @@ class HeldMatrices:
     ) -> tuple[float, float]:
         """Σ cⱼ Kⱼ Sⱼ: its norm, and that of its deviation, Σ c′(K′ΔS + ΔK S) + Δc K S."""
         norms, deviations = [], []
-        for coefficient, size, change in zip(coefficients, sizes, changes, strict=False):
+        for coefficient, size, change in zip(coefficients, sizes, changes, strict=True):
             c = round_up(abs(coefficient))
             moved = product(c, 1.0 + 2.0 * self.spread)
             norms.append(product(c, self.slope, size))

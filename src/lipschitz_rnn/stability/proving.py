@@ -28,7 +28,7 @@ def systems_of(item: Subject, A: M, W: M, panels: int) -> list[System[M]]:
         return [continuous_system(A, W)]
     shortest, longest = item.step_range
     tableau = get_integrator(item.integrator)
-    if shortest == longest or tableau.name == "euler":
+    if shortest == longest or len(tableau) == 1:
         return [runge_kutta_system(A, W, tableau, longest)]
     if len(tableau) > 2:
         raise ValueError(
@@ -47,7 +47,7 @@ def systems_of(item: Subject, A: M, W: M, panels: int) -> list[System[M]]:
 
 def panels_of(item: Subject) -> tuple[int, ...]:
     """Into how many parts a range of steps is cut, in turn."""
-    return (1, 2, 4) if item.is_range and item.integrator != "euler" else (1,)
+    return (1, 2, 4) if item.is_range and len(get_integrator(item.integrator)) > 1 else (1,)
 
 
 def verified_levels(
@@ -91,16 +91,16 @@ def verified_overshoot(P: Matrix) -> float:
     return math.nextafter(math.sqrt(math.nextafter(largest / smallest, math.inf)), math.inf)
 
 
-def heun_factor(euler: float, spread: float) -> float:
-    """Heun's factor from that of the Euler map E of the same step.
+def heun_level(item: Subject, euler: float, P: Matrix) -> float:
+    """The level of Heun's map at the longest step, from the factor c of the Euler map of that step.
 
-    With stage coefficient ε(1 + a) and weights ½ε(1 + b) the map is (1 − ½θ) id + ½θ E∘E, θ = (1 + b)/(1 + a), where E
-    takes the step ε(1 + a). So its factor is at most 1 − ½θ(1 − c²).
+    In exact arithmetic Heun's map is ½ id + ½ E∘E, so its factor is at most ½ + ½c². What the kernels hold instead adds
+    a polynomial of the step without a constant term, so for shorter steps its share is no larger than in proportion.
     """
-    share = Fraction(1, 2) - Fraction(1.05 * spread)
-    return round_up(1 - share * (1 - Fraction(euler) ** 2))
-
-
-def heun_rate(factor: float, longest: float, linear: bool) -> float:
-    """The rate that a factor of the longest step proves."""
-    return proved_rate(round_up(Fraction(factor) ** 2), Fraction(longest), linear)
+    assert item.step_range is not None
+    change = HeldMatrices.of(item, P)
+    if change is None:
+        return math.inf
+    A, W = sector_form(item.nominal[0].mid, item.nominal[1].mid, item.slopes)
+    system = runge_kutta_system(A, W, get_integrator("heun"), item.step_range[1])
+    return change.level(system, round_up(((1 + Fraction(euler) ** 2) / 2) ** 2))

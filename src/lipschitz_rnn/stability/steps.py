@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.stability.certificate import Certificate
 from lipschitz_rnn.stability.certify import certify
+from lipschitz_rnn.stability.inputs import as_float, subjects
 
 
 def largest_contracting_step(
@@ -17,20 +19,25 @@ def largest_contracting_step(
     longest: float = 100.0,
     accuracy: float = 0.01,
     solver: str = "auto",
+    precision: str | None = None,
+    time_limit: float = 150.0,
 ) -> tuple[float, Certificate | None]:
     """The largest step found for which every step up to it is certified, with that certificate; (0, None) if none is.
 
     Bisection on the certificate for the range (0, step]: what holds for a range holds for every shorter one, so the
     answer does not depend on luck with single steps. The relative accuracy is ``accuracy``; steps beyond ``longest``
     are not tried. For ``rk4``, which has no certificate for ranges, the statement is about the single step.
+    ``precision`` and ``time_limit``, for each step that is tried, are those of :func:`certify`.
     """
-    if not longest > 0:
+    if not as_float("longest", longest) > 0:
         raise ValueError(f"longest is {longest}; give a positive step")
-    if not 0 < accuracy < 1:
+    if not 0 < as_float("accuracy", accuracy) < 1:
         raise ValueError(f"accuracy is {accuracy}; give a relative accuracy between 0 and 1")
+    maps = subjects(target, precision, step_size=longest, integrator=integrator, alpha=alpha, nonlinearity=nonlinearity)
+    single = any(len(get_integrator(item.integrator)) > 2 for item in maps)
 
     def attempt(step: float) -> Certificate:
-        steps = step if integrator == "rk4" else (0.0, step)
+        steps = step if single else (0.0, step)
         return certify(
             target,
             step_size=steps,
@@ -39,6 +46,8 @@ def largest_contracting_step(
             nonlinearity=nonlinearity,
             rate=1e-9,
             solver=solver,
+            precision=precision,
+            time_limit=time_limit,
         )
 
     low, best = 0.0, None
