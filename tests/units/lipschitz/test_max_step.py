@@ -18,6 +18,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import lipschitz_rnn as lr
+from lipschitz_rnn.training.ensemble import Ensemble
 
 STEPS, BATCH, LIMIT = 7, 3, 0.15
 
@@ -327,3 +328,22 @@ def test_max_step_of_a_contracting_layer_lies_within_the_proof() -> None:
     rnn.max_step = None
     rnn.cell().max_step = LIMIT
     rnn.stream()(torch.zeros(3, dtype=torch.float64), 10.0)
+
+
+def test_members_of_an_ensemble_that_differ_in_their_step(generator: torch.Generator) -> None:
+    """The step is a tensor there, and each member takes its own number of sub-steps."""
+
+    class Wrapped(nn.Module):
+        def __init__(self, step_size: float) -> None:
+            super().__init__()
+            self.unit = layer(generator, max_step=LIMIT, step_size=step_size)
+
+        def forward(self, x: Tensor, *_: Any) -> Any:
+            return self.unit(x, timespans=None if x.shape[0] < STEPS else spans)
+
+    spans = gaps(generator)
+    models, x = [Wrapped(0.1), Wrapped(0.5)], sequence(generator, STEPS, BATCH, 3)
+    ensemble = Ensemble(models, "cpu", "vmap")
+    for length in (STEPS - 1, STEPS):  # steps of the members' own, and times
+        expected = torch.stack([model(x[:length])[0] for model in models])
+        close(ensemble(ensemble.values, x[:length], shared=True)[0], expected)

@@ -69,7 +69,9 @@ class GapWatch:
             name: of the argument, as the user knows it.
             matrices: gives αA and W; asked only where they are needed.
         """
-        if self.told.already or time <= cell.step_size or cell.stability is not None:
+        if self.told.already or isinstance(cell.step_size, Tensor):  # a tensor in an ensemble
+            return
+        if time <= cell.step_size or cell.stability is not None:
             return
         which = f"{name} reaches {time:g}"
         if cell.max_step is not None and time > cell.max_step:

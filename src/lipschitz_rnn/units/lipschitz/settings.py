@@ -72,7 +72,7 @@ class SettingsModule(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        own, given = self.carried_settings(), local_metadata.get("settings", {})
+        own, given = self.carried_settings(), local_metadata.get("settings") or {}
         place = prefix[:-1] or type(self).__name__
         for name in own:
             if name in given and not _same(own[name], given[name]):
