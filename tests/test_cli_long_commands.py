@@ -22,7 +22,7 @@ from lipschitz_rnn.cli import app
 from lipschitz_rnn.commands import errors, threads
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.help import fill_paragraphs
-from lipschitz_rnn.commands.progress import progress_bar
+from lipschitz_rnn.commands.progress import named, progress_bar, spinner
 
 LONG = (
     ["train"],
@@ -192,6 +192,20 @@ def test_progress_is_silent_where_nobody_looks(capfd: pytest.CaptureFixture[str]
     with progress_bar() as show:
         show("scoring", 1, 2)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_progress_shows_on_a_terminal_unless_json_is_asked_for(
+    quiet: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # Rich takes standard error for a terminal
+    with progress_bar(quiet) as show:
+        named(show, "seed 3")("scoring", 1, 2)
+    with spinner("drawing", quiet):
+        pass
+    out, told = capfd.readouterr()
+    assert out == ""
+    assert ("seed 3: scoring" in told) == ("drawing" in told) == (not quiet)
 
 
 @pytest.mark.parametrize(
