@@ -84,7 +84,7 @@ def test_every_option_bears_every_odd_value(name: str) -> None:
             check(call(*arguments), arguments)
 
 
-@pytest.mark.parametrize("value", [*ODD[:8], ".", "/", "..", "pair.safetensors"], ids=lambda value: repr(value[:8]))
+@pytest.mark.parametrize("value", [*ODD[:8], ".", "pair.safetensors"], ids=lambda value: repr(value[:8]))
 def test_every_argument_bears_an_odd_value(value: str) -> None:
     for name in ("evaluate", "certify", "robustness hessian", "train", "tasks", "units"):
         arguments = [*name.split(), *(["--time-limit", "1"] if name == "certify" else []), "--", value]

@@ -88,7 +88,7 @@ def test_what_was_written_passes_the_check(root: Path) -> None:
     assert "lipschitz-rnn reproduce mnist" in readme
     for picture in re.findall(r"\]\((figures/[^)]+)\)", (root / "docs" / "results" / "mnist.md").read_text()):
         assert (root / "docs" / "results" / picture).read_bytes().startswith(b"<?xml")
-    assert call("--check", root / "results") == (0, f"{root}/docs/results is what {root}/results gives\n")
+    assert call("--check", root / "results") == (0, f"{root}/docs/results matches {root}/results\n")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def fits(text: str) -> bool:
 def test_help(command: str) -> None:
     done = call("robustness", command, "--help")
     assert done.exit_code == 0
-    assert "Example: lipschitz-rnn robustness" in " ".join(done.output.split())
+    assert "Example lipschitz-rnn robustness" in " ".join(done.output.split())
     group = get_command(app).commands["robustness"]  # type: ignore[attr-defined]
     assert all(getattr(option, "help", None) for option in group.commands[command].params if option.name != "help")
 
@@ -81,7 +81,7 @@ def test_attack(runs: list[Path]) -> None:
     assert all(
         word in shown.output for word in ("pgd: steps 7, step size 0.01, radius 0.07", "deepfool-linf", "spread")
     )
-    assert "seed 1: deepfool-linf" in shown.stderr
+    assert shown.stderr == ""  # progress is for terminals
     done = call("robustness", "attack", runs[1], "--json", "--radius", "0.03", "--random-start")
     found = json.loads(done.stdout)
     (network,) = found["seeds"]

@@ -21,7 +21,7 @@ from lipschitz_rnn.experiments.report.pages import check_pages, has_marks, write
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Run folders, folders that hold runs, or one folder of JSON results."),
+        typer.Argument(metavar="RUN", help="Run folders, folders that hold runs, or one folder of JSON results."),
     ],
     out: Annotated[
         Path | None,

@@ -76,7 +76,7 @@ def hessian(
 
     [bold]Example[/]
 
-      lipschitz-rnn robustness hessian runs/digits-lipschitz-n64 --samples 200
+      lipschitz-rnn robustness hessian runs/digits --samples 200
     """
     from lipschitz_rnn.robustness import draw_samples
     from lipschitz_rnn.robustness import hessian as measure
@@ -158,7 +158,7 @@ def attack(
 
     [bold]Example[/]
 
-      lipschitz-rnn robustness attack runs/digits-lipschitz-n64 -a pgd --radius 0.05
+      lipschitz-rnn robustness attack runs/digits -a pgd --radius 0.05
     """
     from lipschitz_rnn.robustness import draw_samples, valid_range
 
@@ -212,7 +212,7 @@ def _attack(name: str, steps: int, step_size: float, radius: float | None, rando
 @guarded
 @threaded
 def noise(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders to compare.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders to compare.")],
     kind: Annotated[
         Literal["white", "salt-and-pepper", "both"], typer.Option("--kind", "-k", help="Kind of noise.")
     ] = "both",

@@ -124,9 +124,15 @@ def state_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
+# Asked once: torch.compile of PyTorch 2.11 cannot trace the question.
+_WITH_AUTOCAST = frozenset(
+    kind for kind in ("cpu", "cuda", "xpu", "mps", "mtia", "hpu") if torch.amp.is_autocast_available(kind)
+)
+
+
 def autocast_enabled(device: torch.device) -> bool:
     """Whether autocast is on; some devices, such as ``meta``, know none."""
-    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    return device.type in _WITH_AUTOCAST and torch.is_autocast_enabled(device.type)
 
 
 def operand_dtype(W: Tensor) -> torch.dtype:
