@@ -85,9 +85,7 @@ def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
     except (KeyError, RuntimeError, AttributeError, IndexError) as error:
         if isinstance(error, RunError):
             raise
-        damage = (
-            str(error) if isinstance(error, CheckpointError) else f"the weights of {target} do not fit it"
-        )
+        damage = str(error) if isinstance(error, CheckpointError) else f"the weights of {target} do not fit it"
         raise RunError(
             f"{damage}; if it was trained with a model of its own, build that model in Python and pass it to "
             "lipschitz_rnn.stability.certify"
