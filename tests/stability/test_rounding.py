@@ -217,6 +217,25 @@ def test_norms_in_a_metric_are_upper_bounds_whatever_its_condition(condition: fl
             assert out <= Fraction(bound) ** 2 * size
 
 
+@pytest.mark.parametrize("diagonal", [True, False])
+def test_no_slopes_exceed_the_bound_for_all_slopes(diagonal: bool) -> None:
+    rng = np.random.default_rng(9)
+    for _ in range(50):
+        A, W, X = rng.normal(size=(3, 4, 4))
+        P = np.diag(10.0 ** rng.uniform(-3, 0, 4)) if diagonal else X @ X.T + 0.01 * np.eye(4)
+        P = 0.5 * (P + P.T)
+        metric, root = MetricNorms(P), np.linalg.cholesky(P)
+        low, high = sorted(float(slope) for slope in rng.normal(size=2))
+        bound = metric.slope(Ball.exact(A), Ball.exact(W), (low, high))
+        fed = metric.fed(Ball.exact(W))
+        for _ in range(30):
+            d = low + (high - low) * rng.choice([0.0, 1.0, rng.random()], 4)
+            K = root.T @ (A + d[:, None] * W) @ np.linalg.inv(root.T)
+            assert np.linalg.norm(K, 2) <= bound * (1 + 1e-9)
+            q = rng.choice([-1.0, 1.0], 4)
+            assert np.linalg.norm(root.T @ (q[:, None] * W), 2) <= fed * (1 + 1e-9)
+
+
 def test_a_metric_that_is_singular_is_refused() -> None:
     with pytest.raises(ValueError, match=r"singular|definite"):
         MetricNorms(np.array([[1.0, 1.0], [1.0, 1.0]]))

@@ -83,11 +83,12 @@ def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
     try:
         settings, models = load_members(target, which)
     except (KeyError, RuntimeError, AttributeError, IndexError) as error:
-        if isinstance(error, RunError | CheckpointError):
+        if isinstance(error, RunError):
             raise
+        damage = str(error) if isinstance(error, CheckpointError) else f"the weights of {target} do not fit it"
         raise RunError(
-            f"the weights in {target} are not those of the network that its settings describe: it was trained with a "
-            "model of its own. Build that model in Python and pass it to lipschitz_rnn.stability.certify"
+            f"{damage}; if it was trained with a model of its own, build that model in Python and pass it to "
+            "lipschitz_rnn.stability.certify"
         ) from None
     if seed is not None and seed not in settings.seeds:
         raise ValueError(f"seed is {seed}; {target} has the seeds {', '.join(map(str, settings.seeds))}")

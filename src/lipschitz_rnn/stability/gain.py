@@ -13,7 +13,7 @@ import numpy as np
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.stability.certificate import Certificate
 from lipschitz_rnn.stability.inputs import as_float, as_pair
-from lipschitz_rnn.stability.norms import MetricNorms, norm, product, total
+from lipschitz_rnn.stability.norms import MetricNorms, product, total
 from lipschitz_rnn.stability.precision import as_precision, held, rounded
 from lipschitz_rnn.stability.rates import proved_decay, round_up
 from lipschitz_rnn.stability.rounding import UNIT, Ball, Matrix
@@ -101,10 +101,10 @@ def _gain(certificate: Certificate, metric: MetricNorms, U: Matrix, C: Matrix) -
     precision = as_precision(certificate.precision)
     A, W = held(certificate.A, certificate.W, certificate.alpha, precision)
     low, high = (Fraction(slope) for slope in certificate.slopes)
-    # D = c + r·q with |q| ≤ 1: the average of the slopes acts without loss, what is left with ‖·‖_P ≤ √λ_max(P) ‖·‖₂.
+    # D = c + r·q with |q| ≤ 1: the average of the slopes acts without loss.
     entry = total(
         product(round_up(abs(low + high) / 2), metric.length(Ball.exact(U))),
-        product(round_up((high - low) / 2), metric.largest, norm(Ball.exact(U))),
+        product(round_up((high - low) / 2), metric.fed(Ball.exact(U))),
     )
     read = metric.reading(Ball.exact(C))
     from_state = product(read, metric.largest)

@@ -21,6 +21,8 @@ class MetricNorms:
         self.P = Ball.exact(P)
         self.largest = root(largest_eigenvalue_bound(self.P))
         """√λ_max(P): ‖x‖_P ≤ largest · ‖x‖₂."""
+        self.diagonal = np.array_equal(P, np.diag(np.diag(P)))
+        """Then ‖qx‖_P ≤ ‖x‖_P for every diagonal |q| ≤ 1, as it is in the Euclidean norm."""
         try:
             self.root = np.linalg.cholesky(P)
             change = np.linalg.solve(self.root, np.eye(len(P))).T
@@ -52,14 +54,22 @@ class MetricNorms:
         turned = matrix @ self.T
         return root(self._over_scale(largest_eigenvalue_bound(turned.T @ self.P @ turned)))
 
+    def fed(self, matrix: Ball) -> float:
+        """‖q M x‖_P ≤ fed · ‖x‖₂ for every diagonal |q| ≤ 1."""
+        return self.length(matrix) if self.diagonal else product(self.largest, norm(matrix))
+
     def slope(self, A: Ball, W: Ball, slopes: tuple[float, float]) -> float:
         """‖(A + D W) x‖_P ≤ slope · ‖x‖_P for every diagonal D with slopes in the range.
 
-        D = c + r·q with |q| ≤ 1: the average c acts without loss, what is left with ‖·‖_P ≤ √λ_max(P) ‖·‖₂.
+        D = c + r·q with |q| ≤ 1: the average c acts without loss.
         """
         low, high = (Fraction(slope) for slope in slopes)
         centre, radius = Ball.number((low + high) / 2), round_up((high - low) / 2)
-        return total(self.operator(A + centre * W), product(radius, self.largest, self.reading(W)))
+        if radius == 0.0:
+            return self.operator(A + centre * W)
+        rest = product(self.largest, self.reading(W)) if not self.diagonal else self.operator(W)
+        rest = min(rest, self.entrywise(W.upper_magnitude()))
+        return total(self.operator(A + centre * W), product(radius, rest))
 
     def entrywise(self, radius: Matrix) -> float:
         """‖Mx‖_P ≤ entrywise · ‖x‖_P for every M with |M| ≤ radius in each entry.

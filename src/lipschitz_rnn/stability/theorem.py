@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from lipschitz_rnn.stability.inputs import as_matrix, as_pair
-from lipschitz_rnn.stability.rounding import UNIT, Matrix
+from lipschitz_rnn.stability.norms import norm, product
+from lipschitz_rnn.stability.rounding import (
+    UNIT,
+    Ball,
+    Matrix,
+    largest_eigenvalue_bound,
+    smallest_eigenvalue_bound,
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ def theorem1(A: Any, W: Any, lipschitz: float = 1.0, monotone: bool = True) -> T
     a_holds = stable_A and nonsingular and dissipation - gain > rounding_A + L * rounding_W
     case_a = CaseA(
         holds=a_holds,
-        proof=a_holds,
+        proof=a_holds and _proves_a(A, W, L),
         dissipation=dissipation,
         gain=gain,
         margin=dissipation - gain,
@@ -121,7 +129,7 @@ def theorem1(A: Any, W: Any, lipschitz: float = 1.0, monotone: bool = True) -> T
         case_a,
         CaseB(
             holds=b_holds,
-            proof=b_holds and proof_margin > rounding_proof,
+            proof=b_holds and proof_margin > rounding_proof and _proves_b(A, W, L),
             dissipation=dissipation,
             W_margin=W_margin,
             product_margin=product_margin,
@@ -131,6 +139,23 @@ def theorem1(A: Any, W: Any, lipschitz: float = 1.0, monotone: bool = True) -> T
             monotone=monotone,
         ),
     )
+
+
+def _proves_a(A: Matrix, W: Matrix, L: float) -> bool:
+    """λ_max(A_sym) + L σ_max(W) < 0, with all rounding."""
+    with np.errstate(all="ignore"):
+        symmetric = largest_eigenvalue_bound(0.5 * (Ball.exact(A) + Ball.exact(A.T)))
+        return symmetric + product(L, norm(Ball.exact(W))) * (1 + 4 * UNIT) < 0
+
+
+def _proves_b(A: Matrix, W: Matrix, L: float) -> bool:
+    """P = −W_sym ≻ 0 and AᵀP + PA + ½L ΩᵀΩ ≺ 0, with all rounding."""
+    with np.errstate(all="ignore"):
+        feedback = Ball.exact(W)
+        P, skew = -0.5 * (feedback + feedback.T), 0.5 * (feedback - feedback.T)
+        flow = P @ Ball.exact(A)
+        form = flow + flow.T + Ball.number(Fraction(L) / 2) * (skew.T @ skew)
+        return smallest_eigenvalue_bound(P) > 0 and largest_eigenvalue_bound(form) < 0
 
 
 @dataclass(frozen=True)
