@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from lipschitz_rnn.commands.errors import guarded
+from lipschitz_rnn.commands.progress import spinner
 
 NOT_CERTIFIED = 3
 
@@ -54,7 +55,8 @@ def certify(
     asked: dict[str, Any] = {"integrator": integrator, "nonlinearity": nonlinearity, "rate": rate}
     asked |= {"step_size": _steps(step_size), "continuous": True if continuous else None, "precision": precision}
     asked |= {"solver": solver, "accuracy": accuracy, "time_limit": time_limit}
-    found = {name: prove(item, **asked) for name, item in _targets(target, seed, which).items()}
+    with spinner("searching for a metric", quiet=as_json):
+        found = {name: prove(item, **asked) for name, item in _targets(target, seed, which).items()}
     if as_json:
         typer.echo(json.dumps({name: certificate.to_dict() for name, certificate in found.items()}, indent=2))
     else:
@@ -76,10 +78,6 @@ def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
     from lipschitz_rnn.experiments.runner import load_members
     from lipschitz_rnn.training import CheckpointError, RunError
 
-    if not (target / "config.json").is_file():
-        inside = sorted(path.parent.name for path in target.glob("*/config.json"))
-        hint = f"; it holds the runs {', '.join(inside)}" if inside else ""
-        raise RunError(f"{target} is not a run folder (it has no config.json){hint}")
     try:
         settings, models = load_members(target, which)
     except (KeyError, RuntimeError, AttributeError, IndexError) as error:

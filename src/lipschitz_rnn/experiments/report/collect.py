@@ -14,6 +14,7 @@ from lipschitz_rnn.training.folder import RunError, read_settings
 from lipschitz_rnn.training.reading import is_there, read_json, read_metrics, read_result
 from lipschitz_rnn.training.settings import PLACE_SETTINGS
 
+_DEPTH = 4  # how far below a given folder runs are looked for
 METRICS = ("accuracy", "bits", "perplexity", "mse")
 
 
@@ -117,13 +118,20 @@ def split_variants(run: Run) -> list[Run]:
     return parts
 
 
+def _below(path: Path) -> list[Path]:
+    """config.json of the run folders below a folder; bounded, so that a whole disk given by mistake is no search."""
+    return sorted(found for depth in range(1, _DEPTH + 1) for found in path.glob("*/" * depth + "config.json"))
+
+
 def find_runs(paths: Sequence[Path]) -> list[Run]:
     """The run folders among `paths` and below them; of a run with variants, each for itself."""
     found: dict[Path, list[Run]] = {}
     for path in paths:
-        configs = [path / "config.json"] if is_there(path / "config.json") else sorted(path.rglob("config.json"))
+        configs = [path / "config.json"] if is_there(path / "config.json") else _below(path)
         if not configs:
-            raise RunError(f"{path} holds no run: neither it nor a folder below it has a config.json")
+            raise RunError(
+                f"{path} holds no run: neither it nor a folder up to {_DEPTH} levels below it has a config.json"
+            )
         for config in configs:
             found.setdefault(config.parent.resolve(), split_variants(read_run(config.parent)))
     return [run for runs in found.values() for run in runs]

@@ -96,5 +96,10 @@ def read_pretrained(name: str | os.PathLike[str]) -> Pretrained:
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if metadata.get("format") != FORMAT:
-        raise ValueError(f"{path} is no trained network of this package: its metadata has no format {FORMAT!r}")
-    return Pretrained(path.stem, tensors, json.loads(metadata["about"]))
+        raise ValueError(f"{path} is not a trained network of this package: its metadata has no format {FORMAT!r}")
+    try:
+        about = json.loads(metadata["about"])
+        about["settings"]["unit"], about["shapes"]["input_size"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not say what its network is: {error}; get the original file again") from error
+    return Pretrained(path.stem, tensors, about)
