@@ -28,7 +28,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"unit": "lstmm"}, ValueError, "no unit is called 'lstmm'"),
     ({"unit_options": {"betta": 1}}, TypeError, "no option 'betta'"),
     ({"unit_options": {"gamma": "(0.1,0.2)"}}, TypeError, r"gamma is '\(0.1,0.2\)'"),
-    ({"unit_options": {"integrator": 5}}, ValueError, "integrator is 5"),
+    ({"unit_options": {"integrator": 5}}, TypeError, "integrator is 5"),
     ({"unit_options": {"hidden_size": 8}}, ValueError, "--hidden-size"),
     ({"unit_options": {"device": "cpu"}}, ValueError, "--device"),
     ({"unit_options": {"dtype": 1}}, ValueError, "precision"),

@@ -83,6 +83,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_an_ensemble_equals_its_members_trained_alone(case: str) -> None:
     changes, build, make_task = CASES[case]
+    changes = {"task": make_task().name} | changes
     together = fit(tiny_settings(seeds=(3, 0, 7), **changes), make_task(), build=build)
     for index, seed in enumerate((3, 0, 7)):
         alone = fit(tiny_settings(seeds=(seed,), **(changes | {"ensemble": "auto"})), make_task(), build=build)
