@@ -260,7 +260,7 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
         return
     table = Table(title=f"{result.task} · {result.unit} · {result.parameters:,} parameters", title_justify="left")
     if settings.variants:
-        table.add_column("variant", overflow="fold")
+        table.add_column("variant", no_wrap=True)
     for column in ("seed", "selected epoch", f"validation {result.metric}", "test, selected epoch", "test, last epoch"):
         table.add_column(column, justify="right")
     for seed in result.seeds:
