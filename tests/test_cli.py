@@ -69,6 +69,16 @@ def test_the_start_page_lists_the_commands() -> None:
     assert call("--version").output.strip()
 
 
+def test_options_have_the_names_of_their_settings() -> None:
+    """Typer 0.27 takes an option's name from its metavar unless the option names itself."""
+    command = get_command(app)
+    for name in COMMANDS:
+        found = command.commands[name]  # type: ignore[attr-defined]
+        for each in (found, *getattr(found, "commands", {}).values()):
+            flags = [flag for option in each.params if option.param_type_name == "option" for flag in option.opts]
+            assert all(flag == flag.lower() for flag in flags), flags
+
+
 def test_every_setting_is_an_option_of_train() -> None:
     given = {option.name for option in get_command(app).commands["train"].params}  # type: ignore[attr-defined]
     renamed = {"unit_options": "unit_option", "task_options": "task_option", "variants": "variant"}

@@ -37,7 +37,7 @@ def bench(
         int, typer.Option("--networks", "-s", help="Number of networks S, run together.", rich_help_panel=SIZES)
     ] = 1,
     integrator: Annotated[
-        str, typer.Option(metavar="NAME", help="euler, midpoint, heun or rk4.", rich_help_panel=SIZES)
+        str, typer.Option("--integrator", metavar="NAME", help="euler, midpoint, heun or rk4.", rich_help_panel=SIZES)
     ] = "euler",
     readout: Annotated[
         Literal["last", "all"],
@@ -86,7 +86,8 @@ def bench(
         typer.Option("--json", metavar="FILE", help="Write JSON to this file; - prints it.", rich_help_panel=OUTPUT),
     ] = None,
     markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown.", rich_help_panel=OUTPUT)
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown.", rich_help_panel=OUTPUT),
     ] = None,
     append: Annotated[
         bool,

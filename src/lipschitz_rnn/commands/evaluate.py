@@ -28,6 +28,7 @@ def evaluate(
     pretrained: Annotated[
         str | None,
         typer.Option(
+            "--pretrained",
             metavar="NAME",
             help="A pretrained network instead of a run: its name, e.g. ordered-mnist-128, or a .safetensors file.",
         ),

@@ -10,6 +10,7 @@ import typer
 from lipschitz_rnn.commands.threads import MACHINE
 from lipschitz_rnn.training.settings import Precision as PrecisionName
 
+# Where an option has a metavar it names itself too: Typer 0.27 would make the name of the metavar.
 OUTPUT = "Output"
 
 AsJson = Annotated[
@@ -19,16 +20,20 @@ AsJson = Annotated[
 DeviceAsTrained = Annotated[
     str | None,
     typer.Option(
+        "--device",
         metavar="DEVICE",
         help="auto, cpu, cuda or cuda:1. Default: the device of the run.",
         show_default=False,
         rich_help_panel=MACHINE,
     ),
 ]
-Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:1.", rich_help_panel=MACHINE)]
+Device = Annotated[
+    str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:1.", rich_help_panel=MACHINE)
+]
 DataDir = Annotated[
     str | None,
     typer.Option(
+        "--data-dir",
         metavar="FOLDER",
         help="Folder with data files. Default: LIPSCHITZ_RNN_DATA, else the cache.",
         show_default=False,
@@ -92,6 +97,7 @@ TrainingSeeds = Annotated[
 Results = Annotated[
     Path | None,
     typer.Option(
+        "--results",
         metavar="FOLDER",
         help="Folder for one JSON file per finished run. Default: OUT/results.",
         show_default=False,
@@ -114,6 +120,10 @@ Seeds = Annotated[
 Plot = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Draw into this PNG, PDF or SVG file.", show_default=False, rich_help_panel=OUTPUT
+        "--plot",
+        metavar="FILE",
+        help="Draw into this PNG, PDF or SVG file.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
     ),
 ]

@@ -219,12 +219,15 @@ def noise(
     amounts: Annotated[
         str | None,
         typer.Option(
+            "--amounts",
             metavar="NUMBERS",
             help="Standard deviations of white noise, or shares of replaced pixels, e.g. 0,0.1,0.2.",
             show_default=False,
         ),
     ] = None,
-    noise_seeds: Annotated[str, typer.Option(metavar="SEEDS", help="Seeds of the noise, e.g. 0-2.")] = "0-2",
+    noise_seeds: Annotated[
+        str, typer.Option("--noise-seeds", metavar="SEEDS", help="Seeds of the noise, e.g. 0-2.")
+    ] = "0-2",
     clip: Annotated[bool, typer.Option("--clip", help="Clip noisy pixels to the valid range.")] = False,
     seeds: Seeds = None,
     variant: Variant = None,

@@ -115,14 +115,20 @@ def train(
     decay_factor: Annotated[float | None, _option(OPTIMISATION, "step: factor on the learning rate.")] = None,
     decay_epochs: Annotated[
         str | None,
-        _option(OPTIMISATION, "step: epochs after which it applies, from 0, e.g. 90 or 30,60.", metavar="EPOCHS"),
+        _option(
+            OPTIMISATION,
+            "step: epochs after which it applies, from 0, e.g. 90 or 30,60.",
+            "--decay-epochs",
+            metavar="EPOCHS",
+        ),
     ] = None,
     warmup: Annotated[float | None, _option(OPTIMISATION, "one-cycle, cosine: share of the run that warms up.")] = None,
     final_rate: Annotated[
         float | None, _option(OPTIMISATION, "one-cycle, cosine: final rate as a share of --lr.")
     ] = None,
     averaging: Annotated[
-        float | None, _option(OPTIMISATION, "Evaluate an exponential moving average of the weights with this decay.")
+        float | None,
+        _option(OPTIMISATION, "Evaluate a moving average of the weights that is updated at this rate, e.g. 0.002."),
     ] = None,
     device: Annotated[str | None, _option(MACHINE, "auto, cpu, cuda or cuda:1. Default: auto.")] = None,
     precision: Annotated[
@@ -137,7 +143,12 @@ def train(
     ] = None,
     data_dir: Annotated[
         str | None,
-        _option(WHERE, "Folder with data files. Default: LIPSCHITZ_RNN_DATA, else the cache.", metavar="FOLDER"),
+        _option(
+            WHERE,
+            "Folder with data files. Default: LIPSCHITZ_RNN_DATA, else the cache.",
+            "--data-dir",
+            metavar="FOLDER",
+        ),
     ] = None,
     offline: Annotated[bool, _option(WHERE, "Never download data.", "--offline")] = False,
     log_steps: Annotated[int | None, _option(OUTPUT, "Log metrics every N steps.")] = None,

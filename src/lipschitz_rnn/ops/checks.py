@@ -99,8 +99,8 @@ def seen_values(tensor: Tensor) -> Tensor | None:
 
 def require_timespans(timespans: Tensor) -> None:
     """Finite and not negative; NaN fails the comparison too."""
-    if has_values(timespans) and timespans.numel() > 0:
-        values = timespans.detach()
+    values = seen_values(timespans)
+    if values is not None and values.numel() > 0:
         good = (values >= 0) & (values < math.inf)
         if not bool(good.all()):
             place = tuple(int(i) for i in (~good).nonzero()[0])

@@ -10,7 +10,7 @@ from torch import Tensor
 from lipschitz_rnn.ops import portable, reference
 from lipschitz_rnn.ops.checks import FLOATING
 from lipschitz_rnn.ops.differentiation import EagerScan, Scan
-from lipschitz_rnn.ops.problem import Problem, compute_dtype, tracked
+from lipschitz_rnn.ops.problem import Problem, compute_dtype, exporting, tracked
 from lipschitz_rnn.ops.registration import forward_mode, plain_eager
 from lipschitz_rnn.ops.triton import support as triton_support
 
@@ -56,8 +56,7 @@ def run(problem: Problem, backend: str, keep_states: bool) -> tuple[Tensor | Non
     if wide != dtype and (exact or backend != "triton"):  # whose interpreter is there to test the kernels as they are
         states, last = run(problem.to(wide), backend, keep_states)
         return (None if states is None else states.to(dtype)), last.to(dtype)
-    exporting = torch.compiler.is_exporting()
-    name, reason = ("portable", "exported") if exporting else choose(backend, problem)
+    name, reason = ("portable", "exported") if exporting() else choose(backend, problem)
     if not torch.compiler.is_compiling():
         logger.debug("lipschitz_scan runs on %s (%s)", name, reason)
     differentiate = torch.is_grad_enabled() and any(t is not None and tracked(t) for t in problem.tensors)

@@ -147,6 +147,11 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, enabled=False) if autocast_enabled(device) else nullcontext()
 
 
+def exporting() -> bool:
+    """Whether torch.export traces. Its flag, as torch.compile of PyTorch 2.11 takes ``is_exporting()`` to be True."""
+    return bool(torch.compiler._is_exporting_flag)
+
+
 def tracked(tensor: Tensor) -> bool:
     """Whether a gradient may be asked for, also of a tensor that vmap has wrapped: its wrapper does not say so."""
     if torch.compiler.is_compiling():

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.checks import seen_values
-from lipschitz_rnn.ops.problem import Problem, compute_dtype
+from lipschitz_rnn.ops.problem import Problem, compute_dtype, exporting
 
 Runner = Callable[[Problem], tuple[Tensor | None, Tensor]]
 
@@ -57,7 +57,7 @@ def run_substeps(
     """
     spans = problem.timespans
     assert spans is not None
-    if torch.compiler.is_exporting():
+    if exporting():
         return _run_exported(problem, max_step)
     if torch.compiler.is_compiling():
         from lipschitz_rnn.ops.substeps_compiled import run_compiled

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.problem import autocast_enabled, operand_dtype
+from lipschitz_rnn.ops.problem import autocast_enabled, exporting, operand_dtype
 
 
 def to_compute_dtype(*tensors: Tensor | None) -> tuple[Any, ...]:
@@ -25,7 +25,7 @@ def to_proved_dtype(A: Tensor, *tensors: Tensor | None) -> tuple[Any, ...]:
 
     An exported program is float64: what float32 means where it runs is not known here.
     """
-    dtype = torch.float64 if torch.compiler.is_exporting() else A.dtype
+    dtype = torch.float64 if exporting() else A.dtype
     return tuple(None if tensor is None else tensor.to(dtype) for tensor in (A, *tensors))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NoReturn, Self, overload
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -29,34 +29,13 @@ from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtyp
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.dropin import refuse_torchscript, refuse_tracing
 from lipschitz_rnn.units.lipschitz.gaps import GapWatch, longest_time
-from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
+from lipschitz_rnn.units.lipschitz.parametrization import OfHidden, SymmetricSkewPair
 from lipschitz_rnn.units.lipschitz.proved import proved_step
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 from lipschitz_rnn.units.recurrence import Recurrence, as_number, repeatable_matrices, require_own_statement
 
 _ROUNDED_UP = 1 + 1e-6  # times that are differences of timestamps come with rounding
-
-
-class _OfHidden:
-    """β or γ of the unit's matrices, (of A, of W); None for a contracting unit, in which they play no part."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, cell: None, owner: type | None = None) -> Self: ...
-
-    @overload
-    def __get__(self, cell: LipschitzRNNCell, owner: type | None = None) -> tuple[float, float] | None: ...
-
-    def __get__(self, cell: LipschitzRNNCell | None, owner: type | None = None) -> Self | tuple[float, float] | None:
-        return self if cell is None else getattr(cell.hidden, self.name, None)
-
-    def __set__(self, cell: LipschitzRNNCell, value: float | tuple[float, float]) -> None:
-        if isinstance(cell.hidden, ContractingPair):
-            raise AttributeError(f"{self.name} plays no part in a contracting unit and cannot be set")
-        setattr(cell.hidden, self.name, value)
 
 
 class LipschitzRNNCell(SettingsModule):
@@ -94,7 +73,7 @@ class LipschitzRNNCell(SettingsModule):
     integrator: str
     nonlinearity: str
     max_step: float | None
-    beta, gamma = _OfHidden("beta"), _OfHidden("gamma")
+    beta, gamma = OfHidden("beta"), OfHidden("gamma")
 
     def __init__(
         self,
@@ -166,6 +145,11 @@ class LipschitzRNNCell(SettingsModule):
     def contracting(self) -> bool:
         """Whether the matrices come with a proof, so that nothing may round them."""
         return isinstance(self.hidden, ContractingPair)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "hidden" and isinstance(value, ContractingPair):
+            value.require_unit(self)
+        super().__setattr__(name, value)
 
     @property
     def stability(self) -> str | None:
@@ -342,6 +326,8 @@ class LipschitzRNNCell(SettingsModule):
         if not self.contracting:
             return times
         times = times.to(held_dtype(self.weight_ih.dtype))
+        if seen_values(times) is None:  # a traced program cannot refuse: a negative time gives NaN
+            times = times.where(times >= 0, math.nan)
         return times.where(times > self.step_size * _ROUNDED_UP, times.clamp(max=self.step_size))
 
     def require_step(self, dt: float) -> float:

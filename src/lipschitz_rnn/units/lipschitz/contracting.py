@@ -18,6 +18,7 @@ be rounded. ρ is lowered by what this can cost.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ from lipschitz_rnn.units.recurrence import Recurrence, repeatable_matrices, requ
 SUPPORTED_INTEGRATORS = ("euler", "heun", "midpoint")
 # rate·step_size up to which each is proved; a stronger decay than e⁻⁷ in one step comes near the rounding of float32.
 _LARGEST_DECAY = {"euler": 7.0, "heun": 0.69, "midpoint": 0.25}
+_PROVED = ("hidden_size", "step_size", "alpha", "rate", "integrator", "nonlinearity", "slopes", "metric_spread")
 _LARGEST_SETTING = 1e6  # step_size, alpha, their inverses and metric_spread: A and W stay within float32's range
 
 
@@ -128,6 +130,22 @@ class ContractingPair(nn.Module):
             self.reserve = parameter(1)
             self.multipliers = parameter(2, hidden_size)
         self.reset_parameters()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _PROVED and name in self.__dict__ and self.__dict__[name] != value:
+            raise AttributeError(
+                f"{name} is {self.__dict__[name]!r} and part of this pair's proof of contraction; build a new pair"
+            )
+        super().__setattr__(name, value)
+
+    def require_unit(self, unit: Any) -> None:
+        """Raise where a unit would run this pair in a step for which it was not built."""
+        for name in ("hidden_size", "step_size", "alpha", "integrator", "nonlinearity"):
+            own, other = getattr(self, name), getattr(unit, name)
+            if own != other:
+                raise ValueError(
+                    f"the pair is proved for {name}={own!r}, but the unit has {name}={other!r}; build both alike"
+                )
 
     def reset_parameters(self) -> None:
         """Start with random rotations and feedback, almost no leak, and the Euclidean metric."""
@@ -274,7 +292,8 @@ def _euler_pair(
     half = 0.5 * generator
     identity = torch.eye(len(half), device=half.device, dtype=half.dtype)
     # Rows of [I − H; √(2ε) B] times (I + H)⁻¹: an isometry, which is the whole proof.
-    resolvent = torch.linalg.solve(identity + half, torch.cat((identity - half, feedback)), left=False)
+    # I + H is regular for all finite parameters. Without the check no GPU has to wait, and others give NaN everywhere.
+    resolvent, _ = torch.linalg.solve_ex(identity + half, torch.cat((identity - half, feedback)), left=False)
     turned, fed = factor * resolvent[: len(half)], factor * resolvent[len(half) :]
     gain = (2.0 * restoring * (2.0 - restoring)).sqrt()
     return turned - identity, gain.unsqueeze(1) * fed - restoring.unsqueeze(1) * turned

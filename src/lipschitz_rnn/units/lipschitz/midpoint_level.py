@@ -12,6 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.problem import exporting
+
 _TOLERANCE = 1e-13
 _SMALLEST_SHARE = 1e-60  # never reached by finite parameters
 
@@ -52,7 +54,12 @@ def largest_share(excess: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     from below so that the value returned satisfies the inequality, with the implicit function's derivative. NaN where
     no s is small enough, which only parameters that are not finite can bring about.
     """
-    if torch.compiler.is_exporting():
+    if torch._C._functorch.is_functorch_wrapped_tensor(like):
+        raise NotImplementedError(
+            "torch.func cannot follow the search that slows a contracting midpoint unit down, which looks at values; "
+            "run such networks one by one, or use integrator='euler' or 'heun'"
+        )
+    if exporting():
         raise NotImplementedError(
             "torch.export cannot follow the search that slows a contracting midpoint unit down; export one with "
             "integrator='euler' or 'heun', or a module that keeps A and W of hidden_matrices() as buffers and calls "

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -158,6 +158,27 @@ class SymmetricSkewPair(SettingsModule):
             A, W = _EagerPair.apply(self.M_A, self.M_W, *maps)
             return A, W
         return self.skew_A(self.M_A), self.skew_W(self.M_W)
+
+
+class OfHidden:
+    """β or γ of the unit's matrices, (of A, of W); None for a contracting unit, in which they play no part."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, cell: None, owner: type | None = None) -> Self: ...
+
+    @overload
+    def __get__(self, cell: Any, owner: type | None = None) -> tuple[float, float] | None: ...
+
+    def __get__(self, cell: Any | None, owner: type | None = None) -> Self | tuple[float, float] | None:
+        return self if cell is None else getattr(cell.hidden, self.name, None)
+
+    def __set__(self, cell: Any, value: float | tuple[float, float]) -> None:
+        if not isinstance(cell.hidden, SymmetricSkewPair):
+            raise AttributeError(f"{self.name} plays no part in a contracting unit and cannot be set")
+        setattr(cell.hidden, self.name, value)
 
 
 class _EagerPair(torch.autograd.Function):

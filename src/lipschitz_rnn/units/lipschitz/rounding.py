@@ -31,7 +31,8 @@ def matrix_reserve(integrator: str, size: int, dtype: torch.dtype) -> float:
 
 def within(matrix: Tensor, limit: float) -> Tensor:
     """The matrix itself, bit for bit, where its Frobenius norm is at most ``limit``; scaled to that norm elsewhere."""
-    return matrix / (torch.linalg.matrix_norm(matrix) / limit).clamp_min(1.0)
+    largest = matrix.abs().amax().clamp_min(torch.finfo(matrix.dtype).tiny)  # whose square may be beyond any float
+    return matrix / (torch.linalg.matrix_norm(matrix / largest) * (largest / limit)).clamp_min(1.0)
 
 
 def step_rounding(

@@ -112,7 +112,7 @@ class _ArrayUnit:
 
     def __init__(self, cell: LipschitzRNNCell) -> None:
         A, W = cell.hidden_matrices()
-        self.cell = cell
+        self.cell = copy.deepcopy(cell).requires_grad_(False)  # later changes of the layer do not reach a stream
         self.unit, self.max_step = float(cell.step_size), cell.step_limit("dt", cell.step_size)
         tableau = get_integrator(cell.integrator)
         scaled = torch.cat((A * (float(cell.alpha) * self.unit), W * self.unit)).numpy()
