@@ -57,8 +57,8 @@ app.add_typer(reproduce, name="reproduce", rich_help_panel="Train")
 app.command(rich_help_panel="Understand", cls=TidyCommand)(threaded(certify))
 app.add_typer(robustness, name="robustness", rich_help_panel="Understand")
 app.command(rich_help_panel="Understand", cls=TidyCommand)(bench)
-app.command(rich_help_panel="What there is", cls=TidyCommand)(tasks)
-app.command(rich_help_panel="What there is", cls=TidyCommand)(units)
+app.command(rich_help_panel="Reference", cls=TidyCommand)(tasks)
+app.command(rich_help_panel="Reference", cls=TidyCommand)(units)
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ def evaluate(
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score trained networks: every seed of a run, on one split, from its checkpoints.
+    """Score every trained network of a run on one split of the data.
 
     Works while the run is still training. With --pretrained it scores a network that comes with the package.
 

@@ -17,7 +17,7 @@ from lipschitz_rnn.commands.parsing import parse_seeds
 from lipschitz_rnn.commands.progress import choose_watcher
 from lipschitz_rnn.commands.threads import suit_settings, threaded
 from lipschitz_rnn.experiments.quickstart import EPOCHS, quickstart_settings, run_quickstart, test_scores
-from lipschitz_rnn.training import Result
+from lipschitz_rnn.training import Interrupted, Result
 
 NEXT = (
     ("lipschitz-rnn evaluate {folder}/lipschitz", "score it again from its checkpoint"),
@@ -44,14 +44,17 @@ def quickstart(
 ) -> None:
     """Train Lipschitz RNNs and LSTMs with about as many parameters on handwritten digits.
 
-    Needs no download and no GPU, and takes about a minute on a laptop. Several seeds of each unit train at once, so
-    that the scatter of the results is seen. Run it again to see the results again, or to continue after Ctrl-C.
+    Needs no download and no GPU, and takes a minute or two on a laptop. Several seeds of each unit train at once,
+    so you can see how much the results vary. Run it again to see the results again, or to continue after Ctrl-C.
     """
     chosen = parse_seeds(seeds)
     suit_settings(quickstart_settings(chosen, epochs))
     console = Console(stderr=True)
     names = {"lipschitz": "Lipschitz RNN", "lstm": "LSTM"}
-    done = run_quickstart(out, chosen, epochs, lambda name: choose_watcher(console, names[name], quiet=as_json))
+    try:
+        done = run_quickstart(out, chosen, epochs, lambda name: choose_watcher(console, names[name], quiet=as_json))
+    except Interrupted as stopped:  # resuming the run alone would leave the comparison undone
+        raise Interrupted(stopped.number, stopped.saved, "the same command again") from None
     if as_json:
         facts: dict[str, Any] = {
             "lipschitz": done.lipschitz.to_dict(),

@@ -41,7 +41,7 @@ def report(
     """Write one page about runs: report.html, which needs no other file, and report.md with figures.
 
     It shows learning curves, scores over seeds, eigenvalues over training, time and hardware, next to the paper's
-    numbers. Runs that differ only in their seeds are merged. Unfinished runs are shown as far as they are.
+    numbers. Runs that differ only in their seeds are merged. Unfinished runs are shown as far as they have got.
 
     A folder of JSON results, as `reproduce` writes them, becomes one page per study instead, and the tables of the
     README next to it are filled in. With --check, the committed pages are compared with the results.

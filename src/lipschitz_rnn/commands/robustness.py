@@ -55,7 +55,8 @@ def hessian(
     variant: Variant = None,
     which: Which = "best",
     parameters: Annotated[
-        Literal["all", "unit"], typer.Option(help="all parameters, or those of the recurrent unit as in the paper.")
+        Literal["all", "unit"],
+        typer.Option(help="all, or unit: those of the recurrent unit, as in the paper."),
     ] = "unit",
     split: Annotated[Split, PartOfData] = "train",
     samples: Annotated[int, typer.Option(min=1, help="Samples to draw, with seed 0.")] = 1000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -286,4 +287,4 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
     if not settings.variants:  # a mean over different units would say nothing
         score = show_scores([seed.test for seed in result.seeds], result.percent)
         console.print(f"test {result.metric} {score}{beside}; {result.seconds:.0f} s of training", highlight=False)
-    console.print(f"next: lipschitz-rnn report {folder} -o report", highlight=False, soft_wrap=True)
+    console.print(f"next: lipschitz-rnn report {shlex.quote(str(folder))} -o report", highlight=False, soft_wrap=True)
