@@ -240,7 +240,7 @@ def attack_with(examples: int) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.__name__)
-@attack_with(8)
+@attack_with(9)
 @given(data=st.data())
 def test_a_sample_of_hostile_calls(target: Callable[[st.DrawFn], None], data: st.DataObject) -> None:
     check(data.draw, target)
