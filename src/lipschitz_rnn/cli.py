@@ -45,7 +45,7 @@ def lipschitz_rnn(
 
     New here? Run [bold]lipschitz-rnn quickstart[/]: it trains a first network in about a minute on a laptop.
 
-    Exit codes: 0 success, 1 a run failed, 2 wrong usage, 3 not certified, 130 and 143 interrupted.
+    Exit codes: 0 success, 1 something failed or is missing, 2 wrong usage, 3 not certified, 130 and 143 interrupted.
     """
 
 
