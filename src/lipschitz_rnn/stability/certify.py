@@ -213,6 +213,8 @@ def _common(item: Subject, worst: WorstSlopes | None) -> dict[str, Any]:
     return {
         "dynamics": "continuous" if item.step_range is None else item.integrator,
         "step_range": item.step_range,
+        "substeps": item.substeps,
+        "reverse": item.reverse,
         "alpha": item.alpha,
         "nonlinearity": item.nonlinearity,
         "slopes": item.slopes,

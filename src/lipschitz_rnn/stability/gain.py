@@ -13,7 +13,7 @@ import numpy as np
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.stability.certificate import Certificate
 from lipschitz_rnn.stability.inputs import as_float, as_pair
-from lipschitz_rnn.stability.norms import MetricNorms, product, total
+from lipschitz_rnn.stability.norms import MetricNorms, geometric_sum, power, product, total
 from lipschitz_rnn.stability.precision import as_precision, held, rounded
 from lipschitz_rnn.stability.rates import proved_decay, round_up
 from lipschitz_rnn.stability.rounding import UNIT, Ball, Matrix
@@ -27,10 +27,12 @@ class IncrementalGain:
 
     Attributes:
         peak: if every ‖Δx_t‖ ≤ d and Δh = 0, then every ‖Δy_t‖ ≤ peak · d.
-        factor: what one step does to a difference at most; e^{−λ} per unit of time in continuous time.
-        per_step: what one step's ‖Δx‖ (or, in continuous time, ‖Δx‖ per unit of time) adds to ‖Δy‖ at most.
+        factor: what one sample does to a difference at most; e^{−λ} per unit of time in continuous time.
+        per_step: what one sample's ‖Δx‖ (or, in continuous time, ‖Δx‖ per unit of time) adds to ‖Δy‖ at most.
         from_state: ‖Δy‖ per ‖Δh‖ of the first states, before any decay.
         continuous: whether this is about continuous time.
+
+    A sample is one step, or as many steps as ``max_step`` splits it into, all of them with its input.
     """
 
     peak: float
@@ -40,9 +42,9 @@ class IncrementalGain:
     continuous: bool = False
 
     def bound(self, differences: Sequence[float], first_state: float = 0.0) -> Matrix:
-        """Bounds on ‖Δy_t‖ after each step (T,), from ‖Δx_t‖ of each step (T,); for the discrete map.
+        """Bounds on ‖Δy_t‖ after each sample (T,), from ‖Δx_t‖ of each sample (T,); for the discrete map.
 
-        A difference that only a few steps carry fades: that is what a single number like ``peak`` does not show.
+        A difference that only a few samples carry fades: that is what a single number like ``peak`` does not show.
         """
         if self.continuous:
             raise ValueError("this gain is about continuous time, which has no steps; certify with a step_size")
@@ -130,7 +132,10 @@ def _gain(certificate: Certificate, metric: MetricNorms, U: Matrix, C: Matrix) -
         decay = Fraction(certificate.rate) * Fraction(longest)
         factor = round_up(1 - Fraction(certificate.rate) * Fraction(shortest))
     peak = round_up(Fraction(per_step) / decay) if math.isfinite(per_step) else math.inf
-    return IncrementalGain(peak, factor, per_step, from_state)
+    fewest, most = certificate.substeps
+    if most > 1:  # the input of a sample is held over all its steps: ρⁿ, and g + ρg + … + ρⁿ⁻¹g
+        per_step = product(per_step, geometric_sum(factor, most))
+    return IncrementalGain(peak, power(factor, fewest), per_step, from_state)
 
 
 def _require_same(certificate: Certificate, pair: tuple[Any, Any] | None, alpha: float | None) -> None:

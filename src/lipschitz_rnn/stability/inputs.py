@@ -15,6 +15,7 @@ from torch import nn
 
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import Nonlinearity, get_nonlinearity
+from lipschitz_rnn.ops.substeps import substeps_of
 from lipschitz_rnn.stability.files import pairs_in_file
 from lipschitz_rnn.stability.precision import PRECISIONS, Precision, as_precision, held, in_force, nominal, rounded
 from lipschitz_rnn.stability.rounding import Ball, Matrix
@@ -31,7 +32,7 @@ class Subject:
     """One map to certify: A and W as they are held, without α, and all that decides how they run.
 
     ``step_range`` None means continuous time. ``hint`` holds the diagonals of a metric and of a multiplier, for pairs
-    that were built to contract.
+    that were built to contract. ``substeps`` are the fewest and most steps that one sample takes.
     """
 
     A: Matrix
@@ -44,6 +45,8 @@ class Subject:
     hint: tuple[Matrix, Matrix] | None = None
     nonlinearity: str | None = None
     precision: Precision = PRECISIONS["exact"]
+    substeps: tuple[int, int] = (1, 1)
+    reverse: bool = False
 
     @cached_property
     def nominal(self) -> tuple[Ball, Ball]:
@@ -135,9 +138,18 @@ def split_steps(spans: tuple[float, float], max_step: float | None) -> tuple[flo
     if max_step is None or longest <= max_step:
         return spans
     if shortest == longest:
-        step = longest / max(1, math.ceil(longest / max_step * (1 - 1e-6)))
+        step = longest / substeps_of(longest, max_step)
         return step, step
     return min(shortest, 0.5 * max_step), min(longest, max_step * (1 + 2e-6))
+
+
+def count_steps(spans: tuple[float, float], max_step: float | None) -> tuple[int, int]:
+    """The fewest and most steps that :func:`split_steps` makes of a span; a little wider for a range."""
+    shortest, longest = spans
+    if max_step is None or longest <= max_step:
+        return 1, 1
+    slack = 1e-5 if shortest < longest else 0.0
+    return substeps_of(shortest * (1 - slack), max_step), substeps_of(longest * (1 + slack), max_step)
 
 
 def subjects(target: Any, precision: str | None = None, **overrides: Any) -> list[Subject]:
@@ -226,7 +238,7 @@ def _of_statement(stated: Recurrence, precision: str | None, overrides: dict[str
         "integrator": stated.integrator,
         "step_size": stated.step_range,
     } | {key: value for key, value in overrides.items() if value is not None}
-    subject = _subject(*matrices, as_precision(name), settings, stated.max_step)
+    subject = replace(_subject(*matrices, as_precision(name), settings, stated.max_step), reverse=bool(stated.reverse))
     if stated.hint is None:
         return subject
     P, multiplier = (diagonal.detach().cpu().double().numpy() for diagonal in stated.hint)
@@ -251,9 +263,11 @@ def _subject(
     if continuous is False and step_size is None:
         raise ValueError("continuous=False asks for the map that runs; give its step_size")
     discrete = step_size is not None and not continuous
-    steps = split_steps(as_step_range(step_size), max_step) if discrete else None
+    spans = as_step_range(step_size) if discrete else None
+    steps = None if spans is None else split_steps(spans, max_step)
+    counts = (1, 1) if spans is None else count_steps(spans, max_step)
     A, W = rounded(A, precision), rounded(W, precision)
-    subject = Subject(A, W, alpha, slopes, integrator, steps, nonlinearity=name, precision=precision)
+    subject = Subject(A, W, alpha, slopes, integrator, steps, nonlinearity=name, precision=precision, substeps=counts)
     largest = max(float(np.max(np.abs(ball.mid))) for ball in subject.held)
     if not largest <= 1e100:
         raise ValueError(

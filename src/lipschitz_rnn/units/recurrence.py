@@ -27,6 +27,7 @@ class Recurrence:
         precision: what the matrices are rounded to whatever the settings around the module say, for example
             ``float32``; None if autocast and the precision of float32 products decide.
         name: which part of the module this is; empty if there is only one.
+        reverse: whether it reads the sequence from its end, so that its time runs backwards.
         hint: diagonals of a metric and of multipliers that may prove contraction; they are checked, never trusted.
     """
 
@@ -40,6 +41,7 @@ class Recurrence:
     precision: str | None = None
     name: str = ""
     hint: tuple[Tensor, Tensor] | None = None
+    reverse: bool = False
 
 
 @runtime_checkable

@@ -219,7 +219,8 @@ class LipschitzRNN(SettingsModule):
         for layer in range(self.num_layers):
             for direction in range(self.num_directions):
                 name = f"layer {layer}" + (", reverse" if direction else "") if len(self.cells) > 1 else ""
-                stated += [replace(item, name=name) for item in self.cell(layer, direction).stated_recurrences()]
+                items = self.cell(layer, direction).stated_recurrences()
+                stated += [replace(item, name=name, reverse=direction == 1) for item in items]
         return stated
 
     def reset_parameters(self) -> None:
