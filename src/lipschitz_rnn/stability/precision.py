@@ -83,7 +83,10 @@ def in_force(A: Tensor) -> str:
 
 def _float32_setting() -> str:
     """The coarsest float32 product that PyTorch may take now; each backend can be set on its own."""
-    found = {torch.get_float32_matmul_precision()}
+    try:
+        found = {torch.get_float32_matmul_precision()}
+    except RuntimeError:  # a backend was set on its own, which this function does not answer; they are asked below
+        found = set()
     for backend in (torch.backends.cuda, torch.backends.mkldnn):
         found.add(str(getattr(getattr(backend, "matmul", None), "fp32_precision", "none")))
     if found & {"medium", "bf16"}:
