@@ -60,32 +60,40 @@ class Subject:
         return self.step_range is not None and self.step_range[0] < self.step_range[1]
 
 
-class _Complex(Exception):
-    pass
+def as_array(values: Any, name: str, allowed: str = "a square matrix (N, N)") -> Matrix:
+    """Finite float64 numbers from a tensor, an array or nested lists, in any shape."""
+    if isinstance(values, torch.Tensor) and values.layout != torch.strided:
+        raise TypeError(f"{name} is a sparse tensor; give a plain one, for example {name}.to_dense()")
+    try:
+        tensor = isinstance(values, torch.Tensor)
+        complex_numbers = bool(values.is_complex() if tensor else np.iscomplexobj(values))
+        real = np.zeros(()) if complex_numbers else values.detach().cpu().double().numpy() if tensor else values
+        array: Matrix = np.array(real, dtype=np.float64)
+    except TypeError:
+        raise TypeError(
+            f"{name} is {_shown_type(values)}; give {allowed} of real numbers: an array, a tensor or nested lists"
+        ) from None
+    except (ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{name} is no matrix of numbers ({error}); give {allowed}") from None
+    if complex_numbers:
+        raise TypeError(f"{name} is complex; give {allowed} of real numbers")
+    if not np.all(np.isfinite(array)):
+        bad = int(np.size(array) - np.isfinite(array).sum())
+        raise ValueError(f"{name} has {bad} entries that are not finite; nothing can be said about such a system")
+    return array
+
+
+def _shown_type(values: Any) -> str:
+    return f"a {type(values).__name__}" + (
+        " with other things than numbers" if isinstance(values, list | tuple) else ""
+    )
 
 
 def as_matrix(values: Any, name: str) -> Matrix:
     """A square, finite float64 matrix from a tensor, an array or nested lists."""
-    if isinstance(values, torch.Tensor) and values.layout != torch.strided:
-        raise TypeError(f"{name} is a sparse tensor; give a plain one, for example {name}.to_dense()")
-    try:
-        array = values.detach().cpu().double().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-        if np.iscomplexobj(array) or (isinstance(values, torch.Tensor) and values.is_complex()):
-            raise _Complex
-        array = np.array(array, dtype=np.float64)
-    except _Complex:
-        raise TypeError(f"{name} is complex; give a real matrix") from None
-    except TypeError:
-        raise TypeError(
-            f"{name} is a {type(values).__name__}; give a real matrix (N, N) as an array, a tensor or nested lists"
-        ) from None
-    except (ValueError, RuntimeError, NotImplementedError, OverflowError) as error:
-        raise ValueError(f"{name} is no matrix of numbers ({error}); give a square matrix (N, N)") from None
+    array = as_array(values, name)
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0:
         raise ValueError(f"{name} has shape {array.shape}; give a square matrix (N, N)")
-    if not np.all(np.isfinite(array)):
-        bad = int(np.size(array) - np.isfinite(array).sum())
-        raise ValueError(f"{name} has {bad} entries that are not finite; nothing can be said about such a system")
     return array
 
 

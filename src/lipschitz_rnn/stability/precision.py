@@ -133,5 +133,14 @@ def held(A: Matrix, W: Matrix, alpha: float, precision: Precision) -> tuple[Ball
                 raise ValueError(f"alpha is {alpha:g}, and float16 cannot hold alpha·A; use float32")
     return (
         linear.widened(relative, smallest),
-        feedback.widened(precision.products + 1.01 * precision.unit, precision.smallest),
+        _with_one_rounding(feedback, precision),
     )
+
+
+def held_input(U: Matrix, precision: Precision) -> Ball:
+    """A ball with every U that a kernel may hold, from what :func:`rounded` gave; like W, it may hold εU."""
+    return Ball.exact(U) if precision.name == "exact" else _with_one_rounding(Ball.exact(U), precision)
+
+
+def _with_one_rounding(matrix: Ball, precision: Precision) -> Ball:
+    return matrix.widened(precision.products + 1.01 * precision.unit, precision.smallest)
