@@ -25,7 +25,7 @@ def test_computed_eigenvalues_are_called_computed() -> None:
     assert certify((A, W), rate=2.0).reason.startswith("the computed eigenvalues say that no metric can prove a rate")
 
 
-@pytest.mark.parametrize("wrong", [RNN, {}, {1.0}, object()], ids=["module", "dict", "set", "object"])
+@pytest.mark.parametrize("wrong", [RNN, {}, {1.0}, object(), None], ids=["module", "dict", "set", "object", "none"])
 def test_what_is_no_matrix_is_named(wrong: object) -> None:
     for call in (lambda: certify((wrong, wrong)), lambda: theorem1(wrong, wrong), lambda: certify((A, wrong))):
         with pytest.raises(TypeError, match=rf"is a {type(wrong).__name__}; give a square matrix \(N, N\)"):
@@ -122,6 +122,8 @@ def test_a_seed_with_a_file_is_refused(tmp_path: Path) -> None:
 def float32_settings() -> Iterator[None]:
     backends = (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
     before = [backend.fp32_precision for backend in backends]
+    for backend in backends:
+        backend.fp32_precision = "none"  # a backend with a setting of its own does not follow the general one
     yield
     for backend, value in zip(backends, before, strict=True):
         backend.fp32_precision = value

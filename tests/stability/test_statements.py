@@ -223,6 +223,8 @@ def test_hooks_on_all_modules_are_refused() -> None:
         try:
             with pytest.raises(UnstatedRecurrenceError, match="all modules have forward hooks"):
                 certify(stable())
+            with pytest.raises(UnstatedRecurrenceError, match="all modules have forward hooks"):
+                stable().stated_recurrences()
         finally:
             handle.remove()
 

@@ -65,6 +65,8 @@ def as_array(values: Any, name: str, allowed: str = "a square matrix (N, N)") ->
     if isinstance(values, torch.Tensor) and values.layout != torch.strided:
         raise TypeError(f"{name} is a sparse tensor; give a plain one, for example {name}.to_dense()")
     try:
+        if values is None:  # NumPy would make it nan
+            raise TypeError
         tensor = isinstance(values, torch.Tensor)
         complex_numbers = bool(values.is_complex() if tensor else np.iscomplexobj(values))
         real = np.zeros(()) if complex_numbers else values.detach().cpu().double().numpy() if tensor else values

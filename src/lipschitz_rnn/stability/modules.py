@@ -85,6 +85,8 @@ def _checked(module: StatesRecurrences) -> list[Recurrence]:
         raise UnstatedRecurrenceError(
             f"stated_recurrences of this {owner} was replaced on the instance; define it in the class"
         )
+    if isinstance(module, nn.Module):
+        require_no_hooks(module)
     stated = module.stated_recurrences()
     if not isinstance(stated, list | tuple) or not all(isinstance(item, Recurrence) for item in stated):
         shown = f"{type(stated).__name__} of {type(stated[0]).__name__}" if _has_items(stated) else repr(stated)[:80]
