@@ -1,5 +1,7 @@
 """Only modules that state their own recurrence are certified, and what they state is what they run."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -160,3 +162,117 @@ def test_a_pair_alone_states_the_map_it_was_built_for() -> None:
     assert subject.hint is not None
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert subjects(pair)[0].precision.name == "float32"
+
+
+class Wrapper(nn.Module):
+    """Passes attributes on to the module inside, as many wrappers do, and runs something else beside it."""
+
+    def __init__(self, inner: nn.Module, beside: nn.Module | None = None) -> None:
+        super().__init__()
+        self.inner, self.beside = inner, beside
+
+    def __getattr__(self, name: str) -> object:
+        try:
+            return nn.Module.__getattr__(self, name)
+        except AttributeError:
+            return getattr(next(iter(self._modules.values())), name)
+
+
+def test_a_wrapper_that_passes_attributes_on_states_nothing() -> None:
+    with pytest.raises(UnstatedRecurrenceError, match=r"beside \(LSTM\)"):
+        certify(Wrapper(stable(), nn.LSTM(2, 4)))
+    (subject,) = subjects(Wrapper(stable()))
+    assert subject.name == "inner"
+    model = stable()
+    model.stated_recurrences = list
+    with pytest.raises(UnstatedRecurrenceError, match="replaced on the instance"):
+        certify(model)
+
+
+class StandIn(nn.Module):
+    """The form of torch.compile's wrapper, whose import takes seconds."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = module
+
+    __getattr__ = Wrapper.__getattr__
+
+
+StandIn.__name__, StandIn.__module__ = "OptimizedModule", "torch._dynamo.eval_frame"
+
+
+@pytest.mark.parametrize("compile", [StandIn, pytest.param(torch.compile, marks=pytest.mark.full)])
+def test_hooks_on_a_compiled_module_are_refused(compile) -> None:
+    compiled = compile(stable())
+    (subject,) = subjects(nn.ModuleDict({"rnn": compiled}))
+    assert subject.name == "rnn"
+    handle = compiled.register_forward_hook(lambda module, args, output: output)
+    with pytest.raises(UnstatedRecurrenceError, match="OptimizedModule has forward hooks"):
+        certify(compiled)
+    handle.remove()
+    assert certify(compiled).holds
+
+
+def test_hooks_on_all_modules_are_refused() -> None:
+    for register in (
+        nn.modules.module.register_module_forward_hook,
+        nn.modules.module.register_module_forward_pre_hook,
+    ):
+        handle = register(lambda *_: None)
+        try:
+            with pytest.raises(UnstatedRecurrenceError, match="all modules have forward hooks"):
+                certify(stable())
+            with pytest.raises(UnstatedRecurrenceError, match="all modules have forward hooks"):
+                stable().stated_recurrences()
+        finally:
+            handle.remove()
+
+
+def test_randomness_is_refused() -> None:
+    dropping = stable(num_layers=2, dropout=0.5)
+    with pytest.raises(UnstatedRecurrenceError, match=r"dropout is 0\.5.*call eval\(\) first"):
+        certify(nn.Sequential(dropping))
+    assert len(subjects(dropping.eval())) == 2
+    assert subjects(stable(dropout=0.0, num_layers=2).train())
+    model = stable()
+    # Almost never does such a mask change an entry, so two draws are nearly always the same.
+    model.cell().hidden.register_forward_hook(lambda _, __, pair: (pair[0] * (torch.rand(4, 4) > 1e-9), pair[1]))
+    with pytest.raises(UnstatedRecurrenceError, match="change from call to call"):
+        certify(model)
+
+
+def test_a_module_without_values_is_refused() -> None:
+    for module in (stable(device="meta"), stable().to("meta")):
+        with pytest.raises(UnstatedRecurrenceError, match="meta device"):
+            certify(module)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda items: items[0], "list of Recurrence"),
+        (lambda items: None, "returned None"),
+        (lambda items: [], "returned nothing"),
+        (lambda items: ["A", "W"], "list of str"),
+        (lambda items: [replace(items[0], A=[[1.0]])], "A=.*a tensor"),
+        (lambda items: [replace(items[0], alpha="a")], "alpha='a'; it must be a number"),
+        (lambda items: [replace(items[0], nonlinearity=None)], "nonlinearity=None"),
+        (lambda items: [replace(items[0], integrator=["euler"])], "integrator"),
+        (lambda items: [replace(items[0], step_range=0.1)], "step_range=0.1"),
+        (lambda items: [replace(items[0], max_step=-1.0)], "max_step=-1.0"),
+        (lambda items: [replace(items[0], hint=(1, 2))], "hint"),
+        (lambda items: [replace(items[0], reverse=None)], "reverse"),
+    ],
+)
+def test_wrong_statements_are_named(change, message: str) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = stable()
+
+        def stated_recurrences(self):
+            return change(self.rnn.stated_recurrences())
+
+    with pytest.raises(UnstatedRecurrenceError, match=message):
+        certify(nn.ModuleDict({"own": Own()}))

@@ -74,6 +74,8 @@ def certify(
 def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
     """What to certify, by name: the networks of a run, or the matrices of a file."""
     if not target.is_dir():
+        if seed is not None:
+            raise ValueError(f"seed is {seed}, but {target} is no run folder, which has seeds; leave --seed out")
         return {target.name: target}
     from lipschitz_rnn.experiments.runner import load_members
     from lipschitz_rnn.training import CheckpointError, RunError

@@ -2,7 +2,9 @@
 
 A slope pattern D whose Jacobian has an eigenvalue outside the contour of a rate rules that rate out for every metric,
 quadratic or not, because the slopes may stay at D. The search follows the eigenvalue's gradient to corners of the cube
-of slopes, from several starts. It can miss the worst pattern; what it finds is a fact.
+of slopes, from several starts. It can miss the worst pattern, and its eigenvalues are computed in float64: close to the
+contour, or for matrices far from normal, they can be on the wrong side. So what it finds ends a search, but is no proof
+that there is no metric.
 """
 
 from __future__ import annotations

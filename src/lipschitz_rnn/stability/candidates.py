@@ -49,7 +49,7 @@ def candidates(
     accuracy: float,
     clock: Clock,
 ) -> Iterator[Proof]:
-    """Metrics with multipliers for all ``systems``, cheap ones first; no rate beyond ``possible`` can be proved."""
+    """Metrics with multipliers for all ``systems``, cheap ones first; none is sought beyond the rate ``possible``."""
     best = -math.inf
     for proof in _structured(item, systems, accuracy, clock):
         best = max(best, proof.rate(systems, len(systems) > 1))

@@ -213,6 +213,8 @@ def _common(item: Subject, worst: WorstSlopes | None) -> dict[str, Any]:
     return {
         "dynamics": "continuous" if item.step_range is None else item.integrator,
         "step_range": item.step_range,
+        "substeps": item.substeps,
+        "reverse": item.reverse,
         "alpha": item.alpha,
         "nonlinearity": item.nonlinearity,
         "slopes": item.slopes,
@@ -256,10 +258,13 @@ def _by_euler_steps(item: Subject, wanted: float | None, solver: str, accuracy: 
 def _disproof(worst: WorstSlopes, target: float) -> str:
     if target == 0.0:
         return (
-            f"no metric can exist: for one pattern of slopes that the nonlinearity allows, the linearized system "
-            f"{'grows' if worst.rate < 0 else 'does not decay'} (rate {worst.rate:.4g})"
+            f"the computed eigenvalues say that no metric can exist: for one pattern of slopes that the nonlinearity "
+            f"allows, the linearized system {'grows' if worst.rate < 0 else 'does not decay'} (rate {worst.rate:.4g})"
         )
-    return f"no metric can prove a rate of {target:.4g}: one pattern of slopes decays at the rate {worst.rate:.4g} only"
+    return (
+        f"the computed eigenvalues say that no metric can prove a rate of {target:.4g}: one pattern of slopes decays "
+        f"at the rate {worst.rate:.4g} only"
+    )
 
 
 def _shortfall(reached: float, possible: float, target: float) -> str:

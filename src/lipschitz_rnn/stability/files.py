@@ -18,11 +18,16 @@ def pairs_in_file(path: Path) -> Iterator[tuple[str, Any, Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file; give a {_KINDS} file that holds A and W")
     entries = _entries(path)
-    prefixes = sorted(key[: -len("A")] for key in entries if key == "A" or key.endswith(".A"))
-    pairs = [(prefix, entries[prefix + "A"], entries[prefix + "W"]) for prefix in prefixes if prefix + "W" in entries]
-    if not pairs:
+    prefixes = sorted({key[:-1] for key in entries if key in ("A", "W") or key.endswith((".A", ".W"))})
+    for prefix in prefixes:
+        missing = next((prefix + letter for letter in "AW" if prefix + letter not in entries), None)
+        if missing is not None:
+            other = prefix + ("W" if missing.endswith("A") else "A")
+            raise ValueError(f"{path} holds {other} without {missing}; add the one, or leave out the other")
+    if not prefixes:
         names = ", ".join(sorted(entries)[:8]) or "nothing"
         raise ValueError(f"{path} holds no pair named A and W, only {names}; load the model and certify that instead")
+    pairs = [(prefix, entries[prefix + "A"], entries[prefix + "W"]) for prefix in prefixes]
     for prefix, A, W in pairs:
         yield prefix.rstrip("."), A, W
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.stability.certificate import Certificate
-from lipschitz_rnn.stability.inputs import as_float, as_pair
-from lipschitz_rnn.stability.norms import MetricNorms, product, total
-from lipschitz_rnn.stability.precision import as_precision, held, rounded
+from lipschitz_rnn.stability.inputs import as_array, as_float, as_pair
+from lipschitz_rnn.stability.norms import MetricNorms, geometric_sum, power, product, total
+from lipschitz_rnn.stability.precision import as_precision, held, held_input, rounded
 from lipschitz_rnn.stability.rates import proved_decay, round_up
 from lipschitz_rnn.stability.rounding import UNIT, Ball, Matrix
 
@@ -27,10 +27,12 @@ class IncrementalGain:
 
     Attributes:
         peak: if every ‖Δx_t‖ ≤ d and Δh = 0, then every ‖Δy_t‖ ≤ peak · d.
-        factor: what one step does to a difference at most; e^{−λ} per unit of time in continuous time.
-        per_step: what one step's ‖Δx‖ (or, in continuous time, ‖Δx‖ per unit of time) adds to ‖Δy‖ at most.
+        factor: what one sample does to a difference at most; e^{−λ} per unit of time in continuous time.
+        per_step: what one sample's ‖Δx‖ (or, in continuous time, ‖Δx‖ per unit of time) adds to ‖Δy‖ at most.
         from_state: ‖Δy‖ per ‖Δh‖ of the first states, before any decay.
         continuous: whether this is about continuous time.
+
+    A sample is one step, or as many steps as ``max_step`` splits it into, all of them with its input.
     """
 
     peak: float
@@ -40,19 +42,20 @@ class IncrementalGain:
     continuous: bool = False
 
     def bound(self, differences: Sequence[float], first_state: float = 0.0) -> Matrix:
-        """Bounds on ‖Δy_t‖ after each step (T,), from ‖Δx_t‖ of each step (T,); for the discrete map.
+        """Bounds on ‖Δy_t‖ after each sample (T,), from ‖Δx_t‖ of each sample (T,); for the discrete map.
 
-        A difference that only a few steps carry fades: that is what a single number like ``peak`` does not show.
+        A difference that only a few samples carry fades: that is what a single number like ``peak`` does not show.
         """
         if self.continuous:
             raise ValueError("this gain is about continuous time, which has no steps; certify with a step_size")
-        steps = np.asarray(differences, dtype=np.float64)
-        if steps.ndim != 1 or not np.all(steps >= 0) or not first_state >= 0:
+        steps = as_array(differences, "differences", "a sequence (T,)")
+        first = as_float("first_state", first_state)
+        if steps.ndim != 1 or not np.all(steps >= 0) or first < 0:
             raise ValueError(
                 "differences must be a sequence of non-negative norms, and first_state a non-negative norm"
             )
         bounds = np.empty_like(steps)
-        level = self.from_state * first_state * (1 + 4 * UNIT)
+        level = self.from_state * first * (1 + 4 * UNIT)
         for index, difference in enumerate(steps):
             level = (self.factor * level + self.per_step * difference) * (1 + 4 * UNIT)
             bounds[index] = level
@@ -75,9 +78,17 @@ def incremental_gain(
     Args:
         certificate: a certificate of a single pair that holds. It carries the matrices, α and all else that counts.
         pair, alpha: the (A, W) and α it is about. Not needed; if given, they are compared with the certificate's.
-        input_matrix: U (N, p); the identity, that is a change of U x + b itself, by default.
-        output_matrix: C (q, N); the identity by default.
+        input_matrix: U (N, p), rounded as the kernels round W at the certificate's precision; the identity, that is a
+            change of U x + b itself, by default.
+        output_matrix: C (q, N), taken as it is; the identity by default.
+
+    Not covered, as in the certificate: the rounding of inputs, states and sums while the network runs.
     """
+    if not isinstance(certificate, Certificate):
+        raise TypeError(
+            f"certificate is a {type(certificate).__name__}; give what certify returned, as in "
+            "incremental_gain(certify(model))"
+        )
     if certificate.parts:
         raise ValueError(
             f"the certificate is about {len(certificate.parts)} recurrent parts; pass one of certificate.parts"
@@ -87,15 +98,20 @@ def incremental_gain(
         raise ValueError("the certificate does not hold for a single pair; there is no gain to derive from it")
     _require_same(certificate, pair, alpha)
     n = len(A)
-    U = np.eye(n) if input_matrix is None else _array("input_matrix", input_matrix)
-    C = np.eye(n) if output_matrix is None else _array("output_matrix", output_matrix)
-    if U.ndim != 2 or U.shape[0] != n or C.ndim != 2 or C.shape[1] != n:
-        raise ValueError(f"input_matrix must be ({n}, p) and output_matrix (q, {n}); got {U.shape} and {C.shape}")
+    U = np.eye(n) if input_matrix is None else as_array(input_matrix, "input_matrix", f"a matrix ({n}, p)")
+    C = np.eye(n) if output_matrix is None else as_array(output_matrix, "output_matrix", f"a matrix (q, {n})")
+    if U.ndim != 2 or U.shape[0] != n or C.ndim != 2 or C.shape[1] != n or not U.size or not C.size:
+        raise ValueError(
+            f"input_matrix must be ({n}, p) and output_matrix (q, {n}), with p and q at least 1; got {U.shape} and "
+            f"{C.shape}"
+        )
+    precision = as_precision(certificate.precision)
+    feed = Ball.exact(U) if input_matrix is None else held_input(rounded(U, precision), precision)
     with np.errstate(all="ignore"):
-        return _gain(certificate, MetricNorms(P), U, C)
+        return _gain(certificate, MetricNorms(P), feed, C)
 
 
-def _gain(certificate: Certificate, metric: MetricNorms, U: Matrix, C: Matrix) -> IncrementalGain:
+def _gain(certificate: Certificate, metric: MetricNorms, U: Ball, C: Matrix) -> IncrementalGain:
     assert certificate.A is not None
     assert certificate.W is not None
     precision = as_precision(certificate.precision)
@@ -103,8 +119,8 @@ def _gain(certificate: Certificate, metric: MetricNorms, U: Matrix, C: Matrix) -
     low, high = (Fraction(slope) for slope in certificate.slopes)
     # D = c + r·q with |q| ≤ 1: the average of the slopes acts without loss.
     entry = total(
-        product(round_up(abs(low + high) / 2), metric.length(Ball.exact(U))),
-        product(round_up((high - low) / 2), metric.fed(Ball.exact(U))),
+        product(round_up(abs(low + high) / 2), metric.length(U)),
+        product(round_up((high - low) / 2), metric.fed(U)),
     )
     read = metric.reading(Ball.exact(C))
     from_state = product(read, metric.largest)
@@ -130,7 +146,10 @@ def _gain(certificate: Certificate, metric: MetricNorms, U: Matrix, C: Matrix) -
         decay = Fraction(certificate.rate) * Fraction(longest)
         factor = round_up(1 - Fraction(certificate.rate) * Fraction(shortest))
     peak = round_up(Fraction(per_step) / decay) if math.isfinite(per_step) else math.inf
-    return IncrementalGain(peak, factor, per_step, from_state)
+    fewest, most = certificate.substeps
+    if most > 1:  # the input of a sample is held over all its steps: ρⁿ, and g + ρg + … + ρⁿ⁻¹g
+        per_step = product(per_step, geometric_sum(factor, most))
+    return IncrementalGain(peak, power(factor, fewest), per_step, from_state)
 
 
 def _require_same(certificate: Certificate, pair: tuple[Any, Any] | None, alpha: float | None) -> None:
@@ -140,19 +159,11 @@ def _require_same(certificate: Certificate, pair: tuple[Any, Any] | None, alpha:
         )
     if pair is None:
         return
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise TypeError(f"pair is a {type(pair).__name__}; give the two matrices (A, W), or leave it out")
     precision = as_precision(certificate.precision)
     for name, given, own in zip("AW", as_pair(*pair), (certificate.A, certificate.W), strict=True):
         if own is None or not np.array_equal(rounded(given, precision), own):
             raise ValueError(
                 f"{name} of the pair is not the one that the certificate is about; leave the pair out, or certify anew"
             )
-
-
-def _array(name: str, values: Any) -> Matrix:
-    try:
-        array = values.detach().cpu().double().numpy() if hasattr(values, "detach") else np.asarray(values, np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} is no matrix of numbers ({error})") from None
-    if not np.all(np.isfinite(array)):
-        raise ValueError(f"{name} has entries that are not finite")
-    return np.asarray(array, dtype=np.float64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,15 +14,14 @@ from torch import nn
 
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import Nonlinearity, get_nonlinearity
+from lipschitz_rnn.ops.substeps import substeps_of
 from lipschitz_rnn.stability.files import pairs_in_file
+from lipschitz_rnn.stability.modules import statements
 from lipschitz_rnn.stability.precision import PRECISIONS, Precision, as_precision, held, in_force, nominal, rounded
 from lipschitz_rnn.stability.rounding import Ball, Matrix
-from lipschitz_rnn.units.base import Recurrent
-from lipschitz_rnn.units.cells import Cell
-from lipschitz_rnn.units.recurrence import Recurrence, StatesRecurrences, UnstatedRecurrenceError
+from lipschitz_rnn.units.recurrence import Recurrence
 
 LARGEST = 2048  # units: one eigenvalue problem of the inequality then takes minutes, and gigabytes
-_RECURRENT = (Recurrent, Cell, nn.RNNBase, nn.RNNCellBase)
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Subject:
     """One map to certify: A and W as they are held, without α, and all that decides how they run.
 
     ``step_range`` None means continuous time. ``hint`` holds the diagonals of a metric and of a multiplier, for pairs
-    that were built to contract.
+    that were built to contract. ``substeps`` are the fewest and most steps that one sample takes.
     """
 
     A: Matrix
@@ -44,6 +42,8 @@ class Subject:
     hint: tuple[Matrix, Matrix] | None = None
     nonlinearity: str | None = None
     precision: Precision = PRECISIONS["exact"]
+    substeps: tuple[int, int] = (1, 1)
+    reverse: bool = False
 
     @cached_property
     def nominal(self) -> tuple[Ball, Ball]:
@@ -60,20 +60,42 @@ class Subject:
         return self.step_range is not None and self.step_range[0] < self.step_range[1]
 
 
-def as_matrix(values: Any, name: str) -> Matrix:
-    """A square, finite float64 matrix from a tensor, an array or nested lists."""
+def as_array(values: Any, name: str, allowed: str = "a square matrix (N, N)") -> Matrix:
+    """Finite float64 numbers from a tensor, an array or nested lists, in any shape."""
+    if isinstance(values, torch.Tensor) and values.layout != torch.strided:
+        raise TypeError(f"{name} is a sparse tensor; give a plain one, for example {name}.to_dense()")
     try:
-        array = values.detach().cpu().double().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-        if np.iscomplexobj(array) or (isinstance(values, torch.Tensor) and values.is_complex()):
-            raise TypeError(f"{name} is complex; give a real matrix")
-        array = np.array(array, dtype=np.float64)
-    except (ValueError, RuntimeError, NotImplementedError, OverflowError) as error:
-        raise ValueError(f"{name} is no matrix of numbers ({error}); give a square matrix (N, N)") from None
-    if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0:
-        raise ValueError(f"{name} has shape {array.shape}; give a square matrix (N, N)")
+        if values is None:  # NumPy would make it nan
+            raise TypeError
+        tensor = isinstance(values, torch.Tensor)
+        complex_numbers = bool(values.is_complex() if tensor else np.iscomplexobj(values))
+        real = np.zeros(()) if complex_numbers else values.detach().cpu().double().numpy() if tensor else values
+        array: Matrix = np.array(real, dtype=np.float64)
+    except TypeError:
+        raise TypeError(
+            f"{name} is {_shown_type(values)}; give {allowed} of real numbers: an array, a tensor or nested lists"
+        ) from None
+    except (ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{name} is no matrix of numbers ({error}); give {allowed}") from None
+    if complex_numbers:
+        raise TypeError(f"{name} is complex; give {allowed} of real numbers")
     if not np.all(np.isfinite(array)):
         bad = int(np.size(array) - np.isfinite(array).sum())
         raise ValueError(f"{name} has {bad} entries that are not finite; nothing can be said about such a system")
+    return array
+
+
+def _shown_type(values: Any) -> str:
+    return f"a {type(values).__name__}" + (
+        " with other things than numbers" if isinstance(values, list | tuple) else ""
+    )
+
+
+def as_matrix(values: Any, name: str) -> Matrix:
+    """A square, finite float64 matrix from a tensor, an array or nested lists."""
+    array = as_array(values, name)
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0:
+        raise ValueError(f"{name} has shape {array.shape}; give a square matrix (N, N)")
     return array
 
 
@@ -135,9 +157,18 @@ def split_steps(spans: tuple[float, float], max_step: float | None) -> tuple[flo
     if max_step is None or longest <= max_step:
         return spans
     if shortest == longest:
-        step = longest / max(1, math.ceil(longest / max_step * (1 - 1e-6)))
+        step = longest / substeps_of(longest, max_step)
         return step, step
     return min(shortest, 0.5 * max_step), min(longest, max_step * (1 + 2e-6))
+
+
+def count_steps(spans: tuple[float, float], max_step: float | None) -> tuple[int, int]:
+    """The fewest and most steps that :func:`split_steps` makes of a span; a little wider for a range."""
+    shortest, longest = spans
+    if max_step is None or longest <= max_step:
+        return 1, 1
+    slack = 1e-5 if shortest < longest else 0.0
+    return substeps_of(shortest * (1 - slack), max_step), substeps_of(longest * (1 + slack), max_step)
 
 
 def subjects(target: Any, precision: str | None = None, **overrides: Any) -> list[Subject]:
@@ -150,8 +181,7 @@ def subjects(target: Any, precision: str | None = None, **overrides: Any) -> lis
     if isinstance(target, nn.Module):
         return [
             replace(_of_statement(item, precision, overrides), name=" ".join(filter(None, (prefix, item.name))))
-            for prefix, module in stating_modules(target)
-            for item in _statements(prefix, module)
+            for prefix, item in statements(target)
         ]
     if isinstance(target, str | Path):
         return [_of_pair(A, W, name, precision, overrides) for name, A, W in pairs_in_file(Path(target))]
@@ -160,55 +190,9 @@ def subjects(target: Any, precision: str | None = None, **overrides: Any) -> lis
     )
 
 
-def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
-    """The outermost modules that state their recurrence, with their names; refused if others recur beside them."""
-    found: list[tuple[str, StatesRecurrences]] = []
-    others: list[str] = []
-    inside: set[int] = set()
-    for name, module in model.named_modules():
-        if id(module) in inside:
-            continue
-        stating = callable(getattr(module, "stated_recurrences", None))  # also through a compiled module's wrapper
-        if stating or isinstance(module, _RECURRENT) or callable(getattr(module, "hidden_matrices", None)):
-            inside |= {id(child) for child in module.modules()}
-        if stating:
-            found.append((name, module))  # type: ignore[arg-type]
-        elif id(module) in inside:
-            others.append(f"{name or 'the module itself'} ({_kind(module)})")
-    if others:
-        alone = "; pass a single LipschitzRNN to certify it alone" if found else ""
-        raise UnstatedRecurrenceError(
-            f"{', '.join(others)}: recurrent, but does not state its recurrence, so nothing can be certified about it; "
-            f"LipschitzRNN, LipschitzRNNCell and ContractingPair can be{alone}"
-        )
-    if not found:
-        raise TypeError(
-            f"{type(model).__name__} holds no module that states its recurrence; give a LipschitzRNN, a "
-            "LipschitzRNNCell or a model with one, or a pair (A, W)"
-        )
-    return found
-
-
-def _kind(module: nn.Module) -> str:
-    """What a module is, with the name of the cell where the class alone does not say it."""
-    cells = sorted({type(child).__name__ for child in module.modules() if isinstance(child, Cell)})
-    return (
-        f"{type(module).__name__} of {', '.join(cells)}"
-        if cells and not isinstance(module, Cell)
-        else type(module).__name__
-    )
-
-
-def _statements(prefix: str, module: StatesRecurrences) -> Iterator[Recurrence]:
-    try:
-        yield from module.stated_recurrences()
-    except UnstatedRecurrenceError as error:
-        raise UnstatedRecurrenceError(f"{prefix}: {error}" if prefix else str(error)) from None
-
-
 def _within_limits(A: Any, W: Any) -> tuple[Matrix, Matrix]:
-    shapes: list[tuple[int, ...]] = [tuple(getattr(matrix, "shape", ())) for matrix in (A, W)]
-    rows = max(shape[0] if shape else 0 for shape in shapes)
+    arrays = [matrix for matrix in (A, W) if isinstance(matrix, torch.Tensor | np.ndarray)]
+    rows = max((array.shape[0] for array in arrays if array.ndim > 0), default=0)
     if rows > LARGEST:
         raise ValueError(f"the matrices have {rows} rows; certificates are searched for up to {LARGEST}")
     return as_pair(A, W)
@@ -216,8 +200,9 @@ def _within_limits(A: Any, W: Any) -> tuple[Matrix, Matrix]:
 
 def _of_statement(stated: Recurrence, precision: str | None, overrides: dict[str, Any]) -> Subject:
     matrices = _within_limits(stated.A, stated.W)
-    name = in_force(stated.A) if stated.precision is None else stated.precision
-    if precision is not None:
+    if precision is None:
+        name = in_force(stated.A) if stated.precision is None else stated.precision
+    else:
         fixed, asked = stated.precision, as_precision(precision).name
         name = asked if fixed is None or asked in ("exact", fixed) else fixed
     settings = {
@@ -226,7 +211,7 @@ def _of_statement(stated: Recurrence, precision: str | None, overrides: dict[str
         "integrator": stated.integrator,
         "step_size": stated.step_range,
     } | {key: value for key, value in overrides.items() if value is not None}
-    subject = _subject(*matrices, as_precision(name), settings, stated.max_step)
+    subject = replace(_subject(*matrices, as_precision(name), settings, stated.max_step), reverse=bool(stated.reverse))
     if stated.hint is None:
         return subject
     P, multiplier = (diagonal.detach().cpu().double().numpy() for diagonal in stated.hint)
@@ -246,14 +231,19 @@ def _subject(
     nonlinearity = settings.get("nonlinearity", "tanh")
     slopes = as_slopes(nonlinearity)
     name = nonlinearity if isinstance(nonlinearity, str) else getattr(nonlinearity, "name", None)
-    integrator = get_integrator(settings.get("integrator", "euler")).name
+    integrator = settings.get("integrator", "euler")
+    if not isinstance(integrator, str):
+        raise ValueError(f"integrator is {integrator!r}; give a name: euler, midpoint, heun or rk4")
+    integrator = get_integrator(integrator).name
     step_size, continuous = settings.get("step_size"), settings.get("continuous")
     if continuous is False and step_size is None:
         raise ValueError("continuous=False asks for the map that runs; give its step_size")
     discrete = step_size is not None and not continuous
-    steps = split_steps(as_step_range(step_size), max_step) if discrete else None
+    spans = as_step_range(step_size) if discrete else None
+    steps = None if spans is None else split_steps(spans, max_step)
+    counts = (1, 1) if spans is None else count_steps(spans, max_step)
     A, W = rounded(A, precision), rounded(W, precision)
-    subject = Subject(A, W, alpha, slopes, integrator, steps, nonlinearity=name, precision=precision)
+    subject = Subject(A, W, alpha, slopes, integrator, steps, nonlinearity=name, precision=precision, substeps=counts)
     largest = max(float(np.max(np.abs(ball.mid))) for ball in subject.held)
     if not largest <= 1e100:
         raise ValueError(

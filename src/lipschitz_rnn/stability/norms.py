@@ -107,3 +107,20 @@ def total(*terms: float) -> float:
     for term in terms:
         result = math.nextafter(result + term, math.inf) if term else result
     return result
+
+
+def power(base: float, exponent: int) -> float:
+    """Of a non-negative number, rounded up; the exponent is at least 1."""
+    if exponent == 1:
+        return base
+    half = power(base, exponent // 2)
+    return product(half, half, base) if exponent % 2 else product(half, half)
+
+
+def geometric_sum(ratio: float, count: int) -> float:
+    """1 + r + … + r^{count − 1} of a non-negative r, rounded up; the count is at least 1."""
+    if count == 1:
+        return 1.0
+    if count % 2:
+        return total(1.0, product(ratio, geometric_sum(ratio, count - 1)))
+    return product(geometric_sum(ratio, count // 2), total(1.0, power(ratio, count // 2)))

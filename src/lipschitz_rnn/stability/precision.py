@@ -83,7 +83,10 @@ def in_force(A: Tensor) -> str:
 
 def _float32_setting() -> str:
     """The coarsest float32 product that PyTorch may take now; each backend can be set on its own."""
-    found = {torch.get_float32_matmul_precision()}
+    try:
+        found = {torch.get_float32_matmul_precision()}
+    except RuntimeError:  # a backend was set on its own, which this function does not answer; they are asked below
+        found = set()
     for backend in (torch.backends.cuda, torch.backends.mkldnn):
         found.add(str(getattr(getattr(backend, "matmul", None), "fp32_precision", "none")))
     if found & {"medium", "bf16"}:
@@ -130,5 +133,14 @@ def held(A: Matrix, W: Matrix, alpha: float, precision: Precision) -> tuple[Ball
                 raise ValueError(f"alpha is {alpha:g}, and float16 cannot hold alpha·A; use float32")
     return (
         linear.widened(relative, smallest),
-        feedback.widened(precision.products + 1.01 * precision.unit, precision.smallest),
+        _with_one_rounding(feedback, precision),
     )
+
+
+def held_input(U: Matrix, precision: Precision) -> Ball:
+    """A ball with every U that a kernel may hold, from what :func:`rounded` gave; like W, it may hold εU."""
+    return Ball.exact(U) if precision.name == "exact" else _with_one_rounding(Ball.exact(U), precision)
+
+
+def _with_one_rounding(matrix: Ball, precision: Precision) -> Ball:
+    return matrix.widened(precision.products + 1.01 * precision.unit, precision.smallest)

@@ -86,6 +86,8 @@ def track(model: nn.Module) -> dict[str, float]:
     Keys are ``A.real_max``, ``A.symmetric_min``, ``A.symmetric_max`` and the same for W, after the name of the part
     and a slash where the model has more than one part. A model without a Lipschitz RNN gives an empty dictionary.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; give the module whose spectra to track")
     found: dict[str, float] = {}
     for name, cell in _cells(model):
         with torch.no_grad():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lipschitz_rnn.stability.inputs import as_matrix, as_pair
+from lipschitz_rnn.stability.inputs import as_float, as_pair
 from lipschitz_rnn.stability.norms import norm, product
 from lipschitz_rnn.stability.rounding import (
     UNIT,
@@ -17,6 +17,8 @@ from lipschitz_rnn.stability.rounding import (
     largest_eigenvalue_bound,
     smallest_eigenvalue_bound,
 )
+
+_LARGEST = 1e75  # of an entry and of L: products of three of them and sums over N² stay finite
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,10 @@ def theorem1(A: Any, W: Any, lipschitz: float = 1.0, monotone: bool = True) -> T
         lipschitz: the Lipschitz constant L of σ.
         monotone: whether σ never decreases.
     """
-    A, W = as_pair(A, W)
-    if not (np.isfinite(lipschitz) and lipschitz >= 0):
-        raise ValueError(f"lipschitz is {lipschitz}; give a finite Lipschitz constant, at least 0")
-    L = float(lipschitz)
+    A, W = _calculable(A, W)
+    L = as_float("lipschitz", lipschitz)
+    if not 0 <= L <= _LARGEST:
+        raise ValueError(f"lipschitz is {lipschitz}; give a Lipschitz constant from 0 to {_LARGEST:g}")
     dissipation = -_largest(0.5 * (A + A.T))
     singular = np.linalg.svd(W, compute_uv=False)
     gain = L * float(singular[0])
@@ -172,13 +174,26 @@ def cohen_grossberg_hopfield(A: Any, W: Any, tolerance: float = 1e-12) -> CohenG
 
     ``tolerance`` bounds ‖A − Aᵀ‖ / ‖A‖: beyond it the two systems would not be the same to working accuracy.
     """
-    A, W = as_matrix(A, "A"), as_matrix(W, "W")
-    as_pair(A, W)
+    A, W = _calculable(A, W)
+    if as_float("tolerance", tolerance) < 0:
+        raise ValueError(f"tolerance is {tolerance}; give a number that is at least 0, for example 1e-12")
     asymmetry = float(np.linalg.norm(A - A.T))
     if asymmetry > tolerance * max(float(np.linalg.norm(A)), 1e-300):
         raise ValueError(f"A is not symmetric (‖A − Aᵀ‖ = {asymmetry:.3g}); Lemma 1 is about symmetric A only")
     values, Q = np.linalg.eigh(0.5 * (A + A.T))
     return CohenGrossbergHopfield(np.diag(values), Q.T, W @ Q)
+
+
+def _calculable(A: Any, W: Any) -> tuple[Matrix, Matrix]:
+    """Two matrices of one size whose products float64 can hold."""
+    A, W = as_pair(A, W)
+    largest = max(float(np.abs(A).max()), float(np.abs(W).max()))
+    if largest > _LARGEST:
+        raise ValueError(
+            f"the largest entry of A and W is {largest:.3g}; float64 cannot hold the products. Measure time in another "
+            f"unit, so that entries are at most {_LARGEST:g}"
+        )
+    return A, W
 
 
 def _largest(symmetric: Matrix) -> float:

@@ -7,7 +7,7 @@ attributes: a module without the method is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -27,6 +27,7 @@ class Recurrence:
         precision: what the matrices are rounded to whatever the settings around the module say, for example
             ``float32``; None if autocast and the precision of float32 products decide.
         name: which part of the module this is; empty if there is only one.
+        reverse: whether it reads the sequence from its end, so that its time runs backwards.
         hint: diagonals of a metric and of multipliers that may prove contraction; they are checked, never trusted.
     """
 
@@ -40,6 +41,7 @@ class Recurrence:
     precision: str | None = None
     name: str = ""
     hint: tuple[Tensor, Tensor] | None = None
+    reverse: bool = False
 
 
 @runtime_checkable
@@ -79,29 +81,54 @@ def require_own_statement(module: nn.Module) -> None:
         raise UnstatedRecurrenceError(
             f"{', '.join(replaced)} of this {kind.__name__} was replaced on the instance; certify the unchanged module"
         )
-    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-    if hooks:
-        names = ", ".join(sorted({getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks}))
-        raise UnstatedRecurrenceError(
-            f"this {kind.__name__} has forward hooks ({names}), which may change what it computes; remove them before "
-            "certifying, or certify a copy without them"
-        )
+    require_no_hooks(module)
+
+
+def require_no_hooks(module: nn.Module) -> None:
+    """Refuse a module with forward hooks, its own or those that PyTorch calls for all modules."""
+    everywhere = nn.modules.module
+    for where, hooks in (
+        (f"this {type(module).__name__} has", (module._forward_pre_hooks, module._forward_hooks)),
+        ("all modules have", (everywhere._global_forward_pre_hooks, everywhere._global_forward_hooks)),
+    ):
+        found = [hook for group in hooks for hook in group.values()]
+        if found:
+            names = ", ".join(sorted({getattr(hook, "__qualname__", type(hook).__name__) for hook in found}))
+            raise UnstatedRecurrenceError(
+                f"{where} forward hooks ({names}), which may change what is computed; remove them before certifying, "
+                "or certify a copy without them"
+            )
 
 
 @torch.no_grad()
-def repeatable_matrices(matrices: Iterable[Tensor], again: Iterable[Tensor], owner: str) -> tuple[Tensor, Tensor]:
-    """A and W, refused if two calls gave different ones: a certificate is about fixed matrices.
+def repeatable_matrices(make: Callable[[], Iterable[Tensor]], owner: str) -> tuple[Tensor, Tensor]:
+    """A and W from ``make``, refused if they are random: a certificate is about fixed matrices.
 
-    Some GPU routines add in another order each time, so a difference of a few roundings is let pass.
+    Random numbers are noticed by the state of PyTorch's generators, whatever they were this time, and other changes by
+    two calls. Some GPU routines add in another order each time, so a difference of a few roundings is let pass.
     """
-    first, second = (tuple(tensor.detach() for tensor in pair) for pair in (matrices, again))
-    if any(bool((a - b).abs().max() > 1e-5 * a.abs().max()) for a, b in zip(first, second, strict=True) if a.numel()):
+    before = _generator_states()
+    first, second = (tuple(tensor.detach() for tensor in make()) for _ in range(2))
+    if any(tensor.is_meta for tensor in first):
+        raise UnstatedRecurrenceError(
+            f"this {owner} is on the meta device, so its matrices have no values; build it on a real device and load "
+            "its weights first"
+        )
+    drawn = any(not torch.equal(a, b) for a, b in zip(before, _generator_states(), strict=False))
+    if drawn or any(
+        bool((a - b).abs().max() > 1e-5 * a.abs().max()) for a, b in zip(first, second, strict=True) if a.numel()
+    ):
         raise UnstatedRecurrenceError(
             f"the hidden matrices of this {owner} change from call to call (dropout on weights, power iterations); "
             "call eval() first, or certify one pair (A, W)"
         )
     A, W = first
     return A, W
+
+
+def _generator_states() -> list[Tensor]:
+    """Of PyTorch's own generators, on the CPU and on every GPU in use."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])]
 
 
 def as_number(name: str, value: float | Tensor, owner: str) -> float:

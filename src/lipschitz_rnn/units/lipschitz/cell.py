@@ -185,7 +185,7 @@ class LipschitzRNNCell(SettingsModule):
         """What this unit runs, for :func:`lipschitz_rnn.stability.certify`."""
         require_own_statement(self)
         owner = type(self).__name__
-        A, W = repeatable_matrices(self.hidden_matrices(), self.hidden_matrices(), owner)
+        A, W = repeatable_matrices(self.hidden_matrices, owner)
         step, limit = as_number("step_size", self.step_size, owner), getattr(self, "max_step", None)
         contracting = isinstance(self.hidden, ContractingPair)
         return [

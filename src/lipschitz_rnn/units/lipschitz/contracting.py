@@ -216,7 +216,7 @@ class ContractingPair(nn.Module):
     def stated_recurrences(self) -> list[Recurrence]:
         """The map that this pair was built for."""
         require_own_statement(self)
-        A, W = repeatable_matrices(self(), self(), type(self).__name__)
+        A, W = repeatable_matrices(self, type(self).__name__)
         return [
             Recurrence(
                 A,

@@ -25,7 +25,7 @@ from lipschitz_rnn.units.lipschitz.dropin import (
 from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 from lipschitz_rnn.units.lipschitz.stream import Stream
-from lipschitz_rnn.units.recurrence import Recurrence, require_own_statement
+from lipschitz_rnn.units.recurrence import Recurrence, UnstatedRecurrenceError, require_own_statement
 
 T = TypeVar("T")
 
@@ -215,11 +215,17 @@ class LipschitzRNN(SettingsModule):
     def stated_recurrences(self) -> list[Recurrence]:
         """What every layer and direction runs, each as its own unit says."""
         require_own_statement(self)
+        if self.training and self.num_layers > 1 and self.dropout > 0:
+            raise UnstatedRecurrenceError(
+                f"dropout is {self.dropout:g} and this {type(self).__name__} is in training mode, so what its layers "
+                "read is random; call eval() first"
+            )
         stated: list[Recurrence] = []
         for layer in range(self.num_layers):
             for direction in range(self.num_directions):
                 name = f"layer {layer}" + (", reverse" if direction else "") if len(self.cells) > 1 else ""
-                stated += [replace(item, name=name) for item in self.cell(layer, direction).stated_recurrences()]
+                items = self.cell(layer, direction).stated_recurrences()
+                stated += [replace(item, name=name, reverse=direction == 1) for item in items]
         return stated
 
     def reset_parameters(self) -> None:
