@@ -58,6 +58,9 @@ class LipschitzRNNCell(SettingsModule):
 
     Shapes: ``cell(x, h)`` takes x (B, p) or (p,), h (B, N) or (N,), zeros if None, and gives the next h.
 
+    The next h has 16 bits under autocast or with parameters of 16 bits, and a loop then loses the small steps. The layer
+    and ``stream()`` do not; run a loop of one's own with float32 parameters, and with autocast off.
+
     Parameters: ``weight_ih`` U, (N, p); ``bias_ih`` b, (N,); ``hidden.M_A`` and ``hidden.M_W``, (N, N) each.
     """
 
@@ -219,24 +222,28 @@ class LipschitzRNNCell(SettingsModule):
         """
         refuse_tracing(self)
         self._check(x, h, matrices)
+        return self.advance(x, h, dt, matrices or self.hidden_matrices()).to(result_dtype(self.weight_ih))
+
+    def advance(
+        self, x: Tensor, h: Tensor | None, dt: float | Tensor | None, matrices: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """The next state as it adds up, in float32 at least; whoever keeps it loses no small steps in 16 bits."""
         if self.contracting:
-            return proved_step(self, x, h, dt, matrices or self.hidden_matrices()).to(result_dtype(self.weight_ih))
-        A, W = hidden = matrices or self.hidden_matrices()
-        A, W, U, b, x, h = to_compute_dtype(A, W, self.weight_ih, self.bias_ih, x, h)
-        dtype, wide = A.dtype, compute_dtype(A.dtype, A.device)
-        A, W, U, x = A.to(wide), W.to(wide), U.to(wide), x.to(wide)
-        b, h = None if b is None else b.to(wide), None if h is None else h.to(wide)
+            return proved_step(self, x, h, dt, matrices)
+        A, W, U, b, x = to_compute_dtype(*matrices, self.weight_ih, self.bias_ih, x)
+        wide = compute_dtype(A.dtype, A.device)
+        A, W, U, b, x = (None if tensor is None else tensor.to(wide) for tensor in (A, W, U, b, x))
         step: float | Tensor = self.step_size if dt is None else self.read_step(dt, x, state_dtype(wide))
         if dt is not None:
-            self.watch_gaps("dt", longest_time(step), *hidden)
+            self.watch_gaps("dt", longest_time(step), *matrices)
         limit = self.step_limit("dt", step)
         with without_autocast(x.device):
             state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(wide))
             u = nn.functional.linear(x, U, b)
             if limit is not None and (isinstance(step, Tensor) or step > limit):
-                return self._substeps(state, u, A, W, step, limit).to(dtype)
+                return self._substeps(state, u, A, W, step, limit)
             tableau, sigma = get_integrator(self.integrator), get_nonlinearity(self.nonlinearity)
-            return integrate_step(state, u, A, W, step, self.alpha, tableau, sigma).to(dtype)
+            return integrate_step(state, u, A, W, step, self.alpha, tableau, sigma)
 
     def _check(self, x: Tensor, h: Tensor | None, matrices: tuple[Tensor, Tensor] | None) -> None:
         require_tensor("x", x)
@@ -263,6 +270,7 @@ class LipschitzRNNCell(SettingsModule):
     def _substeps(self, state: Tensor, u: Tensor, A: Tensor, W: Tensor, step: float | Tensor, limit: float) -> Tensor:
         """One step in several, each sample in its own number: a scan over a sequence of one."""
         alpha, shape = self.alpha, state.shape
+        u, A, W = (tensor.to(state.dtype) for tensor in (u, A, W))  # a scan gives its state back as it takes A
         if isinstance(alpha, Tensor):  # in an ensemble whose members differ in it
             A, alpha = alpha.to(A.dtype) * A, 1.0
         if isinstance(step, Tensor):
@@ -271,7 +279,7 @@ class LipschitzRNNCell(SettingsModule):
             u.reshape(1, -1, self.hidden_size),
             A,
             W,
-            state.reshape(-1, self.hidden_size).to(A.dtype),
+            state.reshape(-1, self.hidden_size),
             step_size=step,
             alpha=alpha,
             integrator=self.integrator,
