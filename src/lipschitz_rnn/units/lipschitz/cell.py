@@ -20,7 +20,7 @@ from lipschitz_rnn.ops.checks import (
 )
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
-from lipschitz_rnn.ops.problem import autocast_enabled, compute_dtype, state_dtype, without_autocast
+from lipschitz_rnn.ops.problem import autocast_enabled, compute_dtype, exporting, state_dtype, without_autocast
 from lipschitz_rnn.ops.reference import integrate_step
 from lipschitz_rnn.ops.scan import lipschitz_scan
 from lipschitz_rnn.ops.substeps import TOLERANCE
@@ -32,7 +32,7 @@ from lipschitz_rnn.units.lipschitz.gaps import GapWatch, longest_time
 from lipschitz_rnn.units.lipschitz.parametrization import OfHidden, SymmetricSkewPair
 from lipschitz_rnn.units.lipschitz.proved import proved_step
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
-from lipschitz_rnn.units.lipschitz.settings import SettingsModule
+from lipschitz_rnn.units.lipschitz.settings import SettingsModule, describe
 from lipschitz_rnn.units.recurrence import Recurrence, as_number, repeatable_matrices, require_own_statement
 
 _ROUNDED_UP = 1 + 1e-6  # times that are differences of timestamps come with rounding
@@ -58,8 +58,8 @@ class LipschitzRNNCell(SettingsModule):
 
     Shapes: ``cell(x, h)`` takes x (B, p) or (p,), h (B, N) or (N,), zeros if None, and gives the next h.
 
-    The next h has 16 bits under autocast or with parameters of 16 bits, and a loop then loses the small steps. The layer
-    and ``stream()`` do not; run a loop of one's own with float32 parameters, and with autocast off.
+    The next h has 16 bits under autocast or with parameters of 16 bits, and a loop then loses the small steps. The
+    layer and ``stream()`` do not; run a loop of one's own with float32 parameters, and with autocast off.
 
     Parameters: ``weight_ih`` U, (N, p); ``bias_ih`` b, (N,); ``hidden.M_A`` and ``hidden.M_W``, (N, N) each.
     """
@@ -348,7 +348,10 @@ class LipschitzRNNCell(SettingsModule):
     def read_step(self, dt: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
         """The time of a step, checked: a number, or a tensor that broadcasts against the state."""
         if not isinstance(dt, Tensor):
-            return self.require_step(dt)
+            if self.max_step is None or exporting() or not torch.compiler.is_compiling():
+                return self.require_step(dt)
+            # A compiler may hold it as a symbol, which has no number of sub-steps; it follows a sum into a tensor.
+            dt = x.new_zeros((), dtype=dtype) + require_number("dt", dt, low=0.0)
         require_floating("dt", dt)
         if dt.dim() > 0:
             require_shape("dt", dt, tuple(x.shape[:-1]), "one time for each sample, or a single number")
@@ -377,17 +380,3 @@ def require_parameter_dtype(name: str, tensor: Tensor, parameter: Tensor) -> Non
             f"{name} is {tensor.dtype} but the parameters are {parameter.dtype}; "
             f"convert one, e.g. {name}.to({parameter.dtype})"
         )
-
-
-def describe(unit: Any) -> str:
-    """What differs from a plain ``nn.RNN``, for ``repr``."""
-    text = f"{unit.input_size}, {unit.hidden_size}, step_size={unit.step_size:g}, integrator={unit.integrator}"
-    if not unit.bias:
-        text += ", bias=False"
-    if unit.alpha != 1.0:
-        text += f", alpha={unit.alpha:g}"
-    if unit.nonlinearity != "tanh":
-        text += f", nonlinearity={unit.nonlinearity}"
-    if unit.max_step is not None:
-        text += f", max_step={unit.max_step:g}"
-    return text

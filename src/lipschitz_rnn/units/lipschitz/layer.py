@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from lipschitz_rnn.ops.checks import require_lengths, require_tensor, shape_of
+from lipschitz_rnn.ops.problem import exporting
 from lipschitz_rnn.ops.scan import lipschitz_scan
 from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype, to_proved_dtype
-from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, describe, require_parameter_dtype
+from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype
 from lipschitz_rnn.units.lipschitz.dropin import (
     choose_state,
     find_weight,
@@ -23,7 +24,7 @@ from lipschitz_rnn.units.lipschitz.dropin import (
     refuse_tracing,
 )
 from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
-from lipschitz_rnn.units.lipschitz.settings import SettingsModule
+from lipschitz_rnn.units.lipschitz.settings import SettingsModule, describe
 from lipschitz_rnn.units.lipschitz.stream import Stream
 from lipschitz_rnn.units.recurrence import Recurrence, require_own_statement
 
@@ -276,6 +277,8 @@ class LipschitzRNN(SettingsModule):
             outputs = []
             for direction in range(self.num_directions):
                 h0 = None if initial is None else initial[len(last_states)]
+                if h0 is not None and exporting():
+                    h0 = h0.clone()  # the loop of an exported program takes no part of another tensor
                 states, last = self._run(layer, direction, x, h0, sequences, need_output or not top)
                 outputs.append(states)
                 last_states.append(last)

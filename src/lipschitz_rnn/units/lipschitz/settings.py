@@ -86,6 +86,20 @@ class SettingsModule(nn.Module):
         )
 
 
+def describe(unit: Any) -> str:
+    """What differs from a plain ``nn.RNN``, for ``repr``."""
+    text = f"{unit.input_size}, {unit.hidden_size}, step_size={unit.step_size:g}, integrator={unit.integrator}"
+    if not unit.bias:
+        text += ", bias=False"
+    if unit.alpha != 1.0:
+        text += f", alpha={unit.alpha:g}"
+    if unit.nonlinearity != "tanh":
+        text += f", nonlinearity={unit.nonlinearity}"
+    if unit.max_step is not None:
+        text += f", max_step={unit.max_step:g}"
+    return text
+
+
 def _same(one: Any, other: Any) -> bool:
     """Equal, up to the rounding of a number that was written as text on its way."""
     numbers = isinstance(one, float) and isinstance(other, float)

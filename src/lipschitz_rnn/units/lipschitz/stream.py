@@ -26,8 +26,8 @@ class Stream:
 
     Call it with x (p,), or (B, p) if it was made for a batch, and optionally ``dt``, the time since the last sample in
     place of ``step_size``: a number, or one for each of the batch. It gives out what the layer in evaluation mode gives
-    at that step: (N,) or (B, N). ``state`` is that of all layers, like the layer's ``h_n``, and may be set. Only what is
-    given out is ever rounded to 16 bits, under autocast or with such parameters; the state kept is float32.
+    at that step: (N,) or (B, N). ``state`` is that of all layers, like the layer's ``h_n``, and may be set. Only
+    what is given out is ever rounded to 16 bits, under autocast or with such parameters; the state kept is float32.
 
     A single series in float32 or float64 on a CPU runs on NumPy, whose calls cost a fraction of PyTorch's.
     """
