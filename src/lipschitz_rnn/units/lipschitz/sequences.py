@@ -85,7 +85,7 @@ class Sequences:
         if spans is None:
             return self
         if self.lengths is not None:
-            steps = torch.arange(len(spans), device=spans.device)[:, None]
+            steps = torch.arange(spans.shape[0], device=spans.device)[:, None]
             spans = spans.masked_fill(steps >= self.lengths.to(spans.device), 0.0)
         return replace(self, timespans=spans, longest_time=longest_time(spans))
 
