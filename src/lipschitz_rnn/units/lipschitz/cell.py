@@ -67,6 +67,7 @@ class LipschitzRNNCell(SettingsModule):
     stackable_options = ("alpha", "step_size")  # tensors in an ensemble whose members differ in them
     checks = settings.CELL_CHECKS
     fixed = ("input_size", "hidden_size", "bias")
+    built_in = ("stability", "rate", "init_scale")
     carried = ("step_size", "alpha", "integrator", "nonlinearity", "max_step", "stability", "rate")
     input_size: int
     hidden_size: int
@@ -98,6 +99,7 @@ class LipschitzRNNCell(SettingsModule):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        settings.require_dtype(dtype)
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         self.step_size, self.alpha, self.integrator, self.nonlinearity = step_size, alpha, integrator, nonlinearity
         self.hidden: nn.Module
@@ -232,7 +234,7 @@ class LipschitzRNNCell(SettingsModule):
             return proved_step(self, x, h, dt, matrices)
         A, W, U, b, x = to_compute_dtype(*matrices, self.weight_ih, self.bias_ih, x)
         wide = compute_dtype(A.dtype, A.device)
-        A, W, U, b, x = (None if tensor is None else tensor.to(wide) for tensor in (A, W, U, b, x))
+        A, W, U, x, b = A.to(wide), W.to(wide), U.to(wide), x.to(wide), None if b is None else b.to(wide)
         step: float | Tensor = self.step_size if dt is None else self.read_step(dt, x, state_dtype(wide))
         if dt is not None:
             self.watch_gaps("dt", longest_time(step), *matrices)

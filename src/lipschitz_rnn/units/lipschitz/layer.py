@@ -22,6 +22,7 @@ from lipschitz_rnn.units.lipschitz.dropin import (
     refuse_projection,
     refuse_torchscript,
     refuse_tracing,
+    set_weight,
 )
 from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule, describe
@@ -99,6 +100,7 @@ class LipschitzRNN(SettingsModule):
 
     checks = settings.LAYER_CHECKS
     fixed = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional")
+    built_in = ("stability", "rate", "init_scale", "proj_size")
     input_size: int
     hidden_size: int
     num_layers: int
@@ -191,6 +193,21 @@ class LipschitzRNN(SettingsModule):
     def num_directions(self) -> int:
         return 2 if self.bidirectional else 1
 
+    @property
+    def proj_size(self) -> int:
+        """0, as ``nn.LSTM`` says it of a layer that does not project its state."""
+        return 0
+
+    @property
+    def stability(self) -> str | None:
+        """As in the constructor: None, or ``"contracting"``."""
+        return self.cell().stability
+
+    @property
+    def rate(self) -> float | None:
+        """The guaranteed rate of a contracting layer."""
+        return self.cell().rate
+
     def cell(self, layer: int = 0, direction: int = 0) -> LipschitzRNNCell:
         """The unit of one layer and direction; it shares the parameters of this module."""
         if not (0 <= layer < self.num_layers and 0 <= direction < self.num_directions):
@@ -255,7 +272,7 @@ class LipschitzRNN(SettingsModule):
             The states of the last layer at every step, and the last state of every layer and direction.
         """
         refuse_tracing(self)
-        need_output = settings.switch("need_output", need_output)
+        need_output = settings.true_or_false("need_output", need_output, "False leaves the output out")
         sequences = Sequences.read(input, self.input_size, self.batch_first, lengths, timespans)
         x = sequences.inputs
         require_parameter_dtype("input", x, self.cell().weight_ih)
@@ -337,6 +354,10 @@ class LipschitzRNN(SettingsModule):
             return find_weight(self, name)
         return super().__getattr__(name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not set_weight(self, name, value):
+            super().__setattr__(name, value)
+
     def __prepare_scriptable__(self) -> NoReturn:
         refuse_torchscript(self)
 
@@ -347,7 +368,11 @@ class LipschitzRNN(SettingsModule):
         for name in ("batch_first", "bidirectional"):
             if getattr(self, name):
                 text += f", {name}=True"
-        return text + (f", dropout={self.dropout:g}" if self.dropout else "")
+        if self.dropout:
+            text += f", dropout={self.dropout:g}"
+        if self.backend != "auto":
+            text += f", backend={self.backend}"
+        return text + ("" if self.recompute_every is None else f", recompute_every={self.recompute_every}")
 
 
 def _key(layer: int, direction: int) -> str:
