@@ -105,6 +105,7 @@ def test_options_that_leave_the_network_alone_are_taken(file: Path) -> None:
     x = torch.rand(3, 64, 1)
     torch.testing.assert_close(rnn(x.double())[0].float(), plain(x.transpose(0, 1))[0].transpose(0, 1))
     assert (rnn.backend, rnn.recompute_every, rnn.max_step) == ("reference", 4, 0.1)
+    assert lr.LipschitzRNN.from_pretrained(str(file), beta=plain.beta, gamma=plain.gamma).beta == plain.beta
     with pytest.raises(TypeError, match="from_pretrained got colour, speed; it takes batch_first, "):
         lr.LipschitzRNN.from_pretrained(str(file), speed=1, colour="red")
 

@@ -61,7 +61,8 @@ def lipschitz_scan(
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``. One asked for by name runs or raises.
         input_weight, bias: U, (N, p) or (S, N, p), and b, (N,) or (S, N).
         all_states: False saves the memory of the states in inference; then the first result is None.
-        recompute_every: keep only every so-many-th state for the backward pass and compute the rest again there.
+        recompute_every: keep only every so-many-th state for the backward pass and compute the rest again there. Under
+            ``torch.func`` (``grad``, ``vmap``, ``jacrev`` …), which cannot compute again, all are kept.
         exact_products: take the products with A and W, forward and backward, in at least float32, whatever autocast
             and ``torch.set_float32_matmul_precision`` allow; tensors of 16 bits are computed in float32 and the results
             rounded back. An exported program keeps float32, and the setting where it runs decides how that multiplies.
@@ -193,6 +194,8 @@ def _run_in_chunks(problem: Problem, backend: str, all_states: bool, every: int)
     """The same scan in pieces, each computed again in the backward pass instead of remembered."""
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ValueError(f"recompute_every is {every!r}; it must be a whole number of steps, at least 1, or None")
+    if not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None:
+        return run(problem, backend, all_states)  # a function transform knows no checkpoints
 
     def piece(
         h: Tensor | None, drive: Tensor, timespans: Tensor | None, *shared: Tensor | None

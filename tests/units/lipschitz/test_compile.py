@@ -92,3 +92,15 @@ def test_inference_mode(generator: torch.Generator) -> None:
     for context in (torch.no_grad(), torch.inference_mode()):
         with context:
             torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("options", [{}, {"max_step": 0.1}, {"stability": "contracting", "max_step": 0.01}], ids=str)
+def test_a_cell_with_a_time_that_varies(options: dict[str, Any], generator: torch.Generator) -> None:
+    """From the second number on it is a symbol to the compiler: one more program, for long times and short ones."""
+    cell = layer(generator, **options).cell()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(cell, backend=counter, fullgraph=True)
+    x, h = sequence(generator, 2, 3), sequence(generator, 2, 5)
+    for dt in (0.01, 0.02, 0.05, 0.2, 0.15):
+        torch.testing.assert_close(compiled(x, h, dt), cell(x, h, dt), rtol=1e-12, atol=1e-13)
+    assert counter.frame_count == 2

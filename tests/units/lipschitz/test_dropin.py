@@ -44,11 +44,29 @@ def test_input_weights_and_bias_under_the_names_of_nn_rnn() -> None:
     assert not any(name.startswith("weight") for name in rnn.state_dict())
 
 
+def test_input_weights_and_bias_are_set_under_the_names_of_nn_rnn() -> None:
+    rnn = deep()
+    names = list(rnn.state_dict())
+    weight, bias = nn.Parameter(torch.ones(5, 10)), nn.Parameter(torch.ones(5))
+    rnn.weight_ih_l1_reverse, rnn.bias_ih_l0 = weight, bias
+    assert rnn.cell(1, 1).weight_ih is weight
+    assert rnn.cell().bias_ih is bias
+    assert rnn.proj_size == 0
+    with pytest.raises(TypeError, match="cannot assign"):
+        rnn.weight_ih_l0 = torch.ones(5, 3)
+    with pytest.raises(ValueError, match=re.escape("weight_ih_l0 has shape (20, 3); it must be (5, 3)")):
+        rnn.weight_ih_l0 = nn.Parameter(torch.ones(20, 3))
+    assert list(rnn.state_dict()) == names
+
+
 ANSWERS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: deep().weight_hh_l0, AttributeError, "A and W take its place, hidden_matrices(layer=0)"),
     (lambda: deep().weight_hh_l1_reverse, AttributeError, "hidden_matrices(layer=1, direction=1)"),
     (lambda: deep().bias_hh_l1, AttributeError, "one bias is enough, bias_ih_l1"),
     (lambda: deep().weight_hr_l0, AttributeError, "does not project its state"),
+    (lambda: setattr(deep(), "weight_hh_l0", nn.Parameter(X)), AttributeError, "hidden_matrices(layer=0)"),
+    (lambda: setattr(deep(), "weight_hr_l0", X), AttributeError, "has no weight_hr_l0: it does not project its state"),
+    (lambda: setattr(deep(), "bias_ih_l7", X), AttributeError, "has no bias_ih_l7: there are 2 layer(s)"),
     (lambda: deep().weight_ih_l2, AttributeError, "there are 2 layer(s) and 2 direction(s)"),
     (lambda: lr.LipschitzRNN(3, 5).weight_ih_l0_reverse, AttributeError, "there are 1 layer(s) and 1 direction(s)"),
     (lambda: deep().all_weights, AttributeError, "named_parameters() lists its parameters"),

@@ -156,3 +156,18 @@ def test_saved_and_loaded(plain: lr.LipschitzRNN, exported: ExportedProgram, tmp
     loaded = torch.export.load(tmp_path / "model.pt2").module()
     x = torch.linspace(-1, 1, 9 * 4 * 3).reshape(9, 4, 3)
     torch.testing.assert_close(loaded(x)[0], plain(x)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_times_lengths_and_states_of_any_shape(generator: torch.Generator) -> None:
+    rnn = layer(generator, bidirectional=True).float().eval()
+
+    def arguments(T: int, B: int) -> dict[str, Tensor]:
+        times, lengths = 0.05 * sequence(generator, T, B).abs().float(), torch.arange(B) % T + 1
+        return {"h_0": sequence(generator, 2, B, 5).float(), "timespans": times, "lengths": lengths}
+
+    shapes = {"input": {0: ANY, 1: ANY}, "h_0": {1: ANY}, "timespans": {0: ANY, 1: ANY}, "lengths": {0: ANY}}
+    program = torch.export.export(rnn, (torch.zeros(7, 2, 3),), arguments(7, 2), dynamic_shapes=shapes).module()
+    for T, B in ((11, 5), (3, 4)):
+        x, others = sequence(generator, T, B, 3).float(), arguments(T, B)
+        for found, expected in zip(program(x, **others), rnn(x, **others), strict=True):
+            torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-6)

@@ -240,6 +240,13 @@ def test_repr() -> None:
         "3, 5, step_size=0.5, integrator=midpoint, bias=False, alpha=0.2, nonlinearity=relu, num_layers=2, "
         "batch_first=True, bidirectional=True, dropout=0.1"
     )
+    rnn = lr.LipschitzRNN(
+        3, 5, stability="contracting", rate=0.2, max_step=0.01, backend="reference", recompute_every=7
+    )  # fmt: skip
+    assert rnn.extra_repr() == (
+        "3, 5, step_size=0.03, integrator=euler, max_step=0.01, stability=contracting, rate=0.2, backend=reference, "
+        "recompute_every=7"
+    )
 
 
 def test_attributes_that_others_read() -> None:

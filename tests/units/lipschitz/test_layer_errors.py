@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import lipschitz_rnn as lr
 
@@ -31,6 +31,8 @@ CONSTRUCTION: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"nonlinearity": "selu"}, ValueError, "nonlinearity is 'selu'; choose one of tanh, relu, sigmoid, identity"),
     ({"backend": "cudnn"}, ValueError, "backend is 'cudnn'; choose one of auto, reference, cpu, triton"),
     ({"recompute_every": 0}, ValueError, "recompute_every is 0; it must be at least 1"),
+    ({"dtype": torch.complex64}, TypeError, "dtype is torch.complex64; the parameters are real numbers: choose one of"),
+    ({"dtype": torch.int64}, TypeError, "dtype is torch.int64; the parameters are real numbers"),
 ]
 
 
@@ -140,3 +142,23 @@ def test_nan_passes_through_as_in_pytorch() -> None:
         assert output[:4].isfinite().all()
         assert output[:, 1].isfinite().all()
         assert h_n[0, 0].isnan().all()
+
+
+def test_need_output_has_its_own_message() -> None:
+    message = "need_output is None; it must be True or False. False leaves the output out"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        lr.LipschitzRNN(3, 5)(torch.zeros(4, 2, 3), need_output=None)  # type: ignore[arg-type]
+
+
+def test_times_packed_otherwise_than_the_input() -> None:
+    def pack(*lengths: int, features: tuple[int, ...] = ()) -> PackedSequence:
+        return pack_sequence([torch.ones(length, *features) for length in lengths], enforce_sorted=False)
+
+    rnn, x = lr.LipschitzRNN(3, 5), pack(4, 7, 1, features=(3,))
+    rnn(x, timespans=0.01 * torch.ones(7, 3))
+    with pytest.raises(ValueError, match="timespans has 7 steps for sample 0 but the input has 4"):
+        rnn(x, timespans=pack(7, 4, 1))
+    with pytest.raises(ValueError, match="timespans has 2 steps for sample 2 but the input has 1"):
+        rnn(x, timespans=pack(4, 7, 2))
+    with pytest.raises(ValueError, match="timespans has 2 packed sequences but the input has 3"):
+        rnn(x, timespans=pack(4, 7))

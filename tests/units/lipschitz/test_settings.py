@@ -59,6 +59,20 @@ def test_a_wrong_value_is_refused_and_the_old_one_stays(name: str, value: Any, e
         assert [getattr(owner, name), getattr(rnn, name)] == before
 
 
+BUILT_IN = [("stability", "contracting"), ("rate", 5.0), ("init_scale", 2.0)]
+
+
+@pytest.mark.parametrize(("name", "value"), [*BUILT_IN, ("proj_size", 3)])
+def test_what_only_the_constructor_takes_cannot_be_set(name: str, value: Any) -> None:
+    rnn = lr.LipschitzRNN(3, 5)
+    for owner in [rnn, rnn.cell()] if (name, value) in BUILT_IN else [rnn]:
+        with pytest.raises(AttributeError, match=f"{name} is an option of the constructor and cannot become {value!r}"):
+            setattr(owner, name, value)
+    assert (rnn.stability, rnn.rate, rnn.proj_size) == (None, None, 0)
+    contracting = lr.LipschitzRNN(3, 5, stability="contracting", rate=0.2)
+    assert (contracting.stability, contracting.rate) == ("contracting", 0.2)
+
+
 def test_a_right_value_reaches_every_unit() -> None:
     rnn = lr.LipschitzRNN(3, 5, 2, bidirectional=True)
     rnn.step_size, rnn.alpha, rnn.integrator, rnn.nonlinearity = 1, 0.5, "rk2", "relu"
@@ -150,6 +164,24 @@ def test_weights_load_into_the_same_settings_and_without_any(stability: str | No
         torch.testing.assert_close(again.rnn(x)[0], first.rnn(x)[0], rtol=0, atol=0)
     # A plain dictionary has no metadata: the way to load weights into another setting on purpose.
     assert not any(Model(stability=stability, step_size=0.2).load_state_dict(dict(stored)))
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("options", [{"step_size": 0.1}, {"beta": 0.5}, {"stability": "contracting"}, {}], ids=str)
+def test_weights_that_are_refused_change_nothing(options: dict[str, Any], assign: bool) -> None:
+    """Not in other layers either, whose settings fit: in the last case the second layer differs alone."""
+    rnn, other = lr.LipschitzRNN(3, 5, 2), lr.LipschitzRNN(3, 5, 2, **options)
+    if not options:
+        other.cell(1).gamma = 0.5
+    state, before = other.state_dict(), copy.deepcopy(dict(rnn.state_dict()))
+    expected = copy.deepcopy(dict(state))
+    with pytest.raises(RuntimeError, match="but these weights belong to"):
+        rnn.load_state_dict(state, strict=False, assign=assign)
+    for found, right in ((rnn.state_dict(), before), (state, expected)):
+        assert found.keys() == right.keys()
+        assert all(torch.equal(found[name], right[name]) for name in right)
+    if "stability" not in options:
+        assert not any(rnn.load_state_dict(dict(state)))
 
 
 def test_another_rate_is_refused() -> None:

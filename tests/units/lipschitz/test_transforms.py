@@ -11,7 +11,7 @@ from lipschitz_layers import layer, sequence
 from operators import OperatorCalls
 from problems import relative_error
 from torch import Tensor, nn
-from torch.func import functional_call, grad, hessian, jvp, stack_module_state, vmap
+from torch.func import functional_call, grad, hessian, jacrev, jvp, stack_module_state, vmap
 from torch.nn.parallel import DistributedDataParallel
 
 import lipschitz_rnn as lr
@@ -198,3 +198,16 @@ def test_frozen_and_shared_parameters(generator: torch.Generator) -> None:
     twin.cells["l0"] = rnn.cell()
     (rnn(x)[0].sum() + twin(x)[0].sum()).backward()
     torch.testing.assert_close(rnn.cell().weight_ih.grad, 2 * once)
+
+
+def test_recompute_every_under_function_transforms(generator: torch.Generator) -> None:
+    """Where nothing can be computed again everything is kept: the numbers of a layer that recomputes nothing."""
+    rnn, chunked = layer(generator), layer(generator, recompute_every=2)
+    parameters, x = dict(rnn.named_parameters()), sequence(generator, 3, 5, 2, 3)
+
+    def loss(module: nn.Module, parameters: Any, x: Tensor) -> Tensor:
+        return functional_call(module, parameters, (x,))[0].square().sum()
+
+    for transform, data in ((vmap(grad(loss, argnums=1), in_dims=(None, None, 0)), x), (jacrev(loss, 2), x[0])):
+        found, expected = transform(chunked, parameters, data), transform(rnn, parameters, data)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)

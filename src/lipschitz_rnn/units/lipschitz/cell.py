@@ -20,7 +20,7 @@ from lipschitz_rnn.ops.checks import (
 )
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
-from lipschitz_rnn.ops.problem import autocast_enabled, compute_dtype, state_dtype, without_autocast
+from lipschitz_rnn.ops.problem import autocast_enabled, compute_dtype, exporting, state_dtype, without_autocast
 from lipschitz_rnn.ops.reference import integrate_step
 from lipschitz_rnn.ops.scan import lipschitz_scan
 from lipschitz_rnn.ops.substeps import TOLERANCE
@@ -32,7 +32,7 @@ from lipschitz_rnn.units.lipschitz.gaps import GapWatch, longest_time
 from lipschitz_rnn.units.lipschitz.parametrization import OfHidden, SymmetricSkewPair
 from lipschitz_rnn.units.lipschitz.proved import proved_step
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
-from lipschitz_rnn.units.lipschitz.settings import SettingsModule
+from lipschitz_rnn.units.lipschitz.settings import SettingsModule, describe
 from lipschitz_rnn.units.recurrence import Recurrence, as_number, repeatable_matrices, require_own_statement
 
 _ROUNDED_UP = 1 + 1e-6  # times that are differences of timestamps come with rounding
@@ -58,12 +58,16 @@ class LipschitzRNNCell(SettingsModule):
 
     Shapes: ``cell(x, h)`` takes x (B, p) or (p,), h (B, N) or (N,), zeros if None, and gives the next h.
 
+    The next h has 16 bits under autocast or with parameters of 16 bits, and a loop then loses the small steps. The
+    layer and ``stream()`` do not; run a loop of one's own with float32 parameters, and with autocast off.
+
     Parameters: ``weight_ih`` U, (N, p); ``bias_ih`` b, (N,); ``hidden.M_A`` and ``hidden.M_W``, (N, N) each.
     """
 
     stackable_options = ("alpha", "step_size")  # tensors in an ensemble whose members differ in them
     checks = settings.CELL_CHECKS
     fixed = ("input_size", "hidden_size", "bias")
+    built_in = ("stability", "rate", "init_scale")
     carried = ("step_size", "alpha", "integrator", "nonlinearity", "max_step", "stability", "rate")
     input_size: int
     hidden_size: int
@@ -95,6 +99,7 @@ class LipschitzRNNCell(SettingsModule):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        settings.require_dtype(dtype)
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         self.step_size, self.alpha, self.integrator, self.nonlinearity = step_size, alpha, integrator, nonlinearity
         self.hidden: nn.Module
@@ -219,24 +224,28 @@ class LipschitzRNNCell(SettingsModule):
         """
         refuse_tracing(self)
         self._check(x, h, matrices)
+        return self.advance(x, h, dt, matrices or self.hidden_matrices()).to(result_dtype(self.weight_ih))
+
+    def advance(
+        self, x: Tensor, h: Tensor | None, dt: float | Tensor | None, matrices: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """The next state as it adds up, in float32 at least; whoever keeps it loses no small steps in 16 bits."""
         if self.contracting:
-            return proved_step(self, x, h, dt, matrices or self.hidden_matrices()).to(result_dtype(self.weight_ih))
-        A, W = hidden = matrices or self.hidden_matrices()
-        A, W, U, b, x, h = to_compute_dtype(A, W, self.weight_ih, self.bias_ih, x, h)
-        dtype, wide = A.dtype, compute_dtype(A.dtype, A.device)
-        A, W, U, x = A.to(wide), W.to(wide), U.to(wide), x.to(wide)
-        b, h = None if b is None else b.to(wide), None if h is None else h.to(wide)
+            return proved_step(self, x, h, dt, matrices)
+        A, W, U, b, x = to_compute_dtype(*matrices, self.weight_ih, self.bias_ih, x)
+        wide = compute_dtype(A.dtype, A.device)
+        A, W, U, x, b = A.to(wide), W.to(wide), U.to(wide), x.to(wide), None if b is None else b.to(wide)
         step: float | Tensor = self.step_size if dt is None else self.read_step(dt, x, state_dtype(wide))
         if dt is not None:
-            self.watch_gaps("dt", longest_time(step), *hidden)
+            self.watch_gaps("dt", longest_time(step), *matrices)
         limit = self.step_limit("dt", step)
         with without_autocast(x.device):
             state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(wide))
             u = nn.functional.linear(x, U, b)
             if limit is not None and (isinstance(step, Tensor) or step > limit):
-                return self._substeps(state, u, A, W, step, limit).to(dtype)
+                return self._substeps(state, u, A, W, step, limit)
             tableau, sigma = get_integrator(self.integrator), get_nonlinearity(self.nonlinearity)
-            return integrate_step(state, u, A, W, step, self.alpha, tableau, sigma).to(dtype)
+            return integrate_step(state, u, A, W, step, self.alpha, tableau, sigma)
 
     def _check(self, x: Tensor, h: Tensor | None, matrices: tuple[Tensor, Tensor] | None) -> None:
         require_tensor("x", x)
@@ -263,6 +272,7 @@ class LipschitzRNNCell(SettingsModule):
     def _substeps(self, state: Tensor, u: Tensor, A: Tensor, W: Tensor, step: float | Tensor, limit: float) -> Tensor:
         """One step in several, each sample in its own number: a scan over a sequence of one."""
         alpha, shape = self.alpha, state.shape
+        u, A, W = (tensor.to(state.dtype) for tensor in (u, A, W))  # a scan gives its state back as it takes A
         if isinstance(alpha, Tensor):  # in an ensemble whose members differ in it
             A, alpha = alpha.to(A.dtype) * A, 1.0
         if isinstance(step, Tensor):
@@ -271,7 +281,7 @@ class LipschitzRNNCell(SettingsModule):
             u.reshape(1, -1, self.hidden_size),
             A,
             W,
-            state.reshape(-1, self.hidden_size).to(A.dtype),
+            state.reshape(-1, self.hidden_size),
             step_size=step,
             alpha=alpha,
             integrator=self.integrator,
@@ -340,7 +350,10 @@ class LipschitzRNNCell(SettingsModule):
     def read_step(self, dt: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
         """The time of a step, checked: a number, or a tensor that broadcasts against the state."""
         if not isinstance(dt, Tensor):
-            return self.require_step(dt)
+            if self.max_step is None or exporting() or not torch.compiler.is_compiling():
+                return self.require_step(dt)
+            # A compiler may hold it as a symbol, which has no number of sub-steps; it follows a sum into a tensor.
+            dt = x.new_zeros((), dtype=dtype) + require_number("dt", dt, low=0.0)
         require_floating("dt", dt)
         if dt.dim() > 0:
             require_shape("dt", dt, tuple(x.shape[:-1]), "one time for each sample, or a single number")
@@ -369,17 +382,3 @@ def require_parameter_dtype(name: str, tensor: Tensor, parameter: Tensor) -> Non
             f"{name} is {tensor.dtype} but the parameters are {parameter.dtype}; "
             f"convert one, e.g. {name}.to({parameter.dtype})"
         )
-
-
-def describe(unit: Any) -> str:
-    """What differs from a plain ``nn.RNN``, for ``repr``."""
-    text = f"{unit.input_size}, {unit.hidden_size}, step_size={unit.step_size:g}, integrator={unit.integrator}"
-    if not unit.bias:
-        text += ", bias=False"
-    if unit.alpha != 1.0:
-        text += f", alpha={unit.alpha:g}"
-    if unit.nonlinearity != "tanh":
-        text += f", nonlinearity={unit.nonlinearity}"
-    if unit.max_step is not None:
-        text += f", max_step={unit.max_step:g}"
-    return text

@@ -43,6 +43,18 @@ def find_weight(layer: LipschitzRNN, name: str) -> Tensor | None:
     )
 
 
+def set_weight(layer: LipschitzRNN, name: str, value: Any) -> bool:
+    """Whether the name is one of ``nn.RNN``'s weights; U and b then get a new parameter, and others an error."""
+    found = _WEIGHT.fullmatch(name)
+    if found is None:
+        return False
+    old = find_weight(layer, name)
+    if isinstance(value, Tensor) and old is not None and value.shape != old.shape:
+        raise ValueError(f"{name} has shape {tuple(value.shape)}; it must be {tuple(old.shape)}")
+    setattr(layer.cell(int(found[3]), 1 if found[4] else 0), f"{found[1]}_ih", value)
+    return True
+
+
 def choose_state(h_0: Any, hx: Any) -> Tensor | None:
     """The initial state under either name, and not that of an LSTM."""
     if h_0 is not None and hx is not None:

@@ -31,7 +31,7 @@ _SLOPES_OF_LARGE_STATES = {"tanh": (0.0,), "sigmoid": (0.0,), "relu": (0.0, 1.0)
 def longest_time(times: float | Tensor) -> float | None:
     """None where values are not to be looked at: in compiled programs and under function transforms."""
     if not isinstance(times, Tensor):
-        return times
+        return None if torch.compiler.is_compiling() else times  # a compiler may hold it as a symbol
     return float(times.detach().max()) if times.numel() > 0 and has_values(times) else None
 
 

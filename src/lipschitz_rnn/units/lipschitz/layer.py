@@ -11,19 +11,21 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from lipschitz_rnn.ops.checks import require_lengths, require_tensor, shape_of
+from lipschitz_rnn.ops.problem import exporting
 from lipschitz_rnn.ops.scan import lipschitz_scan
 from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype, to_proved_dtype
-from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, describe, require_parameter_dtype
+from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype
 from lipschitz_rnn.units.lipschitz.dropin import (
     choose_state,
     find_weight,
     refuse_projection,
     refuse_torchscript,
     refuse_tracing,
+    set_weight,
 )
 from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
-from lipschitz_rnn.units.lipschitz.settings import SettingsModule
+from lipschitz_rnn.units.lipschitz.settings import SettingsModule, describe
 from lipschitz_rnn.units.lipschitz.stream import Stream
 from lipschitz_rnn.units.recurrence import Recurrence, UnstatedRecurrenceError, require_own_statement
 
@@ -98,6 +100,7 @@ class LipschitzRNN(SettingsModule):
 
     checks = settings.LAYER_CHECKS
     fixed = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional")
+    built_in = ("stability", "rate", "init_scale", "proj_size")
     input_size: int
     hidden_size: int
     num_layers: int
@@ -190,6 +193,21 @@ class LipschitzRNN(SettingsModule):
     def num_directions(self) -> int:
         return 2 if self.bidirectional else 1
 
+    @property
+    def proj_size(self) -> int:
+        """0, as ``nn.LSTM`` says it of a layer that does not project its state."""
+        return 0
+
+    @property
+    def stability(self) -> str | None:
+        """As in the constructor: None, or ``"contracting"``."""
+        return self.cell().stability
+
+    @property
+    def rate(self) -> float | None:
+        """The guaranteed rate of a contracting layer."""
+        return self.cell().rate
+
     def cell(self, layer: int = 0, direction: int = 0) -> LipschitzRNNCell:
         """The unit of one layer and direction; it shares the parameters of this module."""
         if not (0 <= layer < self.num_layers and 0 <= direction < self.num_directions):
@@ -260,7 +278,7 @@ class LipschitzRNN(SettingsModule):
             The states of the last layer at every step, and the last state of every layer and direction.
         """
         refuse_tracing(self)
-        need_output = settings.switch("need_output", need_output)
+        need_output = settings.true_or_false("need_output", need_output, "False leaves the output out")
         sequences = Sequences.read(input, self.input_size, self.batch_first, lengths, timespans)
         x = sequences.inputs
         require_parameter_dtype("input", x, self.cell().weight_ih)
@@ -282,6 +300,8 @@ class LipschitzRNN(SettingsModule):
             outputs = []
             for direction in range(self.num_directions):
                 h0 = None if initial is None else initial[len(last_states)]
+                if h0 is not None and exporting():
+                    h0 = h0.clone()  # the loop of an exported program takes no part of another tensor
                 states, last = self._run(layer, direction, x, h0, sequences, need_output or not top)
                 outputs.append(states)
                 last_states.append(last)
@@ -340,6 +360,10 @@ class LipschitzRNN(SettingsModule):
             return find_weight(self, name)
         return super().__getattr__(name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not set_weight(self, name, value):
+            super().__setattr__(name, value)
+
     def __prepare_scriptable__(self) -> NoReturn:
         refuse_torchscript(self)
 
@@ -350,7 +374,11 @@ class LipschitzRNN(SettingsModule):
         for name in ("batch_first", "bidirectional"):
             if getattr(self, name):
                 text += f", {name}=True"
-        return text + (f", dropout={self.dropout:g}" if self.dropout else "")
+        if self.dropout:
+            text += f", dropout={self.dropout:g}"
+        if self.backend != "auto":
+            text += f", backend={self.backend}"
+        return text + ("" if self.recompute_every is None else f", recompute_every={self.recompute_every}")
 
 
 def _key(layer: int, direction: int) -> str:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from lipschitz_rnn.units.lipschitz.parametrization import as_pair
+
 if TYPE_CHECKING:
     from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
 
@@ -61,7 +63,7 @@ class Pretrained:
             # Regular samples are a step apart: a max_step that leaves it whole is for gaps that training did not have.
             step = own.get("step_size", parameters["step_size"].default)
             whole = name == "max_step" and trained is None and isinstance(value, (int, float)) and value >= step
-            if name not in _FREE and not whole and not _equal(value, trained):
+            if name not in _FREE and not whole and not _equal(name, value, trained):
                 raise ValueError(
                     f"{name} is {value!r}, but {name} belongs to the weights of {self.name}, which were trained with "
                     f"{trained!r}; leave it out. What may be set: {', '.join(_FREE)}, and a max_step of "
@@ -69,9 +71,13 @@ class Pretrained:
                 )
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """Whether both are the same setting; a tensor is none."""
-    return not isinstance(one, Tensor) and bool(one == other)
+def _equal(name: str, one: Any, other: Any) -> bool:
+    """Whether both are the same setting; a tensor is none, and one number for A and W is the same as two of it."""
+    if isinstance(one, Tensor):
+        return False
+    if name in ("beta", "gamma"):
+        one, other = (tuple(as_pair(name, value)) for value in (one, other))
+    return bool(one == other)
 
 
 def available() -> list[str]:

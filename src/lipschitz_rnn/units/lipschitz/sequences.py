@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from lipschitz_rnn.ops.checks import require_device, require_floating, require_tensor, require_timespans, shape_of
+from lipschitz_rnn.ops.checks import (
+    has_values,
+    require_device,
+    require_floating,
+    require_tensor,
+    require_timespans,
+    shape_of,
+)
 from lipschitz_rnn.units.lipschitz.gaps import longest_time
 
 
@@ -72,7 +79,8 @@ class Sequences:
         _require_features(x.data, input_size)
         inputs, lengths = pad_packed_sequence(PackedSequence(x.data, x.batch_sizes))
         if isinstance(timespans, PackedSequence):
-            timespans = pad_packed_sequence(timespans, batch_first=batch_first)[0]
+            timespans, own = pad_packed_sequence(timespans, batch_first=batch_first)
+            _require_lengths_of(x, lengths, own)
         if timespans is not None:
             timespans = _time_major_spans(timespans, inputs, batch_first, batched=True)
             if x.sorted_indices is not None:
@@ -85,7 +93,7 @@ class Sequences:
         if spans is None:
             return self
         if self.lengths is not None:
-            steps = torch.arange(len(spans), device=spans.device)[:, None]
+            steps = torch.arange(spans.shape[0], device=spans.device)[:, None]
             spans = spans.masked_fill(steps >= self.lengths.to(spans.device), 0.0)
         return replace(self, timespans=spans, longest_time=longest_time(spans))
 
@@ -136,6 +144,23 @@ def reverse(sequence: Tensor, lengths: Tensor | None) -> Tensor:
     ends = lengths.to(sequence.device)[None, :]
     index = torch.where(time < ends, ends - 1 - time, time)
     return sequence.gather(0, index.reshape(*index.shape, *[1] * (sequence.dim() - 2)).expand_as(sequence))
+
+
+def _require_lengths_of(x: PackedSequence, lengths: Tensor, own: Tensor) -> None:
+    """Packed times have as many steps as the input, sample by sample; ``lengths`` stands in its sorted order."""
+    if not has_values(own):
+        return
+    if x.unsorted_indices is not None:
+        lengths = lengths[x.unsorted_indices.cpu()]
+    if len(own) != len(lengths):
+        raise ValueError(f"timespans has {len(own)} packed sequences but the input has {len(lengths)}; pack both alike")
+    other = (own != lengths).nonzero()
+    if len(other) > 0:
+        k = int(other[0])
+        raise ValueError(
+            f"timespans has {int(own[k])} steps for sample {k} but the input has {int(lengths[k])}; pack both with the "
+            "same lengths"
+        )
 
 
 def _require_features(x: Tensor, input_size: int) -> None:

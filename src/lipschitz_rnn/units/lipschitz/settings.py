@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.checks import require_count, require_number
+from lipschitz_rnn.ops.checks import FLOATING, require_count, require_number
 from lipschitz_rnn.ops.dispatch import BACKENDS
 from lipschitz_rnn.ops.integrators import get_integrator
 from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
@@ -24,15 +24,22 @@ class SettingsModule(nn.Module):
     Attributes:
         checks: name of a setting -> what returns its value in canonical form, or raises.
         fixed: settings that shapes depend on; once set, they cannot change.
+        built_in: options of the constructor that cannot be set later.
         carried: settings without which the weights are those of another network. ``state_dict()`` keeps them in its
-            metadata, and loading compares. A file without them loads as it is.
+            metadata, and loading compares: where one differs, nothing is loaded. A file without them loads as it is.
     """
 
     checks: ClassVar[Mapping[str, Check]] = {}
     fixed: ClassVar[tuple[str, ...]] = ()
+    built_in: ClassVar[tuple[str, ...]] = ()
     carried: ClassVar[tuple[str, ...]] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.built_in:
+            raise AttributeError(
+                f"{name} is an option of the constructor and cannot become {value!r} later; build a new "
+                f"{type(self).__name__} with {name}={value!r}"
+            )
         check = self.checks.get(name)
         if check is not None:
             value = check(name, value)
@@ -60,11 +67,19 @@ class SettingsModule(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         metadata = getattr(destination, "_metadata", None)
         if metadata is not None:
-            metadata.setdefault(prefix[:-1], {})["settings"] = self.carried_settings()
+            local = metadata.setdefault(prefix[:-1], {})
+            local["settings"] = self.carried_settings()
+            if below := self._settings_below():
+                local["below"] = below
+
+    def _settings_below(self) -> dict[str, dict[str, Any]]:
+        """Of the modules that this one is made of, which load after it: by then it must know that they will refuse."""
+        named = ((name, module) for name, module in self.named_modules() if name)
+        return {name: module.carried_settings() for name, module in named if getattr(module, "carried", ())}
 
     def _load_from_state_dict(
         self,
-        state_dict: Mapping[str, Any],
+        state_dict: dict[str, Any],
         prefix: str,
         local_metadata: Mapping[str, Any],
         strict: bool,
@@ -74,16 +89,41 @@ class SettingsModule(nn.Module):
     ) -> None:
         own, given = self.carried_settings(), local_metadata.get("settings") or {}
         place = prefix[:-1] or type(self).__name__
-        for name in own:
-            if name in given and not _same(own[name], given[name]):
-                error_msgs.append(
-                    f"{place} has {name}={own[name]!r}, but these weights belong to {name}={given[name]!r}. Build the "
-                    f"module with {name}={given[name]!r}; to load them all the same, pass dict(state_dict), which "
-                    "leaves the settings out."
-                )
+        different = _different(own, given)
+        for name in different:
+            error_msgs.append(
+                f"{place} has {name}={own[name]!r}, but these weights belong to {name}={given[name]!r}. Build the "
+                f"module with {name}={given[name]!r}; to load them all the same, pass dict(state_dict), which "
+                "leaves the settings out."
+            )
+        below = local_metadata.get("below") or {}
+        if different or any(_different(own, below.get(name, {})) for name, own in self._settings_below().items()):
+            # What is refused leaves no trace: this copy of the dictionary gets the tensors that are here already.
+            here = {prefix + name: tensor.detach() for name, tensor in self.state_dict(keep_vars=True).items()}
+            state_dict.update({key: tensor for key, tensor in here.items() if key in state_dict})
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+
+
+def describe(unit: Any) -> str:
+    """What differs from a plain ``nn.RNN``, for ``repr``."""
+    text = f"{unit.input_size}, {unit.hidden_size}, step_size={unit.step_size:g}, integrator={unit.integrator}"
+    if not unit.bias:
+        text += ", bias=False"
+    if unit.alpha != 1.0:
+        text += f", alpha={unit.alpha:g}"
+    if unit.nonlinearity != "tanh":
+        text += f", nonlinearity={unit.nonlinearity}"
+    if unit.max_step is not None:
+        text += f", max_step={unit.max_step:g}"
+    if unit.stability is not None:
+        text += f", stability={unit.stability}, rate={unit.rate:g}"
+    return text
+
+
+def _different(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    return [name for name in own if name in given and not _same(own[name], given[name])]
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -96,14 +136,23 @@ def size(name: str, value: Any) -> int:
     return require_count(name, value)
 
 
-def switch(name: str, value: Any) -> bool:
-    """True or False; nn.RNN has ``nonlinearity`` where this layer has ``bias``, so that a string lands here."""
+def true_or_false(name: str, value: Any, hint: str = "") -> bool:
     if not isinstance(value, (bool, int)) or value not in (0, 1):
-        raise TypeError(
-            f"{name} is {value!r}; it must be True or False. "
-            "Pass it, and what comes after num_layers, by name: bias=, batch_first=, dropout=, nonlinearity="
-        )
+        raise TypeError(f"{name} is {value!r}; it must be True or False. {hint}".rstrip())
     return bool(value)
+
+
+def switch(name: str, value: Any) -> bool:
+    """Of the constructor; nn.RNN has ``nonlinearity`` where this layer has ``bias``, so that a string lands here."""
+    by_name = "Pass it, and what comes after num_layers, by name: bias=, batch_first=, dropout=, nonlinearity="
+    return true_or_false(name, value, by_name)
+
+
+def require_dtype(dtype: Any) -> None:
+    """Of parameters; None is PyTorch's default."""
+    if dtype is not None and dtype not in FLOATING:
+        names = ", ".join(map(str, FLOATING))
+        raise TypeError(f"dtype is {dtype!r}; the parameters are real numbers: choose one of {names}")
 
 
 def positive(name: str, value: Any) -> float:

@@ -15,7 +15,6 @@ from lipschitz_rnn.ops.single import SIGMAS, Array, Step
 from lipschitz_rnn.ops.substeps import substeps_of
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype
-from lipschitz_rnn.units.lipschitz.proved import proved_step
 from lipschitz_rnn.units.lipschitz.settings import size
 
 if TYPE_CHECKING:
@@ -27,7 +26,8 @@ class Stream:
 
     Call it with x (p,), or (B, p) if it was made for a batch, and optionally ``dt``, the time since the last sample in
     place of ``step_size``: a number, or one for each of the batch. It gives out what the layer in evaluation mode gives
-    at that step: (N,) or (B, N). ``state`` is that of all layers, like the layer's ``h_n``, and may be set.
+    at that step: (N,) or (B, N). ``state`` is that of all layers, like the layer's ``h_n``, and may be set. Only
+    what is given out is ever rounded to 16 bits, under autocast or with such parameters; the state kept is float32.
 
     A single series in float32 or float64 on a CPU runs on NumPy, whose calls cost a fraction of PyTorch's.
     """
@@ -85,16 +85,12 @@ class _TensorUnit:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, dt: float | Tensor | None) -> Tensor:
-        if self.cell.contracting:  # the state is not rounded between steps, as in the layer
-            self._state = proved_step(self.cell, x, self._state, dt, self.matrices)
-            return self._state.to(result_dtype(self.cell.weight_ih))
-        self._state = self.cell(x, self._state, dt, self.matrices)
-        return self._state
+        self._state = self.cell.advance(x, self._state, dt, self.matrices)  # not rounded between steps, as in the layer
+        return self._state.to(result_dtype(self.cell.weight_ih))
 
     @property
     def state(self) -> Tensor:
-        dtype = self.cell.weight_ih.dtype if self.cell.contracting else self._state.dtype
-        return self._state.to(dtype, copy=True)
+        return self._state.to(self.cell.weight_ih.dtype, copy=True)
 
     @state.setter
     def state(self, h: Tensor) -> None:
@@ -165,4 +161,4 @@ class _ArrayUnit:
         return array
 
     def give(self, h: Array) -> Tensor:
-        return torch.from_numpy(h)
+        return torch.from_numpy(h).to(result_dtype(self.cell.weight_ih))
