@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 SECONDS = 60  # far beyond what any of the calls takes, on a busy machine too
@@ -105,4 +106,16 @@ def is_documented(error: BaseException, *further: type[BaseException]) -> bool:
     # PyTorch's own word for too little memory, and for a size beyond 2⁶³.
     return isinstance(error, (MemoryError, RuntimeError)) and any(
         word in str(error).lower() for word in ("memory", "overflow", "storage size", "too large")
+    )
+
+
+def campaign(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """So many drawn cases, the same in every run."""
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=(Phase.generate,),  # a failing example is small as it is
+        suppress_health_check=list(HealthCheck),
     )

@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hostile_values import limits
-from hypothesis import HealthCheck, Phase, given, settings
+from hostile_values import campaign, limits
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -119,17 +118,6 @@ def check(draw: st.DrawFn, place: Path, command: str) -> None:
     assert "Traceback" not in told, problem
     assert state(place) == before, problem
     assert torch.get_num_threads() == threads, problem
-
-
-def campaign(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=(Phase.generate,),  # a failing example is small as it is
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from hostile_values import anything, is_documented, limits, mostly, tensors
-from hypothesis import HealthCheck, Phase, given, settings
+from hostile_values import anything, campaign, is_documented, limits, mostly, tensors
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lipschitz_rnn as lr
@@ -228,19 +228,8 @@ def check(draw: st.DrawFn, target: Callable[[st.DrawFn], None]) -> None:
     assert (torch.get_float32_matmul_precision(), torch.get_num_threads()) == (precision, threads)
 
 
-def attack_with(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=(Phase.generate,),  # a failing example is small as it is
-        suppress_health_check=list(HealthCheck),
-    )
-
-
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.__name__)
-@attack_with(9)
+@campaign(9)
 @given(data=st.data())
 def test_a_sample_of_hostile_calls(target: Callable[[st.DrawFn], None], data: st.DataObject) -> None:
     check(data.draw, target)
@@ -248,7 +237,7 @@ def test_a_sample_of_hostile_calls(target: Callable[[st.DrawFn], None], data: st
 
 @pytest.mark.full
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.__name__)
-@attack_with(100)
+@campaign(100)
 @given(data=st.data())
 def test_hostile_calls(target: Callable[[st.DrawFn], None], data: st.DataObject) -> None:
     check(data.draw, target)
