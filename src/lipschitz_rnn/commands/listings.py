@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -25,7 +26,7 @@ def tasks(
 ) -> None:
     """List the tasks with size, length and metric, or show the options and source of one."""
     names = task_registry.available() if name is None else [name]
-    infos = {each: task_registry.info(each) for each in names}
+    infos = {each: asdict(task_registry.info(each)) for each in names}
     if as_json:
         typer.echo(json.dumps(infos if name is None else infos[name], indent=2))
     elif name is None:
@@ -94,7 +95,7 @@ def _print_units(infos: dict[str, dict[str, Any]]) -> None:
     table.add_column("parameters", justify="right", no_wrap=True)
     for name, facts in infos.items():
         equation = [facts["equation"]] if console.width >= WIDE else []
-        paper = f"{facts['paper']} {facts['year']}"
+        paper = " ".join(str(part) for part in (facts["paper"], facts["year"]) if part)
         table.add_row(name, *equation, facts["constraint"], paper, f"{facts['parameters']:,}")
     console.print(table)
 

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.experiments.report.collect import read_run
 from lipschitz_rnn.experiments.results import training_losses
-from lipschitz_rnn.training import RunError, build_model
-from lipschitz_rnn.training.checkpoint import copy_tensors, read_checkpoint, write_checkpoint
-from lipschitz_rnn.training.folder import read_settings
-from lipschitz_rnn.training.reading import read_shapes
+from lipschitz_rnn.experiments.runs import load_run
+from lipschitz_rnn.training import RunError
+from lipschitz_rnn.training.checkpoint import read_checkpoint, write_checkpoint
 
 _FOLDER = "epochs"
 
@@ -69,11 +68,11 @@ def take_at_loss(folder: Path, target: float) -> list[Taken | None]:
 
 def load_taken(folder: Path, index: int, taken: Taken) -> nn.Module:
     """The network at this place among the members of a run, as it was after that epoch."""
-    settings = read_settings(folder)
-    member = settings.members[index]
-    network = build_model(settings.of_variant(member.variant), read_shapes(folder), member.seed)
-    copy_tensors(_read(folder, taken.epoch), _values(network), f"{index}/", _file(folder, taken.epoch))
-    return network.eval()
+    run = load_run(folder)
+    network, prefix = run.initial(index), f"{index}/"
+    own = {n.removeprefix(prefix): v for n, v in _read(folder, taken.epoch).items() if n.startswith(prefix)}
+    run.fill(network, own, _file(folder, taken.epoch))
+    return network
 
 
 def _take(curve: Sequence[float | None], target: float) -> Taken | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager
+from typing import Any
 
+from lipschitz_rnn import plugins, units
 from lipschitz_rnn.ops.precision import float32_products
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training.environment import describe_environment
@@ -34,7 +36,8 @@ def fit(
     Args:
         folder: where to keep the run; None keeps it in memory only.
         resume: go on from the newest whole checkpoint in `folder`; without one, start from the beginning.
-        build: makes the network of one seed; by default encoder ▶ unit ▶ head as the settings say.
+        build: makes the network of one seed from (settings, task, seed); by default encoder ▶ unit ▶ head as the
+            settings say. Define it in a module, and `load_run` finds it again.
         watcher: is told of progress.
         probe: takes all networks, on the CPU, and gives numbers to note of each, for example its largest eigenvalues;
             called after every epoch.
@@ -58,8 +61,21 @@ def fit(
             # Wrong settings show here, before there is a folder.
             trainer = Trainer(*arguments, run_folder, Watchers(watchers), probe)
             if world.writes:
-                run_folder.open(settings, describe_environment(device), task.describe(), resume)
+                sources = describe_sources(settings, task, build)
+                run_folder.open(settings, describe_environment(device), task.describe(), resume, sources)
             return trainer.run(_saved(run_folder, settings, resume, world))
+
+
+def describe_sources(settings: Settings, task: Task, build: Builder) -> dict[str, Any]:
+    """Where the task, the unit and the builder are defined; None for what the package has under the same name."""
+    unit = units.info(settings.unit).load() if settings.unit in units.available() else None
+    own: dict[str, Any] = {name: kind for name, kind in (("task", type(task)), ("unit", unit)) if not _is_ours(kind)}
+    own |= {} if build is build_model else {"build": build}
+    return {name: plugins.reference(own[name]) if name in own else None for name in ("task", "unit", "build")}
+
+
+def _is_ours(kind: type | None) -> bool:
+    return kind is None or kind.__module__.startswith("lipschitz_rnn.")
 
 
 def _saved(folder: RunFolder, settings: Settings, resume: bool, world: World) -> Saved | None:
