@@ -43,12 +43,12 @@ def import_modules(names: Iterable[str] = ()) -> None:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # the module is there, but one that it needs is not
-            raise MissingCodeError(
-                f"there is no module {name!r} in the current folder or among the installed packages; "
-                "check its name, or install its package"
-            ) from error
+            if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+                what = f"there is no module {name!r} in the current folder or among the installed packages"
+                raise MissingCodeError(f"{what}; check its name, or install its package") from error
+            raise MissingCodeError(f"the module {name!r} cannot be imported: {error}; install what it needs") from error
+        except Exception as error:  # anything can happen in somebody else's module
+            raise MissingCodeError(f"the module {name!r} cannot be imported: {error!r}; repair it") from error
         _allowed.add(name)
 
 

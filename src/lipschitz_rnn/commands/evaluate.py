@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lipschitz_rnn.commands.errors import guarded
+from lipschitz_rnn.commands.imports import importing
 from lipschitz_rnn.commands.options import AsJson, DataDir, DeviceAsTrained, Offline, Which
 from lipschitz_rnn.commands.progress import progress_bar
 from lipschitz_rnn.commands.threads import suit_threads, threaded
@@ -22,6 +23,7 @@ from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 
 @guarded
 @threaded
+@importing
 def evaluate(
     run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Run folder, written by `train`.")] = None,
     pretrained: Annotated[

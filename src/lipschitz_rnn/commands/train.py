@@ -14,6 +14,7 @@ from rich.table import Table
 
 from lipschitz_rnn import tasks
 from lipschitz_rnn.commands.errors import RESUME, guarded
+from lipschitz_rnn.commands.imports import importing
 from lipschitz_rnn.commands.parsing import parse_epochs, parse_options, parse_seeds, require_small_file
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
 from lipschitz_rnn.commands.threads import MACHINE, suit_settings, threaded
@@ -37,6 +38,7 @@ def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
 
 @guarded(interrupted=f"{RESUME} and --out FOLDER if a run folder was named, else start it again")
 @threaded
+@importing
 def train(
     task: Annotated[
         str | None, typer.Argument(metavar="TASK", help="Name of a task; `lipschitz-rnn tasks` lists them.")

@@ -21,9 +21,9 @@ from lipschitz_rnn.training.ensemble import Ensemble
 from lipschitz_rnn.training.evaluation import Scores, count_batches, evaluate_members
 from lipschitz_rnn.training.fitting import matmul_precision
 from lipschitz_rnn.training.folder import RunError, RunFolder, check_origin, read_settings
-from lipschitz_rnn.training.loop import Builder
 from lipschitz_rnn.training.parallel import choose_device
 from lipschitz_rnn.training.reading import read_shapes, read_sources
+from lipschitz_rnn.training.sources import Builder
 from lipschitz_rnn.units.lipschitz.pretrained import Pretrained, read_pretrained
 from lipschitz_rnn.units.lipschitz.pretrained import available as pretrained_names
 
@@ -71,7 +71,7 @@ class LoadedRun:
     shapes: SimpleNamespace
     """What the networks know of their task: input_size, output_size, vocabulary, readout; what else it recorded."""
     sources: Mapping[str, Any]
-    """Where its task, unit and builder were defined; see `training.fitting`."""
+    """Where its task, unit and builder were defined; see `training.sources`."""
     _read: Callable[[str | int], tuple[list[dict[str, Tensor]], object]]
     _given_build: Builder | None = None
     _given_task: Task | type[Task] | None = None

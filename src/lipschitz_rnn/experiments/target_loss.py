@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lipschitz_rnn.experiments.report.collect import read_run
 from lipschitz_rnn.experiments.results import training_losses
 from lipschitz_rnn.experiments.runs import load_run
-from lipschitz_rnn.training import RunError
+from lipschitz_rnn.training import Moment, RunError
 from lipschitz_rnn.training.checkpoint import read_checkpoint, write_checkpoint
 
 _FOLDER = "epochs"
@@ -28,14 +28,12 @@ class KeepEveryEpoch:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __call__(self, networks: Sequence[nn.Module]) -> list[Mapping[str, float]]:
-        # A probe may run beside the next epoch; its own is the first that has no record of a probe yet.
-        epoch = len(read_run(self._folder).of_kind("probe"))
+    def __call__(self, networks: Sequence[nn.Module], when: Moment) -> list[Mapping[str, float]]:
         tensors = {
             f"{index}/{name}": v for index, network in enumerate(networks) for name, v in _values(network).items()
         }
         (self._folder / _FOLDER).mkdir(exist_ok=True)
-        write_checkpoint(_file(self._folder, epoch), tensors, {"epoch": epoch})
+        write_checkpoint(_file(self._folder, when.epoch), tensors, {"epoch": when.epoch})
         return [{} for _ in networks]
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from lipschitz_rnn.plugins import Registered
+from lipschitz_rnn.plugins import MissingCodeError, Registered
 from lipschitz_rnn.tasks.base import Task, TaskInfo
 from lipschitz_rnn.tasks.cifar import NoisePaddedCifar10, OrderedCifar10
 from lipschitz_rnn.tasks.files import NotRead, without_reading
@@ -68,7 +68,12 @@ def find(name: str) -> type[Task]:
             f"there is no task {name!r}; the tasks are {', '.join(available())}. "
             "A task of your own is known once its module is imported: --import MODULE"
         )
-    return _require_task(found)
+    kind = _require_task(found)
+    if kind.info.name != name:
+        raise MissingCodeError(
+            f"the entry point {name!r} gives the task {kind.info.name!r}; the names must be the same"
+        )
+    return kind
 
 
 def _require_task(kind: Any) -> type[Task]:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager
-from typing import Any
 
-from lipschitz_rnn import plugins, units
 from lipschitz_rnn.ops.precision import float32_products
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training.environment import describe_environment
 from lipschitz_rnn.training.folder import RunFolder, Saved
-from lipschitz_rnn.training.loop import Builder, Trainer
+from lipschitz_rnn.training.loop import Trainer
 from lipschitz_rnn.training.model import build_model
 from lipschitz_rnn.training.parallel import World, choose_device, joined_world
 from lipschitz_rnn.training.preparation import check_start, check_task
 from lipschitz_rnn.training.probing import Probe
 from lipschitz_rnn.training.results import Result
 from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.training.sources import Builder
 from lipschitz_rnn.training.watchers import TensorBoard, Watcher, Watchers
 
 
@@ -39,8 +38,8 @@ def fit(
         build: makes the network of one seed from (settings, task, seed); by default encoder ▶ unit ▶ head as the
             settings say. Define it in a module, and `load_run` finds it again.
         watcher: is told of progress.
-        probe: takes all networks, on the CPU, and gives numbers to note of each, for example its largest eigenvalues;
-            called after every epoch.
+        probe: called after every epoch with all networks, on the CPU, and, if it takes a second argument, with the
+            `Moment` (epoch and step); returns numbers to note of each network, for example its largest eigenvalue.
 
     Raises:
         Diverged: every seed's loss became NaN or infinite.
@@ -61,21 +60,8 @@ def fit(
             # Wrong settings show here, before there is a folder.
             trainer = Trainer(*arguments, run_folder, Watchers(watchers), probe)
             if world.writes:
-                sources = describe_sources(settings, task, build)
-                run_folder.open(settings, describe_environment(device), task.describe(), resume, sources)
+                run_folder.open(settings, describe_environment(device), task.describe(), resume, trainer.sources)
             return trainer.run(_saved(run_folder, settings, resume, world))
-
-
-def describe_sources(settings: Settings, task: Task, build: Builder) -> dict[str, Any]:
-    """Where the task, the unit and the builder are defined; None for what the package has under the same name."""
-    unit = units.info(settings.unit).load() if settings.unit in units.available() else None
-    own: dict[str, Any] = {name: kind for name, kind in (("task", type(task)), ("unit", unit)) if not _is_ours(kind)}
-    own |= {} if build is build_model else {"build": build}
-    return {name: plugins.reference(own[name]) if name in own else None for name in ("task", "unit", "build")}
-
-
-def _is_ours(kind: type | None) -> bool:
-    return kind is None or kind.__module__.startswith("lipschitz_rnn.")
 
 
 def _saved(folder: RunFolder, settings: Settings, resume: bool, world: World) -> Saved | None:
