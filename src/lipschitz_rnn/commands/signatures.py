@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 Command = Callable[..., None]
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY  # as Typer calls a command
 
 
-def with_options(run: Command, command: Command, options: Mapping[str, Any]) -> Command:
-    """`run` with the parameters of `command` and, after them, these options: name -> annotation, None by default."""
+def with_options(run: Command, command: Command, options: Mapping[str, Any], instead_of: str | None = None) -> Command:
+    """`run` with the parameters of `command` and these options: name -> annotation. A switch is off, others None.
+
+    They come last, or in the place of the parameter `instead_of`.
+    """
     # Evaluated here: Typer would look up the names in the annotations in the module of `run`, not in the command's.
-    signature = inspect.signature(command, eval_str=True).parameters.values()
-    given = [each for each in signature if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    added = [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in options.items()]
-    run.__signature__ = inspect.Signature([*given, *added])  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in (*given, *added)}
+    given = list(inspect.signature(command, eval_str=True).parameters.values())
+    place = next((i for i, each in enumerate(given) if each.name == instead_of), len(given))
+    added = [
+        inspect.Parameter(name, _KEYWORD, default=False if get_args(option)[0] is bool else None, annotation=option)
+        for name, option in options.items()
+    ]
+    merged = [each.replace(kind=_KEYWORD) for each in (*given[:place], *added, *given[place + 1 :])]
+    run.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in merged}
     return run
