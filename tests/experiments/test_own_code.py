@@ -36,10 +36,12 @@ Runs = dict[str, tuple[Path, Result]]
 @pytest.fixture(scope="module", autouse=True)
 def own() -> Iterator[Any]:
     """The user's module. What it registers is taken back, as other tests go through all tasks and units."""
+    before = [dict(registry._OWN._own) for registry in (task_registry, unit_registry)]
     yield importlib.import_module("own_code")
     del sys.modules["own_code"]
-    for registry in (task_registry, unit_registry):
+    for registry, names in zip((task_registry, unit_registry), before, strict=True):
         registry._OWN._own.clear()
+        registry._OWN._own.update(names)
 
 
 @pytest.fixture(scope="module")

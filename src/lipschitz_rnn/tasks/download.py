@@ -13,6 +13,8 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import cast
 
+from filelock import FileLock
+
 from lipschitz_rnn._version import __version__
 from lipschitz_rnn.tasks.base import DataError
 from lipschitz_rnn.tasks.files import digest
@@ -40,7 +42,7 @@ def fetch(download: Download, folder: Path, check: Check | None = None) -> Path:
     target = folder / download.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _lock(folder / f".{download.name}.lock"):
+        with FileLock(folder / f".{download.name}.lock"):  # the system drops it however the process ends
             if not target.exists():  # else another process was faster; its bytes were checked before the rename
                 _from_any_mirror(download, target, check)
     except OSError as error:
@@ -127,22 +129,6 @@ def _verify(path: Path, checksum: str | None, check: Check | None) -> None:
             check(path)
         except DataError as error:
             raise _BadFileError(str(error)) from error
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold an advisory lock on `path`; the system drops it when the process ends, however it ends."""
-    with path.open("a+b") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from lipschitz_rnn.training.checkpoint import CheckpointError, atomic_write, read_checkpoint, write_checkpoint
@@ -20,6 +22,7 @@ from lipschitz_rnn.training.run_settings import read_settings as read_settings
 from lipschitz_rnn.training.settings import Settings
 
 CHECKPOINTS_KEPT = 2
+_HOLDER = "run.process"  # who holds the lock; not in run.lock, which another process may cut off while it tries
 Saved = tuple[dict[str, Tensor], dict[str, Any]]  # what a checkpoint holds
 
 
@@ -32,7 +35,7 @@ class RunFolder:
     sources.json       where task, unit and builder are defined, if outside the package
     metrics.jsonl      one JSON object per line      events/            the same for TensorBoard
     checkpoints/       step-….safetensors, the last two, and best.safetensors
-    result.json        when the run is complete      run.lock           held while a process writes
+    result.json        when the run is complete      run.lock           held while run.process writes
     ```
     """
 
@@ -41,7 +44,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self._note = note
         self._run = ""  # whose checkpoints these are
-        self._lock: IO[str] | None = None
+        self._lock: FileLock | None = None
         self._metrics: IO[bytes] | None = None
 
     def open(
@@ -57,7 +60,7 @@ class RunFolder:
         self._run = origin(settings)
         with self._writing("set up the run"):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(self.path / "run.lock", self.path)
+            self._lock = _lock(self.path)
             check_folder(self.path, settings, resume)  # again: another run may have begun and ended before the lock
             check_builder(self.path, sources or {})
             if not (config := self.path / "config.json").exists():
@@ -145,9 +148,12 @@ class RunFolder:
         return _Writing(self, what)
 
     def close(self) -> None:
-        for file in (self._metrics, self._lock):
-            if file is not None:
-                file.close()
+        if self._metrics is not None:
+            self._metrics.close()
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                (self.path / _HOLDER).unlink()
+            self._lock.release()
         self._metrics = self._lock = None
 
     def __enter__(self) -> Self:
@@ -177,31 +183,26 @@ class _Writing:
         ) from error
 
 
-def _lock(path: Path, folder: Path) -> IO[str]:
+def _lock(folder: Path) -> FileLock:
     """Hold the folder for this process; the system lets go of it however the process ends."""
-    file = open(path, "a+")  # noqa: SIM115 (open as long as the run)
+    lock = FileLock(folder / "run.lock", timeout=0, thread_local=False)
+    holder = folder / _HOLDER
     try:
-        if os.name == "posix":
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        else:
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    except OSError:
-        file.seek(0)
-        holder = file.read().strip() or "unknown"
-        file.close()
+        lock.acquire()
+    except Timeout:
+        try:
+            found = holder.read_text(encoding="utf-8")[:100].strip() or "unknown"
+        except (OSError, ValueError):  # it has just begun, or just ended
+            found = "unknown"
         raise RunError(
-            f"{folder} is in use by another process ({holder}); wait for it or choose another folder"
+            f"{folder} is in use by another process ({found}); wait for it or choose another folder"
         ) from None
-    file.seek(0)
-    file.truncate()
-    file.write(f"process {os.getpid()}")
-    file.flush()
-    return file
+    try:
+        atomic_write(holder, f"process {os.getpid()}".encode())
+    except BaseException:
+        lock.release()
+        raise
+    return lock
 
 
 def origin(settings: Settings) -> str:
