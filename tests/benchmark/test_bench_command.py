@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from lipschitz_rnn.benchmark import compiled, jobs
 from lipschitz_rnn.cli import app
-from lipschitz_rnn.ops.scan import lipschitz_scan
+from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
 
 TINY = ["--device", "cpu", "--batch", "3", "--length", "8", "--hidden", "5"]
 
