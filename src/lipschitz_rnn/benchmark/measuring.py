@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -121,6 +122,18 @@ def measure(
     note: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Check, then time. A contestant of ours with errors that rounding cannot explain is marked and not timed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what PyTorch says of a contestant stands in its notes, once
+        return _measure(workload, device, contestants, effort, note)
+
+
+def _measure(
+    workload: Workload,
+    device: torch.device,
+    contestants: Sequence[Contestant],
+    effort: Effort,
+    note: Callable[[str], None],
+) -> Report:
     data = Data(workload, device)
     judge = Judge(data, backward=effort.backward)
     rows = [_checked(contestant, judge, data, effort, note) for contestant in contestants]
@@ -150,7 +163,10 @@ def _checked(
     row = Row(contestant.name, contestant.precision.name, contestant.precision.operands, contestant.ours)
     note(f"checking {row.key} against float64")
     try:
-        job, row.errors = _tried(row, contestant, judge, data, effort)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            job, row.errors = _tried(row, contestant, judge, data, effort)
+        row.notes += dict.fromkeys(f"PyTorch warns: {_first_sentence(warning.message)}" for warning in said)
         if contestant.ours:
             row.limit = judge.limit(contestant)
     except Exception as error:  # whatever a compiler or a library throws, the other rows are still worth having
@@ -199,3 +215,7 @@ def _replay(row: Row, job: Job, device: torch.device, effort: Effort) -> None:
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "no message")
+
+
+def _first_sentence(warning: Warning | str) -> str:
+    return str(warning).strip().partition(". ")[0].rstrip(".")
