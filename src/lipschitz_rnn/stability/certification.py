@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,11 @@ from lipschitz_rnn.stability.proof.candidate import Candidate
 from lipschitz_rnn.stability.proof.certificate import Certificate, combine
 from lipschitz_rnn.stability.proof.inequality import quadratic_form
 from lipschitz_rnn.stability.proof.inputs import Subject, as_float, subjects
+from lipschitz_rnn.stability.proof.issuing import Examiner, description, heun_from_euler
 from lipschitz_rnn.stability.proof.precision import PRECISIONS
-from lipschitz_rnn.stability.proof.proving import (
-    heun_level,
-    panels_of,
-    systems_of,
-    verified_levels,
-    verified_overshoot,
-    verified_rate,
-)
-from lipschitz_rnn.stability.proof.rates import proved_factor, proved_rate, rate_to_level
-from lipschitz_rnn.stability.proof.rounding import Ball, Matrix
+from lipschitz_rnn.stability.proof.proving import panels_of
+from lipschitz_rnn.stability.proof.rates import rate_to_level
+from lipschitz_rnn.stability.proof.rounding import Matrix
 from lipschitz_rnn.stability.proof.systems import System
 from lipschitz_rnn.stability.search import advice
 from lipschitz_rnn.stability.search.adversary import WorstSlopes, worst_slopes
@@ -97,30 +90,29 @@ def certify(
 
 def _certify_one(item: Subject, wanted: float | None, solver: str, accuracy: float, clock: Clock) -> Certificate:
     target = wanted or 0.0
-    A, W = (ball.mid for ball in item.nominal)
-    systems, panels = systems_of(item, A, W, 1), 1
-    proofs: list[Candidate] = []
+    examiner = Examiner(item, panels=1)
     try:
-        worst = worst_slopes(systems[-1], starts=5 if len(A) > 64 else 8, clock=clock)
+        worst = worst_slopes(examiner.systems[-1], starts=5 if len(item.A) > 64 else 8, clock=clock)
     except np.linalg.LinAlgError:
         return _failure(item, None, None, -math.inf, "the eigenvalues of the linearized system cannot be computed")
     if worst.rate <= target:
         return _failure(item, worst, worst.direction, worst.rate, _disproof(worst, target))
     good_enough = worst.rate * (1 - accuracy) if wanted is None else wanted
+    ranked: list[Candidate] = []
     in_time = True
     for panels in panels_of(item):
-        systems = systems_of(item, A, W, panels)
-        proofs, in_time = _search(item, systems, worst.rate, target, good_enough, solver, accuracy, clock)
-        if not in_time or (proofs and proofs[0].rate(systems, item.is_range) > target):
+        examiner = Examiner(item, panels)
+        ranked, in_time = _search(item, examiner.systems, worst.rate, target, good_enough, solver, accuracy, clock)
+        if not in_time or (ranked and ranked[0].rate(examiner.systems, item.is_range) > target):
             break
     reason, reached = "", -math.inf
-    enclosed = systems_of(item, *item.nominal, panels)
-    for place, proof in enumerate(proofs):
+    for place, candidate in enumerate(ranked):
         # The best candidate may be too close to singular for the check; the next one then still counts.
-        reached = max(reached, proof.rate(systems, item.is_range))
-        if proof.rate(systems, item.is_range) <= target or (place > 0 and clock.left == 0.0):
+        rate = candidate.rate(examiner.systems, item.is_range)
+        reached = max(reached, rate)
+        if rate <= target or (place > 0 and clock.left == 0.0):
             break
-        certificate = _checked(item, proof, systems, enclosed, worst, target)
+        certificate = examiner.issue(candidate, target, **_observed(item, worst))
         if isinstance(certificate, Certificate):
             return certificate
         reason = reason or certificate
@@ -128,10 +120,10 @@ def _certify_one(item: Subject, wanted: float | None, solver: str, accuracy: flo
         by_euler = _by_euler_steps(item, wanted, solver, accuracy, clock)
         if by_euler.holds:
             return by_euler
-    direction = _most_violated(systems, proofs[0], target) if proofs else None
+    direction = _most_violated(examiner.systems, ranked[0], target) if ranked else None
     if not reason and not in_time:
         reason = "the time limit passed before a proof was found, so the question is open"
-    elif not reason and not proofs:
+    elif not reason and not ranked:
         reason = "no quadratic metric was found, so the question is open"
     return _failure(item, worst, direction, reached, reason or _shortfall(reached, worst.rate, target))
 
@@ -147,50 +139,19 @@ def _search(
     clock: Clock,
 ) -> tuple[list[Candidate], bool]:
     """Candidates, the best one first, and whether the search came to its end in time."""
-    proofs: list[Candidate] = []
+    found: list[tuple[float, Candidate]] = []
     in_time = True
     try:
         clock.check()
-        for proof in candidates(item, systems, possible, target, solver, accuracy, clock):
-            proofs.append(proof)
-            if proof.rate(systems, item.is_range) > enough:
+        for candidate in candidates(item, systems, possible, target, solver, accuracy, clock):
+            found.append((candidate.rate(systems, item.is_range), candidate))
+            if found[-1][0] > enough:
                 break
     except OutOfTime:
         in_time = False
     except (np.linalg.LinAlgError, ArithmeticError):
         pass  # numbers so extreme that a search breaks down; what it found before counts
-    return sorted(proofs, key=lambda proof: -proof.rate(systems, item.is_range)), in_time
-
-
-def _checked(
-    item: Subject,
-    proof: Candidate,
-    systems: list[System[Matrix]],
-    enclosed: list[System[Ball]],
-    worst: WorstSlopes,
-    target: float,
-) -> Certificate | str:
-    """Turn a candidate into a certificate by checking every inequality with rounding, or say why that failed."""
-    verified = verified_levels(item, proof, systems, enclosed, target)
-    if verified is None:
-        if item.precision.name in ("exact", "float64"):
-            return "a metric was found, but the inequality holds by less than the rounding of its check"
-        return f"a metric was found, but not for every matrix that {item.precision.name} may round A and W to"
-    levels, margins = verified
-    proved = verified_rate(item, levels, systems)
-    if proved <= target:
-        return f"the proved rate {proved:.4g} does not exceed {target:.4g} once rounding is subtracted"
-    return Certificate(
-        holds=True,
-        rate=proved,
-        factor=None if item.step_range is None else proved_factor(levels[-1]),
-        method=proof.method,
-        margin=min(margins),
-        overshoot=verified_overshoot(proof.P),
-        metric=proof.P,
-        multipliers=proof.multipliers,
-        **_common(item, worst),
-    )
+    return [candidate for _, candidate in sorted(found, key=lambda pair: -pair[0])], in_time
 
 
 def _failure(
@@ -204,56 +165,30 @@ def _failure(
         reason=reason,
         direction=direction,
         next_step=advice.next_step(item, worst, reason),
-        **_common(item, worst),
+        **description(item),
+        **_observed(item, worst),
     )
 
 
-def _common(item: Subject, worst: WorstSlopes | None) -> dict[str, Any]:
-    """What a certificate carries whether it holds or not: all that the claim is about."""
+def _observed(item: Subject, worst: WorstSlopes | None) -> dict[str, Any]:
+    """What the search for bad slopes saw; a certificate carries it, but claims nothing about it."""
+    if worst is None:
+        return {"upper_bound": math.inf, "slope_pattern": None}
     low, high = item.slopes
-    return {
-        "dynamics": "continuous" if item.step_range is None else item.integrator,
-        "step_range": item.step_range,
-        "substeps": item.substeps,
-        "reverse": item.reverse,
-        "alpha": item.alpha,
-        "nonlinearity": item.nonlinearity,
-        "slopes": item.slopes,
-        "precision": item.precision.name,
-        "A": item.A,
-        "W": item.W,
-        "upper_bound": math.inf if worst is None else worst.rate,
-        "slope_pattern": None if worst is None else low + (high - low) * worst.slopes,
-        "name": item.name,
-    }
+    return {"upper_bound": worst.rate, "slope_pattern": low + (high - low) * worst.slopes}
 
 
 def _by_euler_steps(item: Subject, wanted: float | None, solver: str, accuracy: float, clock: Clock) -> Certificate:
-    """Heun's map is ½ id + ½ E∘E with the Euler map E of the same step, so a factor c of E gives ½ + ½c²."""
+    """Heun's map through the Euler map of its longest step, whose certificate is easier to find."""
     assert item.step_range is not None  # the caller asks about maps only
     longest = item.step_range[1]
     euler_rate = None
     if wanted is not None:
         factor = 1.0 - wanted * longest if item.is_range else math.exp(-wanted * longest)
-        # Below ½ no c will do; then a rate that no Euler map of this step has leads to a failure with its reason.
+        # Below ½ no factor of the Euler map will do; a rate that no such map has then fails with its reason.
         euler_rate = -math.log(max(2 * factor - 1, 1e-300)) / (2 * longest)
     exact = replace(item, integrator="euler", step_range=(longest, longest), precision=PRECISIONS["exact"])
-    found = _certify_one(exact, euler_rate, solver, accuracy, clock)
-    if not found.holds or found.factor is None or found.metric is None:
-        return found
-    level = heun_level(item, found.factor, found.metric)
-    proved = proved_rate(level, Fraction(longest), item.is_range) if math.isfinite(level) else -math.inf
-    return replace(
-        found,
-        holds=proved > (wanted or 0.0),
-        factor=proved_factor(level),
-        rate=proved,
-        method=f"{found.method}, by Euler steps",
-        dynamics="heun",
-        step_range=item.step_range,
-        precision=item.precision.name,
-        upper_bound=math.inf,
-    )
+    return heun_from_euler(item, _certify_one(exact, euler_rate, solver, accuracy, clock), wanted)
 
 
 def _disproof(worst: WorstSlopes, target: float) -> str:
@@ -275,16 +210,16 @@ def _shortfall(reached: float, possible: float, target: float) -> str:
     )
 
 
-def _most_violated(systems: list[System[Matrix]], proof: Candidate, target: float) -> Matrix | None:
+def _most_violated(systems: list[System[Matrix]], candidate: Candidate, target: float) -> Matrix | None:
     """The state part of the eigenvector along which the worst inequality fails most at the target rate."""
-    if not proof.multipliers:
+    if not candidate.multipliers:
         return None
     index = int(
-        np.argmax([level - rate_to_level(target, s.step) for level, s in zip(proof.levels, systems, strict=True)])
+        np.argmax([level - rate_to_level(target, s.step) for level, s in zip(candidate.levels, systems, strict=True)])
     )
     system, n = systems[index], systems[index].size
-    form = quadratic_form(system, proof.P, np.diag(proof.multipliers[index]))
-    form[:n, :n] -= rate_to_level(target, system.step) * proof.P
+    form = quadratic_form(system, candidate.P, np.diag(candidate.multipliers[index]))
+    form[:n, :n] -= rate_to_level(target, system.step) * candidate.P
     try:
         direction = np.linalg.eigh(form)[1][:n, -1]
     except np.linalg.LinAlgError:

@@ -58,7 +58,7 @@ def panels_of(item: Subject) -> tuple[int, ...]:
 
 
 def verified_levels(
-    item: Subject, proof: Candidate, systems: list[System[Matrix]], enclosed: list[System[Ball]], target: float
+    item: Subject, candidate: Candidate, systems: list[System[Matrix]], enclosed: list[System[Ball]], target: float
 ) -> tuple[list[float], list[float]] | None:
     """Proved levels close to those of the candidate, with their margins; None where rounding leaves too little.
 
@@ -66,17 +66,17 @@ def verified_levels(
     its own share to it.
     """
     levels, margins = [], []
-    change = HeldMatrices.of(item, proof.P)
+    change = HeldMatrices.of(item, candidate.P)
     if change is None:
         return None
-    for index, (system, level) in enumerate(zip(systems, proof.levels, strict=True)):
+    for index, (system, level) in enumerate(zip(systems, candidate.levels, strict=True)):
         limit = rate_to_level(target, system.step, item.is_range)
         for share in _SHARES:
             tried = level + share * (limit - level)
-            if proof.multipliers:
-                margin = verified_margin(enclosed[index], proof.P, proof.multipliers[index], tried)
+            if candidate.multipliers:
+                margin = verified_margin(enclosed[index], candidate.P, candidate.multipliers[index], tried)
             else:
-                margin = corners.verified_margin(enclosed[index], proof.P, tried)
+                margin = corners.verified_margin(enclosed[index], candidate.P, tried)
             if margin > 0:
                 levels.append(change.level(system, tried))
                 margins.append(margin)

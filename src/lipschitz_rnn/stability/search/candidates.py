@@ -35,21 +35,21 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Metrics with multipliers for all ``systems``, cheap ones first; none is sought beyond the rate ``possible``."""
     best = -math.inf
-    for proof in _structured(item, systems, accuracy, clock):
-        best = max(best, proof.rate(systems, len(systems) > 1))
-        yield proof
+    for found in _structured(item, systems, accuracy, clock):
+        best = max(best, found.rate(systems, len(systems) > 1))
+        yield found
     unproved = best <= target
     small = max(system.size + system.channels for system in systems) <= _GENERAL_SOLVER_SIZE
     if solver in ("clarabel", "scs") or (solver == "auto" and len(systems) > 1 and small and unproved):
-        for proof in _with_common_metric(systems, target, possible, solver, accuracy, clock):
+        for found in _with_common_metric(systems, target, possible, solver, accuracy, clock):
             unproved = False
-            yield proof
+            yield found
     if solver == "auto" and unproved and max(s.channels for s in systems) <= LARGEST:
         # Where a rate was asked for, the first metric that proves it is enough.
-        found = corners.best_corner_metric(systems, target, possible, clock, bisections=0 if target > 0 else 4)
-        if found is not None:
-            levels = tuple(corners.best_level(system, found) for system in systems)
-            yield Candidate(found, (), levels, "full metric, corners")
+        metric = corners.best_corner_metric(systems, target, possible, clock, bisections=0 if target > 0 else 4)
+        if metric is not None:
+            levels = tuple(corners.best_level(system, metric) for system in systems)
+            yield Candidate(metric, (), levels, "full metric, corners")
 
 
 def _structured(item: Subject, systems: list[System[Matrix]], accuracy: float, clock: Clock) -> Iterator[Candidate]:
@@ -66,15 +66,15 @@ def _structured(item: Subject, systems: list[System[Matrix]], accuracy: float, c
         yield from _with_multipliers(-symmetric, systems, "metric −W", clock)
     metrics = []
     for system in _representatives(systems):
-        candidate, _ = best_scaling(system, accuracy=accuracy, clock=clock)
-        if candidate is None:
+        scaling, _ = best_scaling(system, accuracy=accuracy, clock=clock)
+        if scaling is None:
             continue
         if len(systems) == 1:
-            level = best_level(system, candidate.P, candidate.multiplier)
-            yield Candidate(candidate.P, (candidate.multiplier,), (level,), "full metric, multipliers")
+            level = best_level(system, scaling.P, scaling.multiplier)
+            yield Candidate(scaling.P, (scaling.multiplier,), (level,), "full metric, multipliers")
         else:
-            metrics.append(candidate.P / np.trace(candidate.P))
-            yield from _with_multipliers(candidate.P, systems, "full metric", clock)
+            metrics.append(scaling.P / np.trace(scaling.P))
+            yield from _with_multipliers(scaling.P, systems, "full metric", clock)
     if len(metrics) > 1:
         # What each system likes best may be bad for another; the average often suits all.
         yield from _with_multipliers(np.mean(metrics, axis=0), systems, "full metric", clock)
