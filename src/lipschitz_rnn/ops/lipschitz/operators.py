@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import without_autocast
-from lipschitz_rnn.ops.common.vmap import fold, unfold
+from lipschitz_rnn.ops.common.vmap import run_folded, run_gradients_folded
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 
@@ -98,14 +98,15 @@ def run_scan_backward(
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme)
     with without_autocast(A.device):  # which may be on around a backward pass
         gradients = backend_module(backend).backward(problem, tape, grad_states, grad_last, needs)
-    return [_contiguous(gradient, like=drive) for gradient in gradients]
+    return contiguous_gradients(gradients, like=drive)
 
 
 scan_backward = torch.library.custom_op("lipschitz_rnn::scan_backward", mutates_args=())(run_scan_backward)
 
 
 @scan_backward.register_fake
-def _(*args: Any) -> list[Tensor]:
+def shapes_of_gradients(*args: Any) -> list[Tensor]:
+    """A tensor of the right shape for each gradient; the tensors of the problem come first, what is needed last."""
     tensors, needs = args[:TENSORS], args[-1]
     return [
         args[0].new_empty(0) if tensor is None or not need else tensor.new_empty(tensor.shape)
@@ -113,9 +114,9 @@ def _(*args: Any) -> list[Tensor]:
     ]
 
 
-def _contiguous(gradient: Tensor | None, like: Tensor) -> Tensor:
-    """A gradient in the layout that the shape rule promises."""
-    return like.new_empty(0) if gradient is None else gradient.contiguous()
+def contiguous_gradients(gradients: Sequence[Tensor | None], like: Tensor) -> list[Tensor]:
+    """Gradients in the layout that ``shapes_of_gradients`` promises."""
+    return [like.new_empty(0) if gradient is None else gradient.contiguous() for gradient in gradients]
 
 
 @cache
@@ -127,17 +128,9 @@ def backend_module(name: str) -> Any:
 
 @scan.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-    size = info.batch_size
-    folded = [fold(arg, dim, size) for arg, dim in zip(args, in_dims, strict=True)]
-    return tuple(unfold(out, size) for out in scan(*folded)), (0, 0)
+    return run_folded(scan, info, in_dims, args)
 
 
 @scan_backward.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-    size = info.batch_size
-    dims = [dim if isinstance(arg, Tensor) else None for arg, dim in zip(args, in_dims, strict=True)]
-    needs = args[-1]
-    gradients = scan_backward(*[fold(arg, dim, size) for arg, dim in zip(args[:-1], dims[:-1], strict=True)], needs)
-    # An empty gradient is shared by all members: it has no ensemble axis to unfold.
-    outputs = [unfold(g, size) if g.dim() > 1 else g.expand(size, *g.shape) for g in gradients]
-    return outputs, [0] * len(outputs)
+    return run_gradients_folded(scan_backward, info, in_dims, args)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.common.tracing import tracked
 from lipschitz_rnn.ops.common.vjp import vector_jacobian
-from lipschitz_rnn.ops.common.vmap import fold, unfold
+from lipschitz_rnn.ops.common.vmap import run_folded, run_gradients_folded
 from lipschitz_rnn.ops.lipschitz.dispatch import run
-from lipschitz_rnn.ops.lipschitz.operators import TENSORS
+from lipschitz_rnn.ops.lipschitz.operators import TENSORS, contiguous_gradients, shapes_of_gradients
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 from lipschitz_rnn.ops.lipschitz.substeps import run_substeps
 
@@ -89,25 +89,17 @@ def substep_scan_backward(
     needs: Sequence[bool],
 ) -> list[Tensor]:
     """One gradient per tensor; those not needed come back empty."""
-    tensors, scheme = (
-        (drive, A, W, h0, input_weight, bias, timespans),
-        Scheme(step_size, alpha, integrator, nonlinearity, exact_products),
-    )
+    tensors = (drive, A, W, h0, input_weight, bias, timespans)
+    scheme = Scheme(step_size, alpha, integrator, nonlinearity, exact_products)
 
     def outputs(*values: Tensor | None) -> tuple[Tensor | None, Tensor]:
         return _scan(Problem.of(values, scheme), max_step, backend, grad_states is not None)
 
     found = vector_jacobian(outputs, tensors, needs, (grad_states, grad_last))
-    return [drive.new_empty(0) if gradient is None else gradient.contiguous() for gradient in found]
+    return contiguous_gradients(found, like=drive)
 
 
-@substep_scan_backward.register_fake
-def _(*args: Any) -> list[Tensor]:
-    tensors, needs = args[:TENSORS], args[-1]
-    return [
-        args[0].new_empty(0) if tensor is None or not need else tensor.new_empty(tensor.shape)
-        for tensor, need in zip(tensors, needs, strict=True)
-    ]
+substep_scan_backward.register_fake(shapes_of_gradients)
 
 
 class SubstepScan(torch.autograd.Function):
@@ -138,15 +130,9 @@ class SubstepScan(torch.autograd.Function):
 
 @substep_scan.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-    folded = [fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
-    return tuple(unfold(out, info.batch_size) for out in substep_scan(*folded)), (0, 0)
+    return run_folded(substep_scan, info, in_dims, args)
 
 
 @substep_scan_backward.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-    size, needs = info.batch_size, args[-1]
-    dims = [dim if isinstance(arg, Tensor) else None for arg, dim in zip(args, in_dims, strict=True)]
-    folded = [fold(arg, dim, size) for arg, dim in zip(args[:-1], dims[:-1], strict=True)]
-    gradients = substep_scan_backward(*folded, needs)
-    outputs = [unfold(g, size) if g.dim() > 1 else g.expand(size, *g.shape) for g in gradients]
-    return outputs, [0] * len(outputs)
+    return run_gradients_folded(substep_scan_backward, info, in_dims, args)

@@ -16,7 +16,7 @@ from lipschitz_rnn.ops.common.tracing import forward_mode, plain_eager, traceles
 from lipschitz_rnn.ops.common.triton import support
 from lipschitz_rnn.ops.common.validation import require_floating, require_like, require_shape, require_tensor
 from lipschitz_rnn.ops.common.vjp import vector_jacobian
-from lipschitz_rnn.ops.common.vmap import fold, unfold
+from lipschitz_rnn.ops.common.vmap import run_folded
 from lipschitz_rnn.ops.lstm.gradients import gradients, scan_forward
 from lipschitz_rnn.ops.lstm.reference import reference
 
@@ -111,9 +111,7 @@ class LstmScan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        folded = [fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
-        found = LstmScan.apply(*folded)
-        return tuple(unfold(output, info.batch_size) for output in found), (0,) * len(found)
+        return run_folded(LstmScan.apply, info, in_dims, args)
 
 
 class LstmScanBackward(torch.autograd.Function):
@@ -146,9 +144,7 @@ class LstmScanBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        folded = [fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
-        found = LstmScanBackward.apply(*folded)
-        return tuple(unfold(gradient, info.batch_size) for gradient in found), (0,) * TENSORS
+        return run_folded(LstmScanBackward.apply, info, in_dims, args)
 
 
 def obstacle(W: Tensor, compute: torch.dtype) -> str | None:

@@ -18,7 +18,7 @@ from lipschitz_rnn.ops.common.tracing import forward_mode, plain_eager, traceles
 from lipschitz_rnn.ops.common.triton import support
 from lipschitz_rnn.ops.common.validation import require_floating, require_like, require_shape
 from lipschitz_rnn.ops.common.vjp import vector_jacobian
-from lipschitz_rnn.ops.common.vmap import fold, unfold
+from lipschitz_rnn.ops.common.vmap import run_folded
 from lipschitz_rnn.ops.modrelu.gradients import gradients
 from lipschitz_rnn.ops.modrelu.reference import reference
 
@@ -96,9 +96,7 @@ class ModReluScan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        folded = [fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
-        found = ModReluScan.apply(*folded)
-        return tuple(output.unflatten(0, (info.batch_size, len(output) // info.batch_size)) for output in found), (0, 0)
+        return run_folded(ModReluScan.apply, info, in_dims, args)
 
 
 class ModReluScanBackward(torch.autograd.Function):
@@ -131,9 +129,7 @@ class ModReluScanBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        folded = [fold(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)]
-        found = ModReluScanBackward.apply(*folded)
-        return tuple(unfold(gradient, info.batch_size) for gradient in found), (0,) * TENSORS
+        return run_folded(ModReluScanBackward.apply, info, in_dims, args)
 
 
 def _has_kernels(W: Tensor) -> bool:

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from lipschitz_rnn.ops.common.triton.elementwise import sigma, sigma_slope
 from lipschitz_rnn.ops.common.triton.products import load_parts, parts_of, product, unstack
+from lipschitz_rnn.ops.lipschitz.triton.tiles import tile
 
 
 @triton.jit
@@ -69,10 +70,8 @@ def forward_kernel(
     columns = (unit % tiles) * BLOCK_B + tl.arange(0, BLOCK_B)
     units = group * BLOCK_R + tl.arange(0, BLOCK_R)
     if WIDE:
-        columns, units, B = columns.to(tl.int64), units.to(tl.int64), tl.cast(B, tl.int64)
-    unit_mask, column_mask = units < N, columns < B
-    mask = unit_mask[:, None] & column_mask[None, :]
-    cells = units[:, None] + columns[None, :] * N
+        B = tl.cast(B, tl.int64)
+    units, columns, unit_mask, column_mask, mask, cells = tile(units, columns, B, N, WIDE)
 
     PARTS: tl.constexpr = parts_of(PRECISION)
     SIZE: tl.constexpr = 2 * PADDED * PADDED
@@ -157,10 +156,8 @@ def backward_kernel(
     columns = (unit % tiles) * BLOCK_B + tl.arange(0, BLOCK_B)
     units = group * BLOCK_R + tl.arange(0, BLOCK_R)
     if WIDE:
-        columns, units, B = columns.to(tl.int64), units.to(tl.int64), tl.cast(B, tl.int64)
-    unit_mask, column_mask = units < N, columns < B
-    mask = unit_mask[:, None] & column_mask[None, :]
-    cells = units[:, None] + columns[None, :] * N
+        B = tl.cast(B, tl.int64)
+    units, columns, unit_mask, column_mask, mask, cells = tile(units, columns, B, N, WIDE)
     double_cells = units[:, None] + columns[None, :] * (2 * N)
 
     PARTS: tl.constexpr = parts_of(PRECISION)

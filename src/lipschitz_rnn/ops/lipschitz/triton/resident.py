@@ -21,6 +21,7 @@ from lipschitz_rnn.ops.common.triton.products import (
     unstack,
 )
 from lipschitz_rnn.ops.lipschitz.triton.prefetch import STEPS_AHEAD, prefetch
+from lipschitz_rnn.ops.lipschitz.triton.tiles import tile
 
 
 @triton.jit(do_not_specialize=["T", "starts"])
@@ -44,10 +45,8 @@ def forward_kernel(
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     units = tl.arange(0, BLOCK_N)
     if WIDE:
-        columns, units, B = columns.to(tl.int64), units.to(tl.int64), tl.cast(B, tl.int64)
-    unit_mask, column_mask = units < N, columns < B
-    mask = unit_mask[:, None] & column_mask[None, :]
-    cells = units[:, None] + columns[None, :] * N
+        B = tl.cast(B, tl.int64)
+    units, columns, unit_mask, column_mask, mask, cells = tile(units, columns, B, N, WIDE)
 
     PARTS: tl.constexpr = parts_of(PRECISION)
     SIZE: tl.constexpr = 2 * BLOCK_N * BLOCK_N
@@ -154,10 +153,8 @@ def backward_kernel(
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     units = tl.arange(0, BLOCK_N)
     if WIDE:
-        columns, units, B = columns.to(tl.int64), units.to(tl.int64), tl.cast(B, tl.int64)
-    unit_mask, column_mask = units < N, columns < B
-    mask = unit_mask[:, None] & column_mask[None, :]
-    cells = units[:, None] + columns[None, :] * N
+        B = tl.cast(B, tl.int64)
+    units, columns, unit_mask, column_mask, mask, cells = tile(units, columns, B, N, WIDE)
 
     PARTS: tl.constexpr = parts_of(PRECISION)
     SIZE: tl.constexpr = 2 * BLOCK_N * BLOCK_N
