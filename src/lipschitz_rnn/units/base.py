@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from lipschitz_rnn.ops.checks import require_lengths
+from lipschitz_rnn.ops.common.validation import require_lengths
 from lipschitz_rnn.units.lipschitz.sequences import Sequences
 
 State = tuple[Tensor, ...]

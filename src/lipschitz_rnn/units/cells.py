@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lipschitz_rnn.ops.precision import full_products
+from lipschitz_rnn.ops.common.precision import full_products
 from lipschitz_rnn.units.base import Recurrent, State
 from lipschitz_rnn.units.lipschitz.sequences import reverse
 

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
-from lipschitz_rnn.ops.problem import without_autocast
+from lipschitz_rnn.ops.common.dtypes import without_autocast
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
 from lipschitz_rnn.units.lipschitz.midpoint_level import largest_share, midpoint_level
 from lipschitz_rnn.units.lipschitz.rounding import LARGEST_NORM, held_dtype, matrix_reserve, step_rounding, within
 from lipschitz_rnn.units.recurrence import Recurrence, repeatable_matrices, require_own_statement

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from lipschitz_rnn.ops.checks import require_lengths, require_tensor, shape_of
-from lipschitz_rnn.ops.problem import exporting
-from lipschitz_rnn.ops.scan import lipschitz_scan
+from lipschitz_rnn.ops.common.tracing import exporting
+from lipschitz_rnn.ops.common.validation import require_lengths, require_tensor, shape_of
+from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
 from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype, to_proved_dtype
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype
