@@ -18,6 +18,7 @@ from lipschitz_rnn.experiments.results import training_losses
 from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.training import Moment, RunError
 from lipschitz_rnn.training.checkpoint import read_checkpoint, write_checkpoint
+from lipschitz_rnn.training.weights import fill
 
 _FOLDER = "epochs"
 
@@ -66,11 +67,9 @@ def take_at_loss(folder: Path, target: float) -> list[Taken | None]:
 
 def load_taken(folder: Path, index: int, taken: Taken) -> nn.Module:
     """The network at this place among the members of a run, as it was after that epoch."""
-    run = load_run(folder)
-    network, prefix = run.initial(index), f"{index}/"
-    own = {n.removeprefix(prefix): v for n, v in _read(folder, taken.epoch).items() if n.startswith(prefix)}
-    run.fill(network, own, _file(folder, taken.epoch))
-    return network
+    prefix, stored = f"{index}/", _read(folder, taken.epoch)
+    own = {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
+    return fill(load_run(folder).initial(index), own, _file(folder, taken.epoch))
 
 
 def _take(curve: Sequence[float | None], target: float) -> Taken | None:

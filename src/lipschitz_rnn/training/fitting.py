@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
 
-from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training.environment import describe_environment
 from lipschitz_rnn.training.folder import RunFolder, Saved
@@ -17,6 +15,7 @@ from lipschitz_rnn.training.probing import Probe
 from lipschitz_rnn.training.results import Result
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.sources import Builder
+from lipschitz_rnn.training.update import matmul_precision
 from lipschitz_rnn.training.watchers import TensorBoard, Watcher, Watchers
 
 
@@ -73,8 +72,3 @@ def _saved(folder: RunFolder, settings: Settings, resume: bool, world: World) ->
         folder.rewind(None if saved is None else saved[1])
     world.wait()
     return saved
-
-
-def matmul_precision(precision: str) -> AbstractContextManager[None]:
-    """The float32 products of a run: under bfloat16, what autocast leaves in float32 is taken in full."""
-    return float32_products(precision if precision in ("high", "medium") else "highest")

@@ -233,4 +233,10 @@ def _step_of(path: Path) -> int:
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
+    try:
+        return (json.dumps(value, indent=2) + "\n").encode()
+    except TypeError as error:
+        raise TypeError(
+            f"the run cannot be recorded: {error}; give plain values (numbers, text, lists) as options and "
+            "preprocessing of a task"
+        ) from error

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
+from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.tasks import Batch, Task
 from lipschitz_rnn.training.checkpoint import copy_tensors
 from lipschitz_rnn.training.ensemble import Ensemble, map_state
@@ -172,6 +173,11 @@ def forward_precision(settings: Settings, device: torch.device) -> AbstractConte
     """
     half = settings.precision == "bfloat16" and device.type != "cpu"
     return torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
+
+
+def matmul_precision(precision: str) -> AbstractContextManager[None]:
+    """The float32 products of a run: under bfloat16, what autocast leaves in float32 is taken in full."""
+    return float32_products(precision if precision in ("high", "medium") else "highest")
 
 
 def _rows(value: Tensor) -> Tensor:
