@@ -19,9 +19,9 @@ _SHAPES = ("input_size", "output_size", "vocabulary", "readout", "options", "pre
 
 
 def export_pretrained(run: str | os.PathLike[str], path: Path) -> Path:
-    """Write the network of the seed that validation data like best, at its selected epoch, to `path`.
+    """Write the network of the seed with the best validation score, at its selected epoch, to `path`.
 
-    Test scores have no say; they are noted beside the weights.
+    Test scores play no part in the choice; they are stored with the weights.
     """
     opened = load_run(run)
     result = read_result(run, len(opened.settings.members))

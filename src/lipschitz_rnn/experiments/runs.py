@@ -36,7 +36,7 @@ def load_run(
     """Open a run folder, a saved model (….safetensors) or a pretrained network by its name.
 
     Args:
-        build: makes the networks, as given to `fit`. Default: what the run noted; see below.
+        build: makes the networks, as given to `fit`. Default: what the run recorded; see below.
         task: the task, or its class. Default: the task that is registered under the name in the settings.
         imports: modules to import first, which register tasks and units or define the run's task or builder.
 
@@ -64,7 +64,7 @@ class LoadedRun:
     name: str
     settings: Settings
     shapes: SimpleNamespace
-    """What the networks know of their task: input_size, output_size, vocabulary, readout; what else it recorded."""
+    """What the task recorded of itself: input_size, output_size, vocabulary, readout and more."""
     sources: Mapping[str, Any]
     """Where its task, unit and builder were defined; see `training.sources`."""
     _read: Callable[[str | int], tuple[list[dict[str, Tensor]], object]]
@@ -144,7 +144,7 @@ class LoadedRun:
         offline: bool | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> tuple[tasks.Metric, Scores]:
-        """The metric of the task, and the scores of all networks on a split; `progress` is told before each batch."""
+        """The metric of the task, and the scores of all networks on a split; `progress` is called before each batch."""
         place = choose_device(device or self.settings.device)
         task = self.load_task(data_dir=data_dir, offline=offline).to(place)
         return task.metric, score_networks(self.checkpoint(which), task, split, self.settings, progress)

@@ -1,8 +1,8 @@
 """Networks compared at about the same training loss.
 
-Units learn at different speeds, and a network that was trained longer is another one than the same network before. So
-every network is kept after every epoch of its run, and taken from there after the first epoch whose mean training loss
-is at most a target: by default the lowest loss that all networks of the comparison came down to.
+Units learn at different speeds, and a network changes as it is trained longer. So every network is kept after every
+epoch, and compared as it was after the first epoch whose mean training loss is at most a target: by default the lowest
+loss that all networks of the comparison reached.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class KeepEveryEpoch:
 
 @dataclass(frozen=True)
 class Taken:
-    """Which epoch a network was taken from, counted from 0, the mean training loss of it, and if that is the target."""
+    """The epoch a network is taken from, counted from 0, its mean training loss, and whether that meets the target."""
 
     epoch: int
     loss: float
@@ -48,7 +48,7 @@ class Taken:
 
 
 def lowest_common_loss(folders: Sequence[Path]) -> float:
-    """The lowest mean training loss of an epoch that every network of these runs came down to; diverged ones apart."""
+    """The lowest mean training loss of an epoch that all networks of these runs reached, leaving out diverged ones."""
     curves = [curve for folder in folders for curve in training_losses(read_run(folder))]
     lowest = [min(loss for loss in curve if loss is not None) for curve in curves if None not in curve]
     if not lowest:
@@ -59,8 +59,8 @@ def lowest_common_loss(folders: Sequence[Path]) -> float:
 def take_at_loss(folder: Path, target: float) -> list[Taken | None]:
     """Of every network of a run, in the order of its members, the first epoch at the target.
 
-    One that never came down to it is taken after the epoch at which its loss was lowest, and one that diverged in its
-    first epoch not at all.
+    A network that never reached it is taken after the epoch with its lowest loss; one that diverged in its first epoch
+    is left out.
     """
     return [_take(curve, target) for curve in training_losses(read_run(folder))]
 

@@ -1,4 +1,4 @@
-"""Fetch public originals: several mirrors, resumed, checked before use, one good file however many processes ask."""
+"""Fetch public originals: several mirrors, resumed, verified before use, once however many processes ask."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _from_any_mirror(download: Download, target: Path, check: Check | None) -> N
     listed = "\n".join(f"  {failure}" for failure in dict.fromkeys(failures))
     raise DataError(
         f"{download.name} could not be downloaded:\n{listed}\n"
-        f"Check the network and load again (it goes on where it stopped), or put the file into {target.parent}/"
+        f"Check the network and load again (the download resumes), or put the file into {target.parent}/"
     )
 
 

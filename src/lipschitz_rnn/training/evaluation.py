@@ -49,7 +49,7 @@ def evaluate_members(
     """All members on the same batches. `pause` is called between batches and may raise to stop.
 
     Independent batches are shared by the processes; the windows of a stateful task carry a state from one to the
-    next, so every process walks through all of them.
+    next, so every process evaluates all of them.
     """
     world = world or World()
     count = task.size(split)

@@ -36,7 +36,7 @@ def fit(
         resume: go on from the newest whole checkpoint in `folder`; without one, start from the beginning.
         build: makes the network of one seed from (settings, task, seed); by default encoder ▶ unit ▶ head as the
             settings say. Define it in a module, and `load_run` finds it again.
-        watcher: is told of progress.
+        watcher: follows the progress.
         probe: called after every epoch with all networks, on the CPU, and, if it takes a second argument, with the
             `Moment` (epoch and step); returns numbers to note of each network, for example its largest eigenvalue.
 
@@ -46,7 +46,7 @@ def fit(
         RunError: the folder cannot be used, or writing failed.
     """
     check_task(settings, task)
-    # An own builder may have effects of its own: its networks are built once, below.
+    # An own builder may have side effects, so its networks are built only once, below.
     device = check_start(settings, task) if build is build_model else choose_device(settings.device)
     watcher = watcher or Watcher()
     with joined_world(device) as world, matmul_precision(settings.precision):

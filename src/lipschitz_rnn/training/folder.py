@@ -111,9 +111,9 @@ class RunFolder:
         return None
 
     def rewind(self, state: Mapping[str, Any] | None) -> None:
-        """Cut metrics.jsonl back to what the checkpoint knows, and set damaged or later checkpoints aside.
+        """Cut metrics.jsonl back to its length at the checkpoint, and set damaged or later checkpoints aside.
 
-        What was written after the checkpoint will be written again: nothing is torn, nothing stands there twice.
+        What was written after the checkpoint will be written again, so no line is torn or written twice.
         """
         with self._writing("go back to the checkpoint"):
             self._cut_metrics(0 if state is None else int(state["metrics_bytes"]))
@@ -125,8 +125,8 @@ class RunFolder:
 
     def _cut_metrics(self, length: int) -> None:
         metrics = self.path / "metrics.jsonl"
-        if (size := metrics.stat().st_size) < length:  # somebody shortened it: whole lines are kept, none is made up
-            self._note(f"{metrics} has {size:,} of {length:,} bytes; the lines that are missing are lost")
+        if (size := metrics.stat().st_size) < length:  # somebody shortened it: keep its whole lines
+            self._note(f"{metrics} has {size:,} of {length:,} bytes; the missing lines are lost")
             content = metrics.read_bytes()
             length = content.rfind(b"\n") + 1
         os.ftruncate(self._file().fileno(), length)
@@ -164,7 +164,7 @@ class RunFolder:
 
 
 class _Writing:
-    """Turns what a file system may refuse (full, read-only, gone) into one clear message."""
+    """Turns an error of the file system (full, read-only, gone) into one clear message."""
 
     def __init__(self, folder: RunFolder, what: str) -> None:
         self._folder, self._what = folder, what
@@ -206,7 +206,7 @@ def _lock(folder: Path) -> FileLock:
 
 
 def origin(settings: Settings) -> str:
-    """A short name for what a run's networks are: it tells the checkpoints of different runs apart."""
+    """A short hash of the settings that define the networks, to tell the checkpoints of different runs apart."""
     names = ("task", "task_options", "unit", "unit_options", "variants", "hidden_size", "num_layers", "seeds")
     values = settings.to_dict()
     text = json.dumps([values[name] for name in names], sort_keys=True)

@@ -1,6 +1,6 @@
-"""The JSON files of a run, read with suspicion: a disk, a copy or an editor may have changed any of them.
+"""The JSON files of a run, checked as they are read: a disk, a copy or an editor may have changed any of them.
 
-Everything that is wrong becomes a `RunError` with the path and the way out.
+Every fault becomes a `RunError` that names the file and the fix.
 """
 
 from __future__ import annotations
