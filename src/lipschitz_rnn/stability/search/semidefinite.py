@@ -57,7 +57,7 @@ def common_metric(
 def metric_for_jacobians(
     jacobians: Sequence[Matrix], at_level: Sequence[float], continuous: bool, clock: Clock | None = None
 ) -> Matrix | None:
-    """P with which every Jacobian of every batch (K, N, N) keeps that batch's level; violated ones are added as found."""
+    """P with which every Jacobian of every batch (K, N, N) keeps that batch's level; violated ones are added."""
     from lipschitz_rnn.stability.search.corners import levels
 
     cp = _cvxpy()
