@@ -15,6 +15,7 @@ NAMES = [
     "SymmetricSkew",
     "__version__",
     "lipschitz_scan",
+    "load_run",
     "robustness",
     "stability",
     "tasks",

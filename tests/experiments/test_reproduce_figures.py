@@ -22,7 +22,7 @@ from lipschitz_rnn.experiments.figures_tracks import draw_training, read_tracks
 from lipschitz_rnn.experiments.report.document import to_markdown
 from lipschitz_rnn.experiments.report.pages import check_pages, write_pages
 from lipschitz_rnn.experiments.results import Record, read_records, spectral_curves
-from lipschitz_rnn.experiments.runner import load_members
+from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.experiments.spectra import spectral_probe
 from lipschitz_rnn.stability.studies.paper import PENDULUM_SETTINGS, fit_pendulum, measure_lemma2, spectrum_against_beta
 from lipschitz_rnn.training import Watcher
@@ -82,7 +82,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Recor
 def test_the_record_keeps_the_real_parts_of_every_network_and_epoch(trained: tuple[Path, Plan, Record]) -> None:
     folder, plan, record = trained
     assert record == read_records(folder / "results")[0]
-    _, models = load_members(folder / plan.name, "last")
+    models = load_run(folder / plan.name).checkpoint("last")
     for matrix in "AW":
         values = record.curves[f"{matrix}_real_max"]
         assert [len(member) for member in values] == [2] * 4

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
+from lipschitz_rnn.commands.imports import importing
 from lipschitz_rnn.commands.options import AsJson, DataDir, Offline, Plot, Seeds, Which
 from lipschitz_rnn.commands.options import DeviceAsTrained as Device
 from lipschitz_rnn.commands.parsing import parse_seeds, require_writable
@@ -49,6 +50,7 @@ def measures() -> None:
 @robustness.command(cls=TidyCommand)
 @guarded
 @threaded
+@importing
 def hessian(
     run: RunArgument,
     seeds: Seeds = None,
@@ -124,6 +126,7 @@ def hessian(
 @robustness.command(cls=TidyCommand)
 @guarded
 @threaded
+@importing
 def attack(
     run: RunArgument,
     attacks: Annotated[
@@ -212,6 +215,7 @@ def _attack(name: str, steps: int, step_size: float, radius: float | None, rando
 @robustness.command(cls=TidyCommand)
 @guarded
 @threaded
+@importing
 def noise(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders to compare.")],
     kind: Annotated[

@@ -17,10 +17,9 @@ from lipschitz_rnn.experiments.mnist import show_seeds
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.report.collect import read_run
 from lipschitz_rnn.experiments.results import Record, spectral_curves, write_record
+from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.experiments.spectra import spectral_probe
-from lipschitz_rnn.training import Settings, build_model
-from lipschitz_rnn.training.folder import read_settings
-from lipschitz_rnn.training.reading import read_shapes
+from lipschitz_rnn.training import Settings
 
 STUDY = "figures"
 SEEDS = (0, 1, 2)
@@ -80,8 +79,7 @@ class FiguresCampaign(Campaign):
 
 def initial_spectra(folder: Path) -> dict[str, list[float | None]]:
     """The largest real parts of A and W that every network of a run started from, found again from its seed."""
-    settings, shapes = read_settings(folder), read_shapes(folder)
-    models = [build_model(settings.of_variant(member.variant), shapes, member.seed) for member in settings.members]
-    found = spectral_probe(models)
+    run = load_run(folder)
+    found = spectral_probe([run.initial(index) for index in range(len(run.settings.members))])
     probe = {name: [values[name] for values in found] for name in found[0]}
     return {name: [value for (value,) in members] for name, members in spectral_curves([probe]).items()}

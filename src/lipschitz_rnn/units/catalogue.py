@@ -6,7 +6,7 @@ from typing import NamedTuple
 class Row(NamedTuple):
     name: str
     paper: str
-    year: int
+    year: int | None
     equation: str
     constraint: str
     source: str

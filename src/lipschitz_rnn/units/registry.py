@@ -1,14 +1,16 @@
 """Every recurrent unit by name: where it comes from, what it computes, and how to build it."""
 
 import inspect
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from lipschitz_rnn.plugins import MissingCodeError, Registered
 from lipschitz_rnn.units.catalogue import ROWS, Row
 
 PACKAGE = "lipschitz_rnn.units"
@@ -19,6 +21,8 @@ class UnitInfo(Row):
 
     def load(self) -> type[nn.Module]:
         """The class, imported now."""
+        if self.name not in UNITS:
+            return _class_of(self.name)
         module, _, attribute = self.source.partition(":")
         return getattr(import_module(f"{PACKAGE}.{module}"), attribute)
 
@@ -53,20 +57,70 @@ def _keywords(kind: type) -> list[str]:
 
 
 UNITS = {row.name: UnitInfo(*row) for row in ROWS}
+_OWN = Registered("unit", UNITS)
+_FACTS: dict[str, UnitInfo] = {}  # what `register` was told
+Kind = TypeVar("Kind", bound=type[nn.Module])
+
+
+def register(
+    name: str,
+    *,
+    paper: str = "",
+    year: int | None = None,
+    equation: str = "",
+    constraint: str = "none",
+    ensembles: bool = True,
+) -> Callable[[Kind], Kind]:
+    """A decorator that makes a class known as a unit, for `build`, `lipschitz-rnn train --unit` and everything else.
+
+    The class is a `Cell`, or a module with the call of `nn.RNN` that is made from (input_size, hidden_size) and its
+    options. It has an `output_size` unless that is the hidden size. A package does the same for whoever installs it
+    with an entry point in the group "lipschitz_rnn.units". Raises ValueError for a name that is taken.
+    """
+
+    def add(kind: Kind) -> Kind:
+        _OWN.add(name, _require_module(kind))
+        source = f"{kind.__module__}:{kind.__qualname__}"
+        _FACTS[name] = UnitInfo(name, paper, year, equation, constraint, source, ensembles)
+        count_parameters.cache_clear()
+        return kind
+
+    return add
+
+
+def _require_module(kind: Any) -> type[nn.Module]:
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise TypeError(f"the unit is {kind!r}; give a subclass of torch.nn.Module")
+    return kind
+
+
+def _class_of(name: str) -> type[nn.Module]:
+    found = _OWN.find(name)
+    if found is None:
+        raise MissingCodeError(f"the unit {name!r} is not registered")
+    return _require_module(found)
 
 
 def available() -> list[str]:
     """Names of all units."""
-    return list(UNITS)
+    return [*UNITS, *_OWN.names()]
 
 
 def info(name: str) -> UnitInfo:
     """What is known of one unit; a wrong name is answered with the right ones."""
-    if name not in UNITS:
-        close = get_close_matches(str(name), UNITS, n=1)
+    names = available()
+    if name not in names:
+        close = get_close_matches(str(name), names, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"no unit is called {name!r}{hint}; there are {', '.join(UNITS)}")
-    return UNITS[name]
+        raise ValueError(
+            f"no unit is called {name!r}{hint}; there are {', '.join(names)}. "
+            "A unit of your own is known once its module is imported: --import MODULE"
+        )
+    if name in UNITS:
+        return UNITS[name]
+    kind = _class_of(name)
+    plain = UnitInfo(name, "", None, "", "none", f"{kind.__module__}:{kind.__qualname__}")
+    return _FACTS.get(name, plain)
 
 
 def build(
