@@ -96,7 +96,9 @@ def call_layer(draw: st.DrawFn) -> None:
 def call_cell(draw: st.DrawFn) -> None:
     cell = lr.LipschitzRNNCell(2, 3, stability=draw(st.sampled_from((None, "contracting"))))
     x = draw(st.one_of(st.just(torch.ones(4, 2)), tensors(), anything()))
-    cell(x, **some(draw, {"hx": st.one_of(tensors(), anything()), "timespans": mostly(0.01), "matrices": anything()}, 2))
+    cell(
+        x, **some(draw, {"hx": st.one_of(tensors(), anything()), "timespans": mostly(0.01), "matrices": anything()}, 2)
+    )
 
 
 def stream(draw: st.DrawFn) -> None:

@@ -24,7 +24,7 @@ class Cell(nn.Module, ABC):
 
     input: nn.Linear
     takes_timespans: ClassVar[bool] = False
-    frozen: Any = None  # the weights of a cell that no longer learns
+    _frozen: tuple[Any, ...] = ()  # the weights of a cell that no longer learns
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -70,9 +70,10 @@ class Cell(nn.Module, ABC):
         """All steps: (T, B, ·) -> first states (T, B, N) and the last state. A finished sequence keeps its state."""
         history = []
         for t, now in enumerate(inputs.unbind(0)):
-            new = (
-                self.step(now, state, weights) if timespans is None else self.advance(now, state, weights, timespans[t])
-            )
+            if timespans is None:
+                new = self.step(now, state, weights)
+            else:
+                new = self.advance(now, state, weights, timespans[t])
             if lengths is not None:
                 running = (t < lengths).unsqueeze(-1)
                 new = tuple(torch.where(running, after, before) for after, before in zip(new, state, strict=True))
@@ -101,10 +102,7 @@ class Cell(nn.Module, ABC):
             x = x.masked_fill(padding, 0.0)  # so that not even NaN in the padding reaches a gradient
         if state is None:
             state = self.initial_state(x.shape[1], x)
-        weights = self.frozen
-        if weights is None:
-            with _full_precision(x.device):
-                weights = self.weights()
+        (weights,) = self._frozen or (self._formed_weights(x.device),)
         states, last = self.scan(self.project(x), state, weights, lengths, timespans, need_output)
         if states is None or not need_output:
             return None, last
@@ -113,8 +111,11 @@ class Cell(nn.Module, ABC):
 
     def freeze(self) -> None:
         """Form the weights now, for all later steps: changes of the parameters no longer reach them."""
-        with _full_precision(next(self.parameters()).device):
-            self.frozen = self.weights()
+        self._frozen = (self._formed_weights(next(self.parameters()).device),)
+
+    def _formed_weights(self, device: torch.device) -> Any:
+        with _full_precision(device):
+            return self.weights()
 
 
 class TimedCell(Cell):

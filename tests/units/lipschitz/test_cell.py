@@ -94,10 +94,30 @@ WRONG: list[tuple[tuple, dict[str, Any], type[Exception], str]] = [
     ((zeros(2, 3),), {"timespans": -0.1}, ValueError, "timespans is -0.1; it must be at least 0 and finite"),
     ((zeros(2, 3),), {"timespans": float("nan")}, ValueError, "timespans is nan; it must be at least 0 and finite"),
     ((zeros(2, 3),), {"timespans": "now"}, TypeError, "timespans is 'now', a str; pass a number"),
-    ((zeros(2, 3),), {"timespans": zeros(3)}, ValueError, "timespans has shape (3); it must be (2), one time for each sample"),
-    ((zeros(2, 3),), {"timespans": zeros(2) - 1}, ValueError, "timespans[0] is -1.0; times between samples must be finite"),
-    ((zeros(2, 3),), {"timespans": zeros(2, dtype=torch.int64)}, TypeError, "timespans is torch.int64; it must be one of float64"),
-    ((zeros(2, 3),), {"timespans": zeros(2, device="meta")}, ValueError, "timespans is on meta but input is on cpu; move one"),
+    (
+        (zeros(2, 3),),
+        {"timespans": zeros(3)},
+        ValueError,
+        "timespans has shape (3); it must be (2), one time for each sample",
+    ),
+    (
+        (zeros(2, 3),),
+        {"timespans": zeros(2) - 1},
+        ValueError,
+        "timespans[0] is -1.0; times between samples must be finite",
+    ),
+    (
+        (zeros(2, 3),),
+        {"timespans": zeros(2, dtype=torch.int64)},
+        TypeError,
+        "timespans is torch.int64; it must be one of float64",
+    ),
+    (
+        (zeros(2, 3),),
+        {"timespans": zeros(2, device="meta")},
+        ValueError,
+        "timespans is on meta but input is on cpu; move one",
+    ),
     ((zeros(2, 3),), {"matrices": (zeros(5, 5), zeros(4, 4))}, ValueError, "W has shape (4, 4); it must be (5, 5)"),
 ]
 

@@ -52,7 +52,11 @@ def test_a_hundred_gaps_of_a_minute_are_told_once() -> None:
     parts = told(lambda: rnn(x, timespans=dt))
     assert parts is not None
     assert parts[:3] == ("timespans", "60", "euler")
-    for again in (lambda: rnn(x, timespans=dt), lambda: rnn.stream()(x[0, 0], 60.0), lambda: rnn.cell()(x[0], timespans=99.0)):
+    for again in (
+        lambda: rnn(x, timespans=dt),
+        lambda: rnn.stream()(x[0, 0], 60.0),
+        lambda: rnn.cell()(x[0], timespans=99.0),
+    ):
         assert told(again) is None
     # What it advises is enough.
     assert told(lambda: fresh(max_step=float(parts[5]))(x, timespans=dt)) is None
