@@ -176,6 +176,21 @@ def test_equal_timespans_are_the_step_size(name: str, build_unit: Callable, inpu
 
 
 @timed
+@pytest.mark.parametrize("autocast", [False, True])
+def test_times_in_16_bits_change_no_dtype(name: str, autocast: bool) -> None:
+    """The same dtypes as without times, and the same numbers but for the rounding of a few steps."""
+    unit, x = units.build(name, 3, 8), torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(1))
+    spans = torch.full((5, 4), step_size_of(unit))
+    if not autocast:
+        unit, x = unit.bfloat16(), x.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        plain, timed = unit(x), unit(x, timespans=spans)
+    assert timed[0].dtype == plain[0].dtype
+    assert [part.dtype for part in parts(timed[1])] == [part.dtype for part in parts(plain[1])]
+    torch.testing.assert_close(timed[0].float(), plain[0].float(), rtol=0.05, atol=0.02)
+
+
+@timed
 def test_every_sample_takes_its_own_times(name: str, build_unit: Callable, inputs: Callable[..., Tensor]) -> None:
     """Against a loop that sets `step_size` before each step of each sample, and needs no timespans."""
     unit, x = build_unit(name, 3, 8, num_layers=2), inputs(5, 3, 3)

@@ -147,4 +147,5 @@ class LEMCell(TimedCell):
         a, d, target = (now + y @ weights[0]).chunk(3, -1)
         a, d = time * torch.sigmoid(a), time * torch.sigmoid(d)
         z = (1.0 - a) * z + a * torch.tanh(target)
-        return (1.0 - d) * y + d * torch.tanh(last + z @ weights[1]), z
+        drive = last + z.to(weights[1].dtype) @ weights[1]  # z is wider than 16 bits where times are given
+        return (1.0 - d) * y + d * torch.tanh(drive), z
