@@ -24,7 +24,7 @@ from lipschitz_rnn.experiments.report.pages import check_pages, write_pages
 from lipschitz_rnn.experiments.results import Record, read_records, spectral_curves
 from lipschitz_rnn.experiments.runner import load_members
 from lipschitz_rnn.experiments.spectra import spectral_probe
-from lipschitz_rnn.stability.studies import PENDULUM_SETTINGS, fit_pendulum, measure_lemma2, spectrum_against_beta
+from lipschitz_rnn.stability.studies.paper import PENDULUM_SETTINGS, fit_pendulum, measure_lemma2, spectrum_against_beta
 from lipschitz_rnn.training import Watcher
 
 NAMES = ["pendulum.png", "spectrum-against-beta.png", "lemma2.png", "spectrum-over-training.png"]

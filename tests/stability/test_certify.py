@@ -13,7 +13,7 @@ from stability_examples import Setting, advance, random_pair, worst_jacobians_sh
 
 import lipschitz_rnn as lr
 from lipschitz_rnn.stability import certify, incremental_gain, largest_contracting_step
-from lipschitz_rnn.stability.rounding import Ball, largest_eigenvalue_bound
+from lipschitz_rnn.stability.proof.rounding import Ball, largest_eigenvalue_bound
 
 # Systems in the test of usefulness; 100 for the full run: LIPSCHITZ_RNN_USEFUL=100 pytest tests/stability
 USEFUL = int(os.environ.get("LIPSCHITZ_RNN_USEFUL", "8"))

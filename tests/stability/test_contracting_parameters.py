@@ -12,10 +12,10 @@ import torch
 from hostile_contraction import hostile_layer, hostile_pair, hostile_settings, make_hostile, norms, pair_of, worst_norm
 
 import lipschitz_rnn as lr
-from lipschitz_rnn.ops import dispatch, substeps_compiled
-from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
-from lipschitz_rnn.ops.reference import integrate_step
+from lipschitz_rnn.ops.lipschitz import dispatch, substeps_compiled
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
+from lipschitz_rnn.ops.lipschitz.reference import integrate_step
 from lipschitz_rnn.stability import certify
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.rounding import matrix_reserve

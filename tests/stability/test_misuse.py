@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import lipschitz_rnn as lr
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.stability import certify, cohen_grossberg_hopfield, incremental_gain, theorem1, track
-from lipschitz_rnn.stability.precision import PRECISIONS, held_input, rounded
+from lipschitz_rnn.stability.proof.precision import PRECISIONS, held_input, rounded
 
 A, W = -np.eye(3), 0.5 * np.eye(3)
 RNN = lr.LipschitzRNN(2, 3, gamma=2.0, step_size=0.1)

@@ -5,7 +5,7 @@ that is judged, ``runs`` the order of it all; ``tables`` and ``scaling`` show th
 """
 
 from lipschitz_rnn.benchmark.contestants import contestants_for as contestants_for
-from lipschitz_rnn.benchmark.runs import Effort as Effort
-from lipschitz_rnn.benchmark.runs import Report as Report
-from lipschitz_rnn.benchmark.runs import measure as measure
+from lipschitz_rnn.benchmark.measuring import Effort as Effort
+from lipschitz_rnn.benchmark.measuring import Report as Report
+from lipschitz_rnn.benchmark.measuring import measure as measure
 from lipschitz_rnn.benchmark.workload import Workload as Workload

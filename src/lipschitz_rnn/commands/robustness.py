@@ -81,7 +81,7 @@ def hessian(
     """
     from lipschitz_rnn.robustness import draw_samples
     from lipschitz_rnn.robustness import hessian as measure
-    from lipschitz_rnn.robustness.hessian import NotConverged
+    from lipschitz_rnn.robustness.hessian_spectrum import NotConverged
 
     require_writable(plot)
     opened = open_run(run, which, seeds, variant, device, data_dir, offline)
@@ -107,7 +107,7 @@ def hessian(
     except NotConverged as error:
         raise fail(str(error), 1) from None
     if plot is not None:
-        from lipschitz_rnn.robustness.figures import draw_density
+        from lipschitz_rnn.robustness.plots import draw_density
 
         draw_density({f"seed {seed}": result.density for seed, result in found.items()}).savefig(plot, dpi=150)
     if as_json:
@@ -280,7 +280,7 @@ def noise(
                         for each_kind in chosen
                     ]
     if plot is not None:
-        from lipschitz_rnn.robustness.figures import draw_noise
+        from lipschitz_rnn.robustness.plots import draw_noise
 
         flat = {label: [curve for own in of_seed.values() for curve in own] for label, of_seed in curves.items()}
         draw_noise(flat).savefig(plot, dpi=150)

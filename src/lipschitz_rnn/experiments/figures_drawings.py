@@ -16,14 +16,8 @@ import numpy as np
 
 from lipschitz_rnn.experiments.figures import to_svg
 from lipschitz_rnn.experiments.report.document import Picture
-from lipschitz_rnn.stability.figures import (
-    SPECTRUM_SIZES,
-    draw_lemma2,
-    draw_pendulum,
-    draw_spectrum_against_beta,
-)
-from lipschitz_rnn.stability.rounding import Matrix
-from lipschitz_rnn.stability.studies import (
+from lipschitz_rnn.stability.proof.rounding import Matrix
+from lipschitz_rnn.stability.studies.paper import (
     PENDULUM_SETTINGS,
     Lemma2,
     Pendulum,
@@ -32,6 +26,7 @@ from lipschitz_rnn.stability.studies import (
     measure_lemma2,
     spectrum_against_beta,
 )
+from lipschitz_rnn.stability.studies.plots import SPECTRUM_SIZES, draw_lemma2, draw_pendulum, draw_spectrum_against_beta
 
 Numbers = Any  # what JSON holds: mappings, lists, numbers
 Study = TypeVar("Study")

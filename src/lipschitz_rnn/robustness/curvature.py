@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.precision import float32_products
-from lipschitz_rnn.robustness.calls import check_batch, check_device, outputs_of
+from lipschitz_rnn.ops.common.precision import float32_products
+from lipschitz_rnn.robustness.model_calls import check_batch, check_device, outputs_of
 from lipschitz_rnn.tasks import Batch
 from lipschitz_rnn.units.continuous import ContinuousCell
 from lipschitz_rnn.units.lipschitz import LipschitzRNN

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.checks import require_floating, require_number, require_tensor
-from lipschitz_rnn.robustness.calls import (
+from lipschitz_rnn.ops.common.validation import require_floating, require_number, require_tensor
+from lipschitz_rnn.robustness.model_calls import (
     Progress,
     check_classes,
     check_device,

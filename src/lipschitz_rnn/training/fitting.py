@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 
-from lipschitz_rnn.ops.precision import float32_products
+from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training.environment import describe_environment
 from lipschitz_rnn.training.folder import RunFolder, Saved

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.problem import autocast_enabled
+from lipschitz_rnn.ops.common.dtypes import autocast_enabled
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

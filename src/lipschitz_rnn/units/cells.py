@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.precision import full_products
+from lipschitz_rnn.ops.common.precision import full_products
 from lipschitz_rnn.units.base import Recurrent, State
 from lipschitz_rnn.units.catalogue import name_of
 from lipschitz_rnn.units.sequences import Sequences

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops import lipschitz_scan
-from lipschitz_rnn.ops.checks import seen_values
+from lipschitz_rnn.ops.common.validation import seen_values
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import TimedCell
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype

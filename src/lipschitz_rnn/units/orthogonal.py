@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.checks import has_values
+from lipschitz_rnn.ops.common.validation import has_values
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.constrained import ConstrainedCell
 from lipschitz_rnn.units.matrices import cayley, exponential, planar_rotations, skew

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from lipschitz_rnn.ops.checks import (
+from lipschitz_rnn.ops.common.validation import (
     has_values,
     require_device,
     require_floating,

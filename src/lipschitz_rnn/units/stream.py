@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.checks import require_count, require_floating, require_number, require_shape, require_tensor
-from lipschitz_rnn.ops.problem import without_autocast
+from lipschitz_rnn.ops.common.dtypes import without_autocast
+from lipschitz_rnn.ops.common.validation import (
+    require_count,
+    require_floating,
+    require_number,
+    require_shape,
+    require_tensor,
+)
 from lipschitz_rnn.units.arguments import renamed, require_parameter_dtype
 from lipschitz_rnn.units.call_types import State
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lipschitz_rnn as lr
-from lipschitz_rnn.ops.substeps import count_substeps
+from lipschitz_rnn.ops.lipschitz.substeps import count_substeps
 
 
 @pytest.mark.parametrize("integrator", ["euler", "midpoint"])

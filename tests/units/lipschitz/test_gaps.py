@@ -12,7 +12,7 @@ import torch
 from torch.func import functional_call, stack_module_state, vmap
 
 import lipschitz_rnn as lr
-from lipschitz_rnn.ops.integrators import INTEGRATORS
+from lipschitz_rnn.ops.lipschitz.integrators import INTEGRATORS
 from lipschitz_rnn.units.lipschitz.gaps import judge, stability_polynomial
 
 MESSAGE = re.compile(

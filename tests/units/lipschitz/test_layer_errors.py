@@ -108,7 +108,7 @@ def test_wrong_call(
 ) -> None:
     """Raised before any work: no backend is reached."""
     rnn = lr.LipschitzRNN(3, 5)
-    monkeypatch.setattr("lipschitz_rnn.ops.scan.run", lambda *_: pytest.fail("the scan ran on wrong input"))
+    monkeypatch.setattr("lipschitz_rnn.ops.lipschitz.scan.run", lambda *_: pytest.fail("the scan ran on wrong input"))
     with pytest.raises(error, match=re.escape(message)):
         rnn(**arguments)
 

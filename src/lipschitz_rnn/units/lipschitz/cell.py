@@ -8,17 +8,17 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.checks import (
+from lipschitz_rnn.ops.common.dtypes import compute_dtype, state_dtype, without_autocast
+from lipschitz_rnn.ops.common.validation import (
     require_number,
     require_shape,
     require_tensor,
     shape_of,
 )
-from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
-from lipschitz_rnn.ops.problem import compute_dtype, state_dtype, without_autocast
-from lipschitz_rnn.ops.reference import integrate_step
-from lipschitz_rnn.ops.scan import lipschitz_scan
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
+from lipschitz_rnn.ops.lipschitz.reference import integrate_step
+from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
 from lipschitz_rnn.units.arguments import renamed, require_parameter_dtype
 from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype

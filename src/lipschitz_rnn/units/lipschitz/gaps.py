@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.checks import has_values
-from lipschitz_rnn.ops.integrators import Tableau, get_integrator
+from lipschitz_rnn.ops.common.validation import has_values
+from lipschitz_rnn.ops.lipschitz.integrators import Tableau, get_integrator
 from lipschitz_rnn.units.arguments import warn_user
 
 if TYPE_CHECKING:

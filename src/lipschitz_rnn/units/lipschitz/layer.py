@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from lipschitz_rnn.ops.problem import exporting
-from lipschitz_rnn.ops.scan import lipschitz_scan
+from lipschitz_rnn.ops.common.tracing import exporting
+from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
 from lipschitz_rnn.units.arguments import require_parameter_dtype
 from lipschitz_rnn.units.base import Recurrent
 from lipschitz_rnn.units.call_types import Call, State

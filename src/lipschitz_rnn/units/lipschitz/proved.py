@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from lipschitz_rnn.ops.scan import lipschitz_scan
+from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
 from lipschitz_rnn.units.lipschitz.autocast import to_proved_dtype
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.checks import FLOATING, require_count, require_number
-from lipschitz_rnn.ops.dispatch import BACKENDS
-from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
+from lipschitz_rnn.ops.common.validation import FLOATING, require_count, require_number
+from lipschitz_rnn.ops.lipschitz.dispatch import BACKENDS
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
 from lipschitz_rnn.units.arguments import true_or_false
 
 Check = Callable[[str, Any], Any]

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.checks import (
+from lipschitz_rnn.ops.common.tracing import exporting
+from lipschitz_rnn.ops.common.validation import (
     require_device,
     require_floating,
     require_number,
@@ -15,8 +16,7 @@ from lipschitz_rnn.ops.checks import (
     require_timespans,
     seen_values,
 )
-from lipschitz_rnn.ops.problem import exporting
-from lipschitz_rnn.ops.substeps import TOLERANCE
+from lipschitz_rnn.ops.lipschitz.substeps import TOLERANCE
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 

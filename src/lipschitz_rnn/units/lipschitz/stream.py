@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.checks import require_floating, require_shape, require_tensor
-from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.ops.single import SIGMAS, Array, Step
-from lipschitz_rnn.ops.substeps import substeps_of
+from lipschitz_rnn.ops.common.validation import require_floating, require_shape, require_tensor
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.single import SIGMAS, Array, Step
+from lipschitz_rnn.ops.lipschitz.substeps import substeps_of
 from lipschitz_rnn.units.arguments import renamed, require_parameter_dtype
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
