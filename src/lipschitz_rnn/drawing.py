@@ -1,4 +1,4 @@
-"""The one place where matplotlib is imported for a picture: an empty figure with a row of axes."""
+"""The only place that imports matplotlib: an empty figure with a row of axes."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ class Effort:
 
     Attributes:
         repeats: timed calls of each kind for each contestant, over all rounds.
-        rounds: how often all contestants take their turn, so that a disturbance of the machine does not hit one alone.
+        rounds: how often all contestants take turns, so that a disturbance of the machine does not affect only one.
         most_seconds: for all timed calls of one kind of one contestant; long calls are repeated less often.
-        compile_seconds: patience with a compiler.
+        compile_seconds: time after which compilation is abandoned.
         forward, backward: whether forward passes alone are timed, and whether training steps are.
         replay: whether a GPU is also timed on its own, from CUDA graphs.
     """
@@ -47,7 +47,7 @@ class Effort:
 
 @dataclass
 class Row:
-    """What was found out about one contestant; ``reason`` says why there are no times, if there are none."""
+    """What was measured of one contestant; ``reason`` says why there are no times, if there are none."""
 
     name: str
     precision: str

@@ -19,8 +19,8 @@ from lipschitz_rnn.experiments.report.document import Picture
 from lipschitz_rnn.stability.proof.rounding import Matrix
 from lipschitz_rnn.stability.studies.paper import (
     PENDULUM_SETTINGS,
+    FittedPendulum,
     Lemma2,
-    Pendulum,
     SpectrumAgainstBeta,
     fit_pendulum,
     measure_lemma2,
@@ -51,7 +51,7 @@ def _read(kind: Callable[..., Study], numbers: Mapping[str, Numbers]) -> Study:
     return kind(**{name: np.array(value) if isinstance(value, list) else value for name, value in numbers.items()})
 
 
-class _SketchedPendulum(Pendulum):
+class _SketchedPendulum(FittedPendulum):
     """Its trajectories are as fine as a picture needs them."""
 
     def trajectory(self, start: Sequence[float], time: float = 30.0, step: float = 0.05) -> Matrix:

@@ -1,4 +1,4 @@
-"""How flat a trained network's loss is, how easily it is fooled, and what noise does to it."""
+"""How flat a trained network's loss is, how easily the network is fooled, and how it copes with noise."""
 
 from lipschitz_rnn.robustness.attacks.methods import deepfool as deepfool
 from lipschitz_rnn.robustness.attacks.methods import fgsm as fgsm

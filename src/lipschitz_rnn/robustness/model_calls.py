@@ -10,18 +10,18 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.ops.common.validation import require_number, require_tensor
 
-Progress = Callable[[str, int, int | None], None]  # what is done, how often so far, out of how many where known
+Progress = Callable[[str, int, int | None], None]  # stage, units done so far, units in all where known
 
 
 def ignore_progress(stage: str, done: int, total: int | None) -> None:
-    """For callers who do not watch."""
+    """The default: report nothing."""
 
 
 def outputs_of(model: nn.Module, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """What a model makes of inputs in its own layout; a state returned beside the outputs is dropped.
+    """The outputs of a model for inputs in its own layout; a state returned with them is dropped.
 
     Works for `training.SequenceModel`, which returns (outputs, state), and for any module that returns the outputs.
-    `lengths` is passed on only where there are some, so that a plain module need not know of it.
+    `lengths` is passed only if given, so that a plain module need not accept it.
     """
     result = model(inputs) if lengths is None else model(inputs, lengths)
     return result[0] if isinstance(result, tuple) else result
@@ -29,10 +29,10 @@ def outputs_of(model: nn.Module, inputs: Tensor, lengths: Tensor | None = None) 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Dropout off and parameters fixed, such that gradients with respect to the inputs work; all restored after.
+    """Dropout off and parameters frozen, with gradients for the inputs still available; everything is restored.
 
-    cuDNN has a backward pass in training mode only. PyTorch's recurrent modules therefore stay in that mode, with
-    their dropout at zero, which is the one thing that the mode changes in them.
+    cuDNN has a backward pass only in training mode. PyTorch's recurrent modules are therefore put into that mode with
+    dropout zero; dropout is all that the mode changes in them.
     """
     modes = [(module, module.training) for module in model.modules()]
     needs = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
@@ -54,7 +54,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def check_batch(inputs: Tensor, targets: Tensor, lengths: Tensor | None, axis: int) -> int:
-    """The number of samples, which all given tensors must share. `axis`: that of the samples in the inputs."""
+    """The number of samples, which must be the same in all tensors; `axis` is the sample axis of the inputs."""
     for name, given in (("inputs", inputs), ("targets", targets), ("lengths", lengths)):
         if given is not None or name != "lengths":
             require_tensor(name, given)
@@ -84,7 +84,7 @@ def check_classes(targets: Tensor, count: int) -> None:
 def check_device(model: nn.Module, inputs: Tensor) -> None:
     place = next((parameter.device for parameter in model.parameters()), inputs.device)
     if place != inputs.device:
-        raise ValueError(f"the model is on {place}, but the inputs are on {inputs.device}; bring both to one device")
+        raise ValueError(f"the model is on {place}, but the inputs are on {inputs.device}; move both to one device")
 
 
 def check_positive(name: str, value: float) -> None:

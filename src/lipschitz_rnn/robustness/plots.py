@@ -1,4 +1,4 @@
-"""Pictures of robustness. Every function returns a matplotlib figure and saves nothing."""
+"""Plots of robustness measures. Every function returns a matplotlib figure and saves nothing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def draw_noise(curves: Mapping[str, Sequence[NoiseCurve]]) -> Figure:
     """Accuracy against the amount of noise, a panel for each kind of noise and a line for each model.
 
-    `curves` maps the name of a model to its curves; those of one kind, of networks from several seeds, are drawn as
-    their mean within the range from the smallest to the largest accuracy.
+    `curves` maps the name of a model to its curves; those of the same kind (networks from several seeds) are drawn
+    as their mean, with a band from the smallest to the largest accuracy.
     """
     kinds = [kind for kind in KINDS if any(curve.kind == kind for each in curves.values() for curve in each)]
     if not kinds:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lipschitz_rnn.stability.proof.candidate import Candidate
-from lipschitz_rnn.stability.proof.certificate import Certificate, combine
+from lipschitz_rnn.stability.proof.certificate import Certificate, Refusal, combine
 from lipschitz_rnn.stability.proof.inequality import quadratic_form
 from lipschitz_rnn.stability.proof.inputs import Subject, as_float, subjects
 from lipschitz_rnn.stability.proof.issuing import Examiner, description, heun_from_euler
@@ -94,7 +94,8 @@ def _certify_one(item: Subject, wanted: float | None, solver: str, accuracy: flo
     try:
         worst = worst_slopes(examiner.systems[-1], starts=5 if len(item.A) > 64 else 8, clock=clock)
     except np.linalg.LinAlgError:
-        return _failure(item, None, None, -math.inf, "the eigenvalues of the linearized system cannot be computed")
+        unknown = Refusal("eigenvalues", "the eigenvalues of the linearized system cannot be computed")
+        return _failure(item, None, None, -math.inf, unknown)
     if worst.rate <= target:
         return _failure(item, worst, worst.direction, worst.rate, _disproof(worst, target))
     good_enough = worst.rate * (1 - accuracy) if wanted is None else wanted
@@ -105,27 +106,28 @@ def _certify_one(item: Subject, wanted: float | None, solver: str, accuracy: flo
         ranked, in_time = _search(item, examiner.systems, worst.rate, target, good_enough, solver, accuracy, clock)
         if not in_time or (ranked and ranked[0].rate(examiner.systems, item.is_range) > target):
             break
-    reason, reached = "", -math.inf
+    refusal: Refusal | None = None
+    reached = -math.inf
     for place, candidate in enumerate(ranked):
         # The best candidate may be too close to singular for the check; the next one then still counts.
         rate = candidate.rate(examiner.systems, item.is_range)
         reached = max(reached, rate)
         if rate <= target or (place > 0 and clock.left == 0.0):
             break
-        certificate = examiner.issue(candidate, target, **_observed(item, worst))
-        if isinstance(certificate, Certificate):
-            return certificate
-        reason = reason or certificate
+        answer = examiner.issue(candidate, target, **_observed(item, worst))
+        if isinstance(answer, Certificate):
+            return answer
+        refusal = refusal or answer
     if item.integrator == "heun" and item.step_range is not None and in_time:
         by_euler = _by_euler_steps(item, wanted, solver, accuracy, clock)
         if by_euler.holds:
             return by_euler
     direction = _most_violated(examiner.systems, ranked[0], target) if ranked else None
-    if not reason and not in_time:
-        reason = "the time limit passed before a proof was found, so the question is open"
-    elif not reason and not ranked:
-        reason = "no quadratic metric was found, so the question is open"
-    return _failure(item, worst, direction, reached, reason or _shortfall(reached, worst.rate, target))
+    if refusal is None and not in_time:
+        refusal = Refusal("time", "the time limit passed before a proof was found, so the question is open")
+    elif refusal is None and not ranked:
+        refusal = Refusal("open", "no quadratic metric was found, so the question is open")
+    return _failure(item, worst, direction, reached, refusal or _shortfall(reached, worst.rate, target))
 
 
 def _search(
@@ -155,16 +157,17 @@ def _search(
 
 
 def _failure(
-    item: Subject, worst: WorstSlopes | None, direction: Matrix | None, rate: float, reason: str
+    item: Subject, worst: WorstSlopes | None, direction: Matrix | None, rate: float, refusal: Refusal
 ) -> Certificate:
     return Certificate(
         holds=False,
         rate=rate,
         method="none",
         margin=-math.inf,
-        reason=reason,
+        cause=refusal.cause,
+        reason=refusal.reason,
         direction=direction,
-        next_step=advice.next_step(item, worst, reason),
+        next_step=advice.next_step(item, worst, refusal.cause),
         **description(item),
         **_observed(item, worst),
     )
@@ -191,22 +194,25 @@ def _by_euler_steps(item: Subject, wanted: float | None, solver: str, accuracy: 
     return heun_from_euler(item, _certify_one(exact, euler_rate, solver, accuracy, clock), wanted)
 
 
-def _disproof(worst: WorstSlopes, target: float) -> str:
+def _disproof(worst: WorstSlopes, target: float) -> Refusal:
     if target == 0.0:
-        return (
+        return Refusal(
+            "slopes",
             f"the computed eigenvalues say that no metric can exist: for one pattern of slopes that the nonlinearity "
-            f"allows, the linearized system {'grows' if worst.rate < 0 else 'does not decay'} (rate {worst.rate:.4g})"
+            f"allows, the linearized system {'grows' if worst.rate < 0 else 'does not decay'} (rate {worst.rate:.4g})",
         )
-    return (
-        f"the computed eigenvalues say that no metric can prove a rate of {target:.4g}: one pattern of slopes decays "
-        f"at the rate {worst.rate:.4g} only"
+    return Refusal(
+        "rate",
+        f"the computed eigenvalues say that no metric can prove a rate of {target:.4g}: for one pattern of slopes the "
+        f"linearized system decays only at the rate {worst.rate:.4g}",
     )
 
 
-def _shortfall(reached: float, possible: float, target: float) -> str:
-    return (
+def _shortfall(reached: float, possible: float, target: float) -> Refusal:
+    return Refusal(
+        "open",
         f"the best rate found for a quadratic metric is {reached:.4g}, which does not exceed {target:.4g}; "
-        f"the slowest slope pattern found decays at {possible:.4g}, so the question is open"
+        f"the slowest slope pattern found decays at {possible:.4g}, so the question is open",
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from lipschitz_rnn import lipschitz_scan
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 from lipschitz_rnn.ops.lipschitz.triton import support
-from lipschitz_rnn.ops.lipschitz.triton.plan import Plan
+from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -28,7 +28,7 @@ def plan(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     """A plan as it would be on a GPU of so much shared memory and so many multiprocessors."""
     from lipschitz_rnn.ops.lipschitz.triton import plan as module
 
-    def made(given: Problem, precision: str, room: int, units: int = 132) -> Plan:
+    def made(given: Problem, precision: str, room: int, units: int = 132) -> LaunchPlan:
         monkeypatch.setattr(module, "interpreting", lambda: False)
         monkeypatch.setattr(module, "shared_memory", lambda device: room)
         monkeypatch.setattr(module, "multiprocessors", lambda device: units)

@@ -82,13 +82,12 @@ def test_an_ensemble_needs_its_axis_everywhere(name: str, generator: torch.Gener
 
 def test_a_backend_asked_for_by_name_runs_or_raises(generator: torch.Generator) -> None:
     problem = random_problem(generator)
-    forward_mode = "backend 'cpu' cannot serve this call: it has no forward-mode derivative. Use backend='auto'"
-    with pytest.raises(ValueError, match=re.escape(forward_mode)):
+    with pytest.raises(ValueError, match=r"'cpu'.*forward-mode.*backend='auto'"):
         torch.func.jvp(
             lambda u: lipschitz_scan(**(problem.arguments | {"u": u}), backend="cpu")[1], (problem.u,), (problem.u,)
         )
     meta = {name: tensor.to("meta") for name, tensor in problem.tensors.items()}
-    with pytest.raises(ValueError, match="backend 'cpu' cannot serve this call: the tensors are on meta"):
+    with pytest.raises(ValueError, match=r"'cpu'.*meta"):
         lipschitz_scan(**(problem.arguments | meta), backend="cpu")
     states, last = lipschitz_scan(**(problem.arguments | meta))
     assert states.shape == (5, 3, 4)
@@ -98,7 +97,5 @@ def test_a_backend_asked_for_by_name_runs_or_raises(generator: torch.Generator) 
 def test_triton_by_name_without_a_gpu(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     arguments = random_problem(generator, dtype=torch.float32).arguments
-    with pytest.raises(
-        ValueError, match=r"backend 'triton' cannot serve this call: .* Use backend='auto' or 'reference'"
-    ):
+    with pytest.raises(ValueError, match=r"'triton'.*backend='auto' or 'reference'"):
         lipschitz_scan(**arguments, backend="triton")

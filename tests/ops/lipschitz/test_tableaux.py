@@ -141,7 +141,7 @@ def test_kernels_refuse_it_by_name(kutta: str, generator: torch.Generator) -> No
     problem = random_problem(generator, integrator=kutta, dtype=torch.float32)
     if torch.cuda.is_available():
         problem = Problem(**{**vars(problem), **{name: tensor.cuda() for name, tensor in problem.tensors.items()}})
-    with pytest.raises(ValueError, match="build each stage on the one before alone, and integrator 'kutta3' does not"):
+    with pytest.raises(ValueError, match="integrator 'kutta3'"):
         lipschitz_scan(**problem.arguments, backend="triton")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from lipschitz_rnn.stability import Certificate
 from lipschitz_rnn.stability.proof.candidate import Candidate
+from lipschitz_rnn.stability.proof.certificate import Refusal
 from lipschitz_rnn.stability.proof.inputs import subjects
 from lipschitz_rnn.stability.proof.issuing import Examiner
 
@@ -51,7 +52,7 @@ def test_no_guess_certifies_a_map_that_grows(step_size: object, integrator: str)
     with np.errstate(all="ignore"):
         examiner = Examiner(item, panels=1)
         for guess in guesses(examiner, generator):
-            assert isinstance(examiner.issue(guess, 0.0), str), guess
+            assert isinstance(examiner.issue(guess, 0.0), Refusal), guess
 
 
 @pytest.mark.parametrize("step_size", STEPS)

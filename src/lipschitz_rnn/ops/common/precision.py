@@ -1,4 +1,4 @@
-"""How PyTorch takes float32 products: asked, and set for the length of a block."""
+"""How PyTorch computes float32 products: reading the setting, and changing it within a block."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class _InFloat64(TorchFunctionMode):
 def full_products(device: torch.device) -> AbstractContextManager[object]:
     """Products of float32 in this block are taken in at least that, here and in the backward pass.
 
-    For the products that a module's forward pass forms by PyTorch's functions; other threads see nothing of it.
+    For the products that a module's forward pass forms by PyTorch's functions; other threads are not affected.
     """
     return _InFloat64() if rounds_float32(device) else nullcontext()
 
 
 _lock = threading.Lock()
-_asked_for: list[list[str]] = []  # one entry for each block that is open, in any thread; the last one rules
+_asked_for: list[list[str]] = []  # one entry for each open block, in any thread; the last one applies
 _before = "highest"
 
 
@@ -58,8 +58,8 @@ _before = "highest"
 def float32_products(precision: str) -> Iterator[None]:
     """``torch.set_float32_matmul_precision(precision)``, and what was set before at the end.
 
-    The setting belongs to the whole process. Blocks may lie inside each other and overlap in different threads, and end
-    in any order: the one that began last rules, and after the end of all of them the user's setting is back.
+    The setting belongs to the whole process. Blocks may be nested, overlap in different threads and end in any
+    order: the one that began last applies, and after all of them have ended the user's setting is restored.
     """
     global _before
     if precision not in SETTINGS:

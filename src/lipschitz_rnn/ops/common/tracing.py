@@ -1,4 +1,4 @@
-"""What PyTorch is doing around a call: tracing, exporting, transforming, or nothing of the kind."""
+"""What PyTorch is doing around a call: tracing, exporting, transforming, or none of these."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def forward_mode() -> bool:
 
 
 def traceless() -> bool:
-    """Whether nobody traces, intercepts or asks for forward-mode derivatives: then a walk by hand may serve."""
+    """Whether nobody traces, intercepts or asks for forward-mode derivatives: then a hand-written scan may run."""
     if torch.compiler.is_compiling():  # first, and alone: the tracer cannot take the questions below
         return False
     return not forward_mode() and torch._C._len_torch_dispatch_stack() == 0

@@ -1,10 +1,10 @@
-"""The backward pass of the recurrence by hand, apart from the walk through time itself.
+"""The hand-written backward pass of the recurrence, apart from the scan through time itself.
 
 With y = ∂L/∂h⁺ the adjoint of one explicit Runge–Kutta step is, over its stages from the last to the first,
 
     κᵢ = ε (bᵢ y + Σⱼ>ᵢ aⱼᵢ ηⱼ),    dᵢ = κᵢ ⊙ σ′(zᵢ),    ηᵢ = αAᵀκᵢ + Wᵀdᵢ,    ∂L/∂h = y + Σᵢ ηᵢ,
 
-where zᵢ = W Hᵢ + u and Hᵢ is the state at which stage i is taken. The walk produces κ and d; what is here turns
+where zᵢ = W Hᵢ + u and Hᵢ is the state at which stage i is taken. The scan produces κ and d; what is here turns
 them into gradients by products over all steps at once:
 
     ∂A = α Σ κᵢ Hᵢᵀ,    ∂W = Σ dᵢ Hᵢᵀ,    ∂u = Σ dᵢ.

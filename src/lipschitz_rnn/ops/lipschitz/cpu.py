@@ -1,4 +1,4 @@
-"""The recurrence at the speed of its matrix products, with the backward pass by hand.
+"""The recurrence at the speed of its matrix products, with a hand-written backward pass.
 
 Against the reference this saves the autograd graph, writes every result into memory that is already there, and
 takes the weight gradients as a few large products instead of one small one per step.

@@ -1,4 +1,4 @@
-"""Derivatives of the registered operator: the first by hand, every further one through the reference."""
+"""Derivatives of the registered operator: the first is written by hand, higher ones go through the reference."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class ScanBackward(torch.autograd.Function):
         wanted = (*ctx.needs_input_grad[:TENSORS], *ctx.needs_input_grad[TENSORS + 1 : TENSORS + 3])
         with without_autocast(tensors[0].device):
             found = vector_jacobian(gradients, inputs, wanted, cotangents)
-        # The tape is a function of the tensors before it: its share is in their total derivative.
+        # The tape is a function of the tensors before it: its contribution is in their total derivative.
         rest = len(ctx.needs_input_grad) - TENSORS - 3
         return (*found[:TENSORS], None, *found[TENSORS:], *([None] * rest))
 

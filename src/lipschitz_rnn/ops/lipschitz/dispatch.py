@@ -35,7 +35,7 @@ def obstacle(backend: str, problem: Problem) -> str | None:
 
 
 def choose(requested: str, problem: Problem) -> tuple[str, str]:
-    """The backend that runs and the reason, in words; a backend asked for by name runs or raises."""
+    """The backend that runs and the reason, in words; a backend requested by name runs or raises."""
     if requested not in BACKENDS:
         raise ValueError(f"backend is {requested!r}; choose one of {', '.join(BACKENDS)}")
     if requested != "auto":
@@ -44,7 +44,7 @@ def choose(requested: str, problem: Problem) -> tuple[str, str]:
             raise ValueError(
                 f"backend {requested!r} cannot serve this call: {reason}. Use backend='auto' or 'reference'"
             )
-        return requested, "asked for by name"
+        return requested, "requested by name"
     fast = "cpu" if problem.A.device.type == "cpu" else "triton"
     reason = obstacle(fast, problem)
     return (fast, f"fastest on {problem.A.device.type}") if reason is None else ("reference", f"not {fast}: {reason}")

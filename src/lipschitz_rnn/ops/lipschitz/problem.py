@@ -1,4 +1,4 @@
-"""What a scan is asked to do, in the one form that every backend takes."""
+"""What a scan is asked to do, in the form that every backend takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lipschitz_rnn.ops.lipschitz.nonlinearities import Nonlinearity, get_nonline
 
 @dataclass(frozen=True)
 class Scheme:
-    """The part of a scan that is no tensor: how a step is taken."""
+    """The part of a scan that is not a tensor: how a step is taken."""
 
     step_size: float
     alpha: float

@@ -1,6 +1,6 @@
 """The definition of truth: the recurrence in plain PyTorch, one step after another.
 
-Any dtype, any device, differentiable as often as one likes. Every other backend is tested against it.
+Any dtype, any device, differentiable any number of times. Every other backend is tested against it.
 """
 
 from __future__ import annotations

@@ -59,10 +59,10 @@ def lipschitz_scan(
         integrator: ``euler``, ``midpoint`` (``rk2``), ``heun`` or ``rk4``.
         nonlinearity: σ: ``tanh``, ``relu``, ``sigmoid`` or ``identity``.
         lengths: (B,) or (S, B), the valid steps of each sample. The state stops there; states beyond are zero.
-        backend: ``auto``, ``reference``, ``cpu`` or ``triton``. One asked for by name runs or raises.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``. One requested by name runs or raises.
         input_weight, bias: U, (N, p) or (S, N, p), and b, (N,) or (S, N).
         all_states: False saves the memory of the states in inference; then the first result is None.
-        recompute_every: keep only every so-many-th state for the backward pass and compute the rest again there. Under
+        recompute_every: keep only one state in this many for the backward pass and recompute the others there. Under
             ``torch.func`` (``grad``, ``vmap``, ``jacrev`` …), which cannot compute again, all are kept.
         exact_products: take the products with A and W, forward and backward, in at least float32, whatever autocast
             and ``torch.set_float32_matmul_precision`` allow; tensors of 16 bits are computed in float32 and the results
@@ -112,7 +112,7 @@ def _checked(
     bias: Tensor | None,
     exact_products: bool,
 ) -> Problem:
-    """The arguments as a problem, once every one of them has been looked at."""
+    """The arguments as a problem, after all of them have been checked."""
     if require_tensor("u", u).dim() not in (3, 4):
         raise ValueError(f"u has shape {shape_of(u)}; it must be (T, B, N), or (S, T, B, N) for S networks")
     *networks, T, B, features = u.shape
@@ -192,11 +192,11 @@ def _stop_at(problem: Problem, lengths: Tensor, repeats: int) -> tuple[Problem, 
 
 
 def _run_in_chunks(problem: Problem, backend: str, all_states: bool, every: int) -> tuple[Tensor | None, Tensor]:
-    """The same scan in pieces, each computed again in the backward pass instead of remembered."""
+    """The same scan in pieces, each recomputed in the backward pass instead of stored."""
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ValueError(f"recompute_every is {every!r}; it must be a whole number of steps, at least 1, or None")
     if not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None:
-        return run(problem, backend, all_states)  # a function transform knows no checkpoints
+        return run(problem, backend, all_states)  # function transforms do not support checkpoints
 
     def piece(
         h: Tensor | None, drive: Tensor, timespans: Tensor | None, *shared: Tensor | None

@@ -71,7 +71,7 @@ def _euler(
 ) -> Array:
     """Euler steps of one size: g⁺ = g + ((εαA) g + σ((εW) g + u)).
 
-    Inputs of few features stand beside the state, (g, x, 1), so that one product takes in all of u = U x + b; others
+    Inputs of few features are appended to the state, (g, x, 1), so that one product takes in all of u = U x + b; others
     are added. What is not finite is among those: it would reach A's half of the product as 0 · ∞.
 
     Returns:
@@ -80,14 +80,14 @@ def _euler(
     _, T, _, N = problem.shape
     x = problem.drive[0, :, 0].detach().numpy()
     U, b = problem.input_weight, problem.bias
-    beside = U is not None and x.shape[1] <= N // 4 and bool(np.isfinite(x).all())
-    width = N + (x.shape[1] + 1 if beside else 0)
+    augmented = U is not None and x.shape[1] <= N // 4 and bool(np.isfinite(x).all())
+    width = N + (x.shape[1] + 1 if augmented else 0)
     # 1 + εαA would save the addition of g, and lose a digit over a thousand steps.
     operand = _stacked(problem, unit, width)
-    alone = beside and not keep
+    alone = augmented and not keep
     path = np.empty((1 if alone else T + 1, width), operand.dtype)
     path[0, :N] = start
-    if beside:
+    if augmented:
         assert U is not None
         operand[N:, N:-1] = U[0].detach().numpy()
         operand[N:, -1] = 0.0 if b is None else b[0].detach().numpy()
@@ -104,7 +104,7 @@ def _euler(
             add(add(linear, apply_sigma(z, z), linear), g, g)
         return path
     states = list(path[:, :N])
-    if beside:
+    if augmented:
         path[:T, N:-1] = x
         for row, g, g_next, (value,) in zip(path, states, states[1:], values, strict=False):
             dot(row, both)

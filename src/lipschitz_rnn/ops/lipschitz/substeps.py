@@ -1,7 +1,7 @@
-"""Long steps in several: a step longer than ``max_step`` becomes equal sub-steps with the input held.
+"""Long steps are divided: a step longer than ``max_step`` becomes equal sub-steps with the input held.
 
-Every sample is spread over a time axis of its own, so that what it gives does not depend on its batch. Sub-steps are
-ordinary steps to every backend; behind the last one of a sample there are steps of time zero, which change nothing.
+Every sample has its own time axis, so that its result does not depend on the batch. Sub-steps are ordinary steps to
+every backend; after the last one of a sample come steps of length zero, which change nothing.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class Split:
         inside = torch.arange(total, device=ends.device).unsqueeze(-1) < ends[..., -1:, :]
         rows = _rows(step, T)
         drive = problem.drive.flatten(0, -2)[rows]
-        shares = (spans / counts).flatten()[rows].masked_fill(~inside, 0.0)
-        return cls(Problem.of((drive, *problem.tensors[1:-1], shares), problem.scheme), ends)
+        lengths = (spans / counts).flatten()[rows].masked_fill(~inside, 0.0)
+        return cls(Problem.of((drive, *problem.tensors[1:-1], lengths), problem.scheme), ends)
 
     def join(self, states: Tensor) -> Tensor:
         """States after each sub-step, (…, T′, B, N), to those after each step."""

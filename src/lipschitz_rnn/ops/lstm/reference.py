@@ -18,7 +18,7 @@ def gates(z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def steps(
     x: Tensor, U: Tensor, W: Tensor, b: Tensor, h0: Tensor, c0: Tensor, compute: torch.dtype
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """z, h and c of one step after another, differentiable as often as one likes: x (…, T, B, p), W (…, 4N, N)."""
+    """z, h and c of one step after another, differentiable any number of times: x (…, T, B, p), W (…, 4N, N)."""
     dtype = state_dtype(W.dtype)
     onward = W.mT
     if x.shape[-1] == 1:  # no matrix product: it keeps its digits

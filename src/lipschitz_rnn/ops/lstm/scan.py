@@ -1,6 +1,6 @@
-"""The scan of an LSTM: z = W h + U x + b, c⁺ = f ⊙ c + i ⊙ g, h⁺ = o ⊙ tanh(c⁺), gradients by hand.
+"""The scan of an LSTM: z = W h + U x + b, c⁺ = f ⊙ c + i ⊙ g, h⁺ = o ⊙ tanh(c⁺), with hand-written gradients.
 
-i, f, o are the sigmoids and g the tanh of z's four parts, in the order of `torch.nn.LSTM`. The walk back only finds
+i, f, o are the sigmoids and g the tanh of z's four parts, in the order of `torch.nn.LSTM`. The backward scan only finds
 d = ∂loss/∂z of every step; the gradients of W, U, b and x follow from d at once for all steps.
 """
 
@@ -62,7 +62,7 @@ def lstm_scan(
 class LstmScan(torch.autograd.Function):
     """S networks at once: x (S, T, B, p), U (S, 4N, p), W (S, 4N, N), b (S, 4N), h0 and c0 (S, B, N).
 
-    Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all. Beside
+    Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all. Besides
     states (S, T, B, N) and last h and c, (S, B, N), it returns what backward needs (see ``scan_forward``).
     """
 
@@ -139,7 +139,7 @@ class LstmScanBackward(torch.autograd.Function):
         needs = (*ctx.needs_input_grad[:TENSORS], *ctx.needs_input_grad[TENSORS + 2 : TENSORS + 2 + GRADS])
         with without_autocast(ctx.saved_tensors[0].device):
             found = vector_jacobian(first, ctx.saved_tensors, needs, cotangents)
-        # Tape and z are functions of the tensors before them: their share is in the total derivative of those.
+        # Tape and z are functions of the tensors before them: their contribution is in the total derivative of those.
         return (*found[:TENSORS], None, None, *found[TENSORS:], None, None)
 
     @staticmethod

@@ -14,7 +14,7 @@ def modrelu(z: Tensor, bias: Tensor) -> Tensor:
 
 
 def reference(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torch.dtype) -> Tensor:
-    """The plain loop, differentiable as often as one likes: inputs (…, T, B, N), W (…, N, N), bias (…, N)."""
+    """The plain loop, differentiable any number of times: inputs (…, T, B, N), W (…, N, N), bias (…, N)."""
     h, W_t, b = h0, W.mT.to(compute), bias.unsqueeze(-2)
     states = []
     for u in inputs.unbind(-3):

@@ -1,9 +1,9 @@
-"""The scan of orthogonal units: h⁺ = modReLU(W h + u) with modReLU(z) = sign(z) relu(|z| + b), gradients by hand.
+"""The scan of orthogonal units: h⁺ = modReLU(W h + u), modReLU(z) = sign(z) relu(|z| + b), hand-written gradients.
 
 The states say all that a backward pass needs. h⁺ = ±(|z| + b) exactly where z ≠ 0 and |z| + b > 0, and 0 elsewhere, so
 that the slope is 1 where h⁺ ≠ 0 and 0 where h⁺ = 0, the same that autograd finds (0 too at z = 0 and at |z| + b = 0),
-and the derivative with respect to b is sign(h⁺). The walk back then only finds d = ∂loss/∂z; the gradients of W, u and
-b follow from d at once for all steps.
+and the derivative with respect to b is sign(h⁺). So the backward scan only computes d = ∂loss/∂z; the gradients of W,
+u and b then follow from d for all steps at once.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class ModReluScanBackward(torch.autograd.Function):
         needs = (*ctx.needs_input_grad[:TENSORS], ctx.needs_input_grad[TENSORS + 1])
         with without_autocast(ctx.saved_tensors[0].device):
             *found, of_grads = vector_jacobian(first, ctx.saved_tensors, needs, cotangents)
-        # The states are a function of the tensors before them: their share is in the total derivative of those.
+        # The states are a function of the tensors before them: their contribution is in the total derivative of those.
         return (*found, None, of_grads, None, None)
 
     @staticmethod

@@ -34,11 +34,11 @@ def pgd(
 ) -> AttackResult:
     """Projected gradient descent in l∞: x ← clip(x + step_size · sign ∇ₓ loss), kept within `radius` of the start.
 
-    Only samples that the model classifies correctly are attacked. Step and radius are shares of the valid range, so
-    0.01 is a hundredth of the way from black to white whatever the scale of the pixels.
+    Only samples that the model classifies correctly are attacked. Step and radius are fractions of the valid range,
+    so 0.01 is a hundredth of the way from black to white, whatever the scale of the pixels.
 
     Args:
-        model: from inputs to one row of class scores for each sequence, alone or first in a tuple.
+        model: maps inputs to one row of class scores per sequence, returned alone or first in a tuple.
         inputs: (T, B, p), or (B, T, p) with `batch_first`.
         targets: (B,), the true classes.
         radius: of the l∞ ball; by default as far as the steps reach, steps · step_size.
@@ -106,21 +106,22 @@ def deepfool(
     batch_size: int = 500,
     progress: Progress = ignore_progress,
 ) -> AttackResult:
-    """DeepFool: walk to the nearest class boundary of the linearised model, until the class changes.
+    """DeepFool: step to the nearest class boundary of the linearised model until the class changes.
 
-    With f the score of the class k less that of the predicted one, a step is the smallest one in the norm that closes
+    Let f be the score of class k minus that of the predicted class. A step is the smallest one in the norm that closes
     the gap to the nearest k: |f| ∇f / ‖∇f‖₂² for l2, |f| sign(∇f) / ‖∇f‖₁ for l∞. foolbox adds 10⁻⁴ to its length.
-    As in the paper of DeepFool the overshoot comes last. foolbox would linearise at the prolonged points instead, which
-    on dark images, where clipping takes part of every step away, lets the walk stall on the boundary.
+    As in the DeepFool paper, the overshoot is applied at the end. foolbox would linearise at the extended points
+    instead; on dark images, where clipping removes part of every step, the iteration then stalls at the boundary.
 
     Other arguments as for `pgd`.
 
     Args:
         norm: "l2" or "linf".
         steps: at most this many; a sample that keeps its class to the end withstood the attack.
-        overshoot: a walk that ends short of the boundary is prolonged by this share, to arrive beyond it.
-        radius: perturbations are cut to this size in the norm, and count only if they still fool; None for no limit.
-        candidates: only the boundaries to this many most likely classes are looked at; all by default.
+        overshoot: a perturbation that ends short of the boundary is extended by this fraction, to end beyond it.
+        radius: perturbations are limited to this size in the norm, and count only if they still fool the model; None
+            for no limit.
+        candidates: only the boundaries to this many of the most likely classes are considered; all by default.
     """
     if norm not in ("l2", "linf"):
         raise ValueError(f'norm is {norm!r}; it must be "l2" or "linf"')
@@ -133,13 +134,13 @@ def deepfool(
         raise ValueError(f"candidates is {candidates!r}; it must be at least 2: the predicted class is one of them")
     attacks = require_foolbox().attacks
     kind = attacks.L2DeepFoolAttack if norm == "l2" else attacks.LinfDeepFoolAttack
-    walk = kind(steps=steps, candidates=candidates, overshoot=0.0)
+    iteration = kind(steps=steps, candidates=candidates, overshoot=0.0)
 
     def attack(seen: Any, start: Tensor, classes: Tensor) -> Tensor:
-        end = walk(seen, start, classes, epsilons=None)[0]
+        end = iteration(seen, start, classes, epsilons=None)[0]
         short = (seen(end).argmax(-1) == classes)[:, None, None]
         end = torch.where(short, start + (1.0 + overshoot) * (end - start), end).clamp(*seen.bounds)
-        return end if radius is None else walk.distance.clip_perturbation(start, end, radius)
+        return end if radius is None else iteration.distance.clip_perturbation(start, end, radius)
 
     settings = {"norm": norm, "steps": steps, "overshoot": overshoot, "radius": radius}
     name = f"deepfool-{norm}"

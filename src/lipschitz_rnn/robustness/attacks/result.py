@@ -11,13 +11,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AttackResult:
-    """Sizes of perturbations are shares of the valid range; samples that were wrong from the start are not attacked."""
+    """Perturbation sizes are fractions of the valid range; samples that are misclassified anyway are not attacked."""
 
     name: str
     settings: dict[str, Any]
     perturbed: Tensor  # in the layout of the inputs; equal to them where nothing was attacked
-    correct: Tensor  # (B,) bool, classified correctly without the attack: those that were attacked
-    fooled: Tensor  # (B,) bool, of the correct ones those that no longer are
+    correct: Tensor  # (B,) bool, classified correctly without the attack; only these were attacked
+    fooled: Tensor  # (B,) bool, the correct ones that the attack changed
     l2: Tensor  # (B,), size of each perturbation
     linf: Tensor  # (B,)
 
@@ -31,12 +31,12 @@ class AttackResult:
 
     @property
     def accuracy(self) -> float:
-        """Under attack: the share of all samples that stay correct."""
+        """Under attack: the fraction of all samples that stay correct."""
         return int((self.correct & ~self.fooled).sum()) / self.samples
 
     @property
     def success_rate(self) -> float:
-        """The share of the attacked samples that were fooled; NaN if there were none."""
+        """The fraction of the attacked samples that were fooled; NaN if none was attacked."""
         attacked = int(self.correct.sum())
         return int(self.fooled.sum()) / attacked if attacked else math.nan
 

@@ -1,4 +1,4 @@
-"""What all attacks share: foolbox's view of a model, batches, and measuring what became of the samples."""
+"""Running an attack: the model as foolbox sees it, batches, and what became of each sample."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Attack = Callable[[Any, Tensor, Tensor], Tensor]  # foolbox's view of a model, i
 def require_foolbox() -> Any:
     try:
         with warnings.catch_warnings():
-            # It imports a name of SciPy from where SciPy no longer likes it to be found.
+            # It imports a name from a deprecated place in SciPy.
             warnings.simplefilter("ignore", DeprecationWarning)
             import foolbox
     except ImportError as error:
@@ -48,7 +48,7 @@ class _OnUnitRange(nn.Module):
         super().__init__()
         self.model, self.low, self.span = model, low, span
         self.time_major, self.lengths = time_major, lengths
-        self.training = False  # of this wrapper alone; `evaluation_mode` knows better about what is inside
+        self.training = False  # of this wrapper alone; `evaluation_mode` handles the modules inside
 
     def forward(self, x: Tensor) -> Tensor:
         values = self.low + self.span * x
@@ -130,11 +130,11 @@ def _classifier(
 
 
 def _inside(values: Tensor) -> Tensor:
-    """Values of the unit range without what rounding put outside; more than that is an error of the caller."""
+    """Values clipped to the unit range; only rounding may have put them outside, anything more is a caller's error."""
     lowest, highest = values.min().item(), values.max().item()
     if lowest < -1e-5 or highest > 1.0 + 1e-5:
         raise ValueError(
-            f"inputs lie outside the valid range: as shares of it they go from {lowest:.4g} to {highest:.4g}; give "
+            f"inputs lie outside the valid range: as fractions of it they go from {lowest:.4g} to {highest:.4g}; give "
             "bounds=(lowest, highest) as they are in the data, or bounds=None for no limits"
         )
     return values.clamp(0.0, 1.0)

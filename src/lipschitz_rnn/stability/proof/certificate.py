@@ -14,6 +14,14 @@ from lipschitz_rnn.stability.proof.rounding import Matrix
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Why there is no certificate: ``cause`` for programs (see :class:`Certificate`), ``reason`` for people."""
+
+    cause: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Certificate:
     """The outcome of :func:`certify`.
 
@@ -32,6 +40,12 @@ class Certificate:
         method: how the metric was found, and ``multipliers`` or ``corners`` for what proves it.
         margin: the smallest amount by which the normalized matrix inequalities hold after subtracting rounding.
         reason: why there is no certificate; empty if there is one.
+        cause: the same in one word: ``slopes`` (a slope pattern was found that does not decay), ``rate`` (one was found
+            that decays more slowly than the rate asked for), ``open`` (no metric was found), ``rounding`` (a metric was
+            found, but rounding leaves nothing of its margin), ``precision`` (a metric was found, but not for every
+            matrix of that precision), ``time`` (the time limit passed) or ``eigenvalues`` (they cannot be computed).
+            Parts that fail for different causes list all of them, separated by commas. Empty if there is a
+            certificate.
         next_step: what to try then; empty if there is a certificate.
         dynamics: ``continuous`` or the integrator's name.
         step_range: shortest and longest step covered; None in continuous time and for parts with different steps.
@@ -81,6 +95,7 @@ class Certificate:
     next_step: str = ""
     substeps: tuple[int, int] = (1, 1)
     reverse: bool = False
+    cause: str = ""
 
     def __bool__(self) -> bool:
         return self.holds
@@ -112,6 +127,7 @@ class Certificate:
             "factor": _number(self.factor),
             "method": self.method,
             "margin": _number(self.margin),
+            "cause": self.cause,
             "reason": self.reason,
             "next_step": self.next_step,
             "dynamics": self.dynamics,
@@ -202,6 +218,7 @@ def combine(parts: Sequence[Certificate], name: str = "") -> Certificate:
         rate=worst.rate if one_clock or failed else math.nan,
         method=_listed(part.method for part in parts),
         margin=min(part.margin for part in parts),
+        cause=_listed(part.cause for part in failed),
         reason="; ".join(f"{part.name}: {part.reason}" for part in failed),
         factor=_common_factor(parts, one_clock),
         dynamics=_listed(part.dynamics for part in parts),

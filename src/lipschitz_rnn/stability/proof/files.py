@@ -23,7 +23,7 @@ def pairs_in_file(path: Path) -> Iterator[tuple[str, Any, Any]]:
         missing = next((prefix + letter for letter in "AW" if prefix + letter not in entries), None)
         if missing is not None:
             other = prefix + ("W" if missing.endswith("A") else "A")
-            raise ValueError(f"{path} holds {other} without {missing}; add the one, or leave out the other")
+            raise ValueError(f"{path} holds {other} without {missing}; add the missing one, or remove the other")
     if not prefixes:
         names = ", ".join(sorted(entries)[:8]) or "nothing"
         raise ValueError(f"{path} holds no pair named A and W, only {names}; load the model and certify that instead")

@@ -155,7 +155,7 @@ def _gain(certificate: Certificate, metric: MetricNorms, U: Ball, C: Matrix) -> 
 def _require_same(certificate: Certificate, pair: tuple[Any, Any] | None, alpha: float | None) -> None:
     if alpha is not None and as_float("alpha", alpha) != certificate.alpha:
         raise ValueError(
-            f"alpha is {alpha}, and the certificate is about alpha={certificate.alpha:g}; leave it out, or certify anew"
+            f"alpha is {alpha}, but the certificate is for alpha={certificate.alpha:g}; leave it out, or certify again"
         )
     if pair is None:
         return
@@ -165,5 +165,5 @@ def _require_same(certificate: Certificate, pair: tuple[Any, Any] | None, alpha:
     for name, given, own in zip("AW", as_pair(*pair), (certificate.A, certificate.W), strict=True):
         if own is None or not np.array_equal(rounded(given, precision), own):
             raise ValueError(
-                f"{name} of the pair is not the one that the certificate is about; leave the pair out, or certify anew"
+                f"{name} of the pair is not the one that the certificate is about; leave the pair out, or certify again"
             )

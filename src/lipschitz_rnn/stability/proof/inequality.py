@@ -1,4 +1,4 @@
-"""The incremental matrix inequality, the one thing that every certificate comes down to.
+"""The incremental matrix inequality, which every certificate relies on.
 
 For w = D v with slopes in [0, 1], every wᵢ(vᵢ − wᵢ) ≥ 0. If P ≻ 0 and a diagonal Λ ≥ 0 make
 

@@ -1,4 +1,4 @@
-"""From what a caller has, matrices, a module or a file, to the maps that certificates are about."""
+"""Reads what a caller passes (matrices, a module or a file) into the maps that certificates are about."""
 
 from __future__ import annotations
 
@@ -84,18 +84,18 @@ def as_array(values: Any, name: str, allowed: str = "a square matrix (N, N)") ->
             f"{name} is {_shown_type(values)}; give {allowed} of real numbers: an array, a tensor or nested lists"
         ) from None
     except (ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{name} is no matrix of numbers ({error}); give {allowed}") from None
+        raise ValueError(f"{name} is not a matrix of numbers ({error}); give {allowed}") from None
     if complex_numbers:
         raise TypeError(f"{name} is complex; give {allowed} of real numbers")
     if not np.all(np.isfinite(array)):
         bad = int(np.size(array) - np.isfinite(array).sum())
-        raise ValueError(f"{name} has {bad} entries that are not finite; nothing can be said about such a system")
+        raise ValueError(f"{name} has {bad} entries that are not finite; give finite numbers")
     return array
 
 
 def _shown_type(values: Any) -> str:
     return f"a {type(values).__name__}" + (
-        " with other things than numbers" if isinstance(values, list | tuple) else ""
+        " with entries that are not numbers" if isinstance(values, list | tuple) else ""
     )
 
 
@@ -133,7 +133,7 @@ def as_slopes(nonlinearity: Any) -> tuple[float, float]:
 
 
 def as_float(name: str, value: Any) -> float:
-    """A finite number of a size with which one can still calculate."""
+    """A finite number that is not too large to compute with."""
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):

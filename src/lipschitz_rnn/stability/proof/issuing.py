@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from lipschitz_rnn.stability.proof.candidate import Candidate
-from lipschitz_rnn.stability.proof.certificate import Certificate
+from lipschitz_rnn.stability.proof.certificate import Certificate, Refusal
 from lipschitz_rnn.stability.proof.inputs import Subject
 from lipschitz_rnn.stability.proof.proving import (
     heun_level,
@@ -41,7 +41,7 @@ class Examiner:
         """The same systems with all rounding enclosed: for proofs."""
         return systems_of(self.item, *self.item.nominal, self.panels)
 
-    def issue(self, candidate: Candidate, target: float, **observed: Any) -> Certificate | str:
+    def issue(self, candidate: Candidate, target: float, **observed: Any) -> Certificate | Refusal:
         """A certificate for a rate above ``target`` if all inequalities hold after rounding, or why they do not.
 
         ``observed`` are fields of the certificate that are not part of its claim, such as ``upper_bound``.
@@ -50,12 +50,19 @@ class Examiner:
         verified = verified_levels(item, candidate, self.systems, self.enclosed, target)
         if verified is None:
             if item.precision.name in ("exact", "float64"):
-                return "a metric was found, but the inequality holds by less than the rounding of its check"
-            return f"a metric was found, but not for every matrix that {item.precision.name} may round A and W to"
+                return Refusal(
+                    "rounding", "a metric was found, but the inequality holds by less than the rounding of its check"
+                )
+            return Refusal(
+                "precision",
+                f"a metric was found, but not for every matrix that {item.precision.name} may round A and W to",
+            )
         levels, margins = verified
         proved = verified_rate(item, levels, self.systems)
         if proved <= target:
-            return f"the proved rate {proved:.4g} does not exceed {target:.4g} once rounding is subtracted"
+            return Refusal(
+                "rounding", f"the proved rate {proved:.4g} does not exceed {target:.4g} once rounding is subtracted"
+            )
         return Certificate(
             holds=True,
             rate=proved,

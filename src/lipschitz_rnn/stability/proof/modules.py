@@ -15,7 +15,7 @@ _RECURRENT = (Recurrent, Cell, nn.RNNBase, nn.RNNCellBase)
 
 
 def statements(model: nn.Module) -> Iterator[tuple[str, Recurrence]]:
-    """What the modules of a model run, each with the name of its module; refused if others recur beside them."""
+    """What the modules of a model run, each with the name of its module; refused if others are recurrent too."""
     for prefix, module in stating_modules(model):
         try:
             found = _checked(module)
@@ -26,7 +26,7 @@ def statements(model: nn.Module) -> Iterator[tuple[str, Recurrence]]:
 
 
 def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
-    """The outermost modules that state their recurrence, with their names; refused if others recur beside them."""
+    """The outermost modules that state their recurrence, with their names; refused if others are recurrent too."""
     found: list[tuple[str, StatesRecurrences]] = []
     others: list[str] = []
     inside: set[int] = set()
@@ -53,7 +53,7 @@ def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
         )
     if not found:
         raise TypeError(
-            f"{type(model).__name__} holds no module that states its recurrence; give a LipschitzRNN, a "
+            f"{type(model).__name__} contains no module that states its recurrence; give a LipschitzRNN, a "
             "LipschitzRNNCell or a model with one, or a pair (A, W)"
         )
     return found

@@ -25,7 +25,8 @@ from lipschitz_rnn.stability.proof.systems import (
     sector_form,
 )
 
-_SHARES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)  # of the room below the target, tried in turn
+# Of the distance from the candidate's level to the target's, tried in this order.
+_FRACTIONS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 
 
 def systems_of(item: Subject, A: M, W: M, panels: int) -> list[System[M]]:
@@ -53,7 +54,7 @@ def systems_of(item: Subject, A: M, W: M, panels: int) -> list[System[M]]:
 
 
 def panels_of(item: Subject) -> tuple[int, ...]:
-    """Into how many parts a range of steps is cut, in turn."""
+    """Into how many parts a range of steps is cut: each number is tried in this order."""
     return (1, 2, 4) if item.is_range and len(get_integrator(item.integrator)) > 1 else (1,)
 
 
@@ -63,7 +64,7 @@ def verified_levels(
     """Proved levels close to those of the candidate, with their margins; None where rounding leaves too little.
 
     The inequality proves a level for the matrices and the step of exact arithmetic. What the kernels hold instead adds
-    its own share to it.
+    to it.
     """
     levels, margins = [], []
     change = HeldMatrices.of(item, candidate.P)
@@ -71,8 +72,8 @@ def verified_levels(
         return None
     for index, (system, level) in enumerate(zip(systems, candidate.levels, strict=True)):
         limit = rate_to_level(target, system.step, item.is_range)
-        for share in _SHARES:
-            tried = level + share * (limit - level)
+        for fraction in _FRACTIONS:
+            tried = level + fraction * (limit - level)
             if candidate.multipliers:
                 margin = verified_margin(enclosed[index], candidate.P, candidate.multipliers[index], tried)
             else:
@@ -102,7 +103,7 @@ def heun_level(item: Subject, euler: float, P: Matrix) -> float:
     """The level of Heun's map at the longest step, from the factor c of the Euler map of that step.
 
     In exact arithmetic Heun's map is ½ id + ½ E∘E, so its factor is at most ½ + ½c². What the kernels hold instead adds
-    a polynomial of the step without a constant term, so for shorter steps its share is no larger than in proportion.
+    a polynomial of the step without a constant term, so for shorter steps it is at most proportional to the step.
     """
     assert item.step_range is not None
     change = HeldMatrices.of(item, P)

@@ -1,10 +1,10 @@
-"""The other side: slopes for which the system does not contract in any metric, and directions that stretch.
+"""Counterexamples: slopes for which the system does not contract in any metric, and directions that stretch.
 
 A slope pattern D whose Jacobian has an eigenvalue outside the contour of a rate rules that rate out for every metric,
 quadratic or not, because the slopes may stay at D. The search follows the eigenvalue's gradient to corners of the cube
 of slopes, from several starts. It can miss the worst pattern, and its eigenvalues are computed in float64: close to the
-contour, or for matrices far from normal, they can be on the wrong side. So what it finds ends a search, but is no proof
-that there is no metric.
+contour, or for matrices far from normal, they can be on the wrong side. So what it finds ends a search, but does not
+prove that no metric exists.
 """
 
 from __future__ import annotations
@@ -25,14 +25,6 @@ class WorstSlopes:
     slopes: Matrix
     rate: float
     direction: Matrix
-
-
-def decay_rate(system: System[Matrix], J: Matrix) -> float:
-    """The rate at which the linear system with Jacobian J decays in the long run."""
-    eigenvalues = np.linalg.eigvals(J)
-    if system.step is None:
-        return -float(eigenvalues.real.max())
-    return -float(np.log(max(float(np.abs(eigenvalues).max()), 1e-300))) / system.step
 
 
 def worst_slopes(
@@ -63,8 +55,8 @@ def _climb(system: System[Matrix], slopes: Matrix, sweeps: int, clock: Clock) ->
         # All at once often overshoots, as the eigenvector turns; then only the entries that promise most are moved.
         promise = np.abs(gradient) * np.abs(corner - current.slopes)
         order = np.argsort(-promise)
-        for share in (1.0, 0.5, 0.2, 0.05, 0.0):
-            count = max(1, int(share * len(order)))
+        for fraction in (1.0, 0.5, 0.2, 0.05, 0.0):
+            count = max(1, int(fraction * len(order)))
             trial = current.slopes.copy()
             trial[order[:count]] = corner[order[:count]]
             candidate, slope = _evaluate(system, trial)

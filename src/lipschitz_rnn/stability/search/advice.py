@@ -6,20 +6,20 @@ import numpy as np
 
 from lipschitz_rnn.stability.proof.inputs import Subject
 from lipschitz_rnn.stability.proof.systems import continuous_system, jacobian, sector_form
-from lipschitz_rnn.stability.search.adversary import WorstSlopes, decay_rate
+from lipschitz_rnn.stability.search.adversary import WorstSlopes
 
 CONTRACTING = "train with stability='contracting' (on the command line: -u stability=contracting)"
 
 
-def next_step(item: Subject, worst: WorstSlopes | None, reason: str) -> str:
+def next_step(item: Subject, worst: WorstSlopes | None, cause: str) -> str:
     """One or two things to try, the most promising one first."""
-    if "time limit" in reason:
+    if cause == "time":
         return "allow more time (time_limit, --time-limit), or ask for a lower rate"
-    if "every matrix" in reason:
+    if cause == "precision":
         return "run in float32 with torch.set_float32_matmul_precision('highest') and certify that"
     if worst is None:
         return "check the size of the matrices' entries"
-    if "can prove a rate" in reason:
+    if cause == "rate":
         return f"ask for a rate below {worst.rate:.4g}"
     if worst.rate > 0:
         return f"ask for a lower rate, try solver='clarabel' or a shorter step; or {CONTRACTING}"
@@ -44,7 +44,8 @@ def _growth(item: Subject, worst: WorstSlopes) -> float | None:
     system = continuous_system(*sector_form(linear, feedback, item.slopes))
     try:
         return max(
-            -decay_rate(system, jacobian(system, worst.slopes[k : k + n])) for k in range(0, len(worst.slopes), n)
+            float(np.linalg.eigvals(jacobian(system, worst.slopes[k : k + n])).real.max())
+            for k in range(0, len(worst.slopes), n)
         )
     except np.linalg.LinAlgError:
         return None

@@ -67,8 +67,8 @@ def best_scaling(
         if reached > limit:
             x, limit = trial, reached
     multiplier = np.exp(x)
-    for share in (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 0.5):
-        rate = limit - share * max(abs(limit), 1e-3 * scale)
+    for fraction in (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 0.5):
+        rate = limit - fraction * max(abs(limit), 1e-3 * scale)
         P = metric(loop, rate, multiplier)
         if P is not None:
             return Scaling(P, 2.0 * rate_to_level(rate, system.step) ** (system.step is not None) * multiplier), limit

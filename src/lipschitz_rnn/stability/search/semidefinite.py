@@ -1,4 +1,4 @@
-"""Semidefinite programmes for small systems, written with cvxpy: what the structured search cannot do.
+"""Semidefinite programs for small systems, written with cvxpy: what the structured search cannot do.
 
 Two cases need a general solver: one metric for several systems at once (a range of step sizes), and the exact test over
 all corners of the cube of slopes, which proves more than any diagonal multiplier but has 2^m inequalities.
@@ -57,7 +57,7 @@ def common_metric(
 def metric_for_jacobians(
     jacobians: Sequence[Matrix], at_level: Sequence[float], continuous: bool, clock: Clock | None = None
 ) -> Matrix | None:
-    """P with which every Jacobian of every batch (K, N, N) keeps that batch's level; violated ones join by turns."""
+    """P with which every Jacobian of every batch (K, N, N) keeps that batch's level; violated ones are added."""
     from lipschitz_rnn.stability.search.corners import levels
 
     cp = _cvxpy()

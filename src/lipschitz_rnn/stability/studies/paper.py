@@ -17,7 +17,7 @@ PENDULUM_SETTINGS = ((0.5, 0.0), (0.75, 0.01), (0.85, 0.01), (1.0, 0.0))
 
 
 @dataclass(frozen=True)
-class Pendulum:
+class FittedPendulum:
     """A two-dimensional unit ḣ = A h + tanh(W h + b) that was fitted to a pendulum.
 
     ``equilibrium`` is the rest point near the origin, and ``growth`` the largest real part of the Jacobian there:
@@ -47,7 +47,9 @@ class Pendulum:
         return np.array(states)
 
 
-def fit_pendulum(beta: float, gamma: float, *, seed: int = 1, steps: int = 60, amplitude: float = 1.5) -> Pendulum:
+def fit_pendulum(
+    beta: float, gamma: float, *, seed: int = 1, steps: int = 60, amplitude: float = 1.5
+) -> FittedPendulum:
     """Fit the unit to θ̈ = −sin θ, with h = (θ, θ̇), by least squares on the field within |h| ≤ ``amplitude``.
 
     The pendulum itself circles its rest point, so ``growth`` tends to zero the longer one fits, and its sign for β < 1
@@ -79,7 +81,7 @@ def fit_pendulum(beta: float, gamma: float, *, seed: int = 1, steps: int = 60, a
     equilibrium = _equilibrium(A, W, b)
     slopes = 1 - np.tanh(W @ equilibrium + b) ** 2
     growth = float(np.linalg.eigvals(A + slopes[:, None] * W).real.max())
-    return Pendulum(beta, gamma, A, W, b, equilibrium, growth, error)
+    return FittedPendulum(beta, gamma, A, W, b, equilibrium, growth, error)
 
 
 def _equilibrium(A: Matrix, W: Matrix, b: Matrix) -> Matrix:

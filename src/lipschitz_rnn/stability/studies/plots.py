@@ -10,8 +10,8 @@ import numpy as np
 from lipschitz_rnn.drawing import empty_figure
 from lipschitz_rnn.stability.studies.paper import (
     PENDULUM_SETTINGS,
+    FittedPendulum,
     Lemma2,
-    Pendulum,
     SpectrumAgainstBeta,
     fit_pendulum,
     measure_lemma2,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SPECTRUM_SIZES = (64, 128)  # N of the paper's figure
 
 
-def draw_pendulum(fits: Sequence[Pendulum] | None = None) -> Figure:
+def draw_pendulum(fits: Sequence[FittedPendulum] | None = None) -> Figure:
     """Figure 1: vector fields of two-dimensional units fitted to a pendulum, with trajectories and the equilibrium."""
     fits = [fit_pendulum(beta, gamma) for beta, gamma in PENDULUM_SETTINGS] if fits is None else fits
     figure, axes = empty_figure(len(fits), width=3.4, height=3.2)

@@ -1,7 +1,7 @@
-"""Gradients of the matrices and of the input map: products over all steps and samples, after the walk through time.
+"""Gradients of the matrices and of the input map: products over all steps and samples, after the backward scan.
 
-The axis that is summed over is long (T·B) and the result small, so it is split among programs; each leaves its share,
-and the shares are added in a fixed order: same input, same bits.
+The axis that is summed over is long (T·B) and the result small, so it is split among programs. Each writes a partial
+sum, and partial sums are added in a fixed order: same input, same bits.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from lipschitz_rnn.ops.common.triton.products import round_to_operand
 PROGRAMS = 264  # two for each multiprocessor of a large GPU
 
 
-def matrix_shares(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Tensor:
-    """[κ; d] Hᵀ summed over steps and samples, in many shares: (S, shares, 2N, N) in float32.
+def matrix_partial_sums(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Tensor:
+    """[κ; d] Hᵀ summed over steps and samples, as partial sums: (S, sums, 2N, N) in float32.
 
     Args:
         pairs: κ and d side by side, (S, T, B, 2N), each with the states H at which they belong, (S, T, B, N); the last
@@ -38,29 +38,29 @@ def matrix_shares(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Ten
     tiles = divide_up(double, rows) * divide_up(N, columns)
     plans = [_split(left.shape[1] * left.shape[2], inner, S * tiles) for left, _ in pairs]
     count = sum(splits for splits, _ in plans)
-    shares = torch.empty((S, count, double, N), dtype=torch.float32, device=pairs[0][0].device)
+    sums = torch.empty((S, count, double, N), dtype=torch.float32, device=pairs[0][0].device)
     first = 0
     for (left, right), (splits, length) in zip(pairs, plans, strict=True):
         _, T, B, _ = left.shape
         numbers = (T * B, B, N, length, first, count, *left.stride()[:3], *right.stride()[:3])
         launch(
-            _gradient_kernel, (splits, tiles, S), (left, right, shares), numbers,
+            _gradient_kernel, (splits, tiles, S), (left, right, sums), numbers,
             (precision, rows, columns, inner, single), num_warps=8 if rows >= 128 else 4, num_stages=1 if single else 3,
         )  # fmt: skip
         first += splits
-    return shares
+    return sums
 
 
 def _split(length: int, inner: int, others: int) -> tuple[int, int]:
     """Parts of the long axis, and the length of each: enough of them to fill the chip, each worth its launch."""
     splits = max(1, min(divide_up(length, 4 * inner), PROGRAMS // others))
-    share = divide_up(divide_up(length, splits), inner) * inner
-    return divide_up(length, share), share
+    part = divide_up(divide_up(length, splits), inner) * inner
+    return divide_up(length, part), part
 
 
 @triton.jit(do_not_specialize=["L", "length", "first", "count"])
 def _gradient_kernel(
-    left, right, shares, L, B, N, length, first, count, left_s, left_t, left_b, right_s, right_t, right_b,
+    left, right, sums, L, B, N, length, first, count, left_s, left_t, left_b, right_s, right_t, right_b,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """ROWS of the 2N that κ and d have together, and COLUMNS of the N of H, over ``length`` of the L samples.
@@ -105,7 +105,7 @@ def _gradient_kernel(
         total = _accumulate(kd, H, total, PRECISION)
         if AHEAD:
             kd, H = kd_next, H_next
-    out = shares + (network * count + first + split) * (2 * N * N)
+    out = sums + (network * count + first + split) * (2 * N * N)
     tl.store(out + m[:, None] * N + n[None, :], total, mask=m_mask[:, None] & n_mask[None, :])
 
 
@@ -132,30 +132,30 @@ def _accumulate(left, right, total, PRECISION: tl.constexpr):
         l2, r2 = round_to_operand(l_rest, PRECISION), round_to_operand(r_rest, PRECISION)
         l3 = round_to_operand(l_rest - l2.to(tl.float32), PRECISION)
         r3 = round_to_operand(r_rest - r2.to(tl.float32), PRECISION)
-        share = tl.dot(tl.trans(l3), r1)  # small terms first
-        share = tl.dot(tl.trans(l2), r2, share)
-        share = tl.dot(tl.trans(l1), r3, share)
-        share = tl.dot(tl.trans(l2), r1, share)
-        share = tl.dot(tl.trans(l1), r2, share)
+        small = tl.dot(tl.trans(l3), r1)  # small terms first
+        small = tl.dot(tl.trans(l2), r2, small)
+        small = tl.dot(tl.trans(l1), r3, small)
+        small = tl.dot(tl.trans(l2), r1, small)
+        small = tl.dot(tl.trans(l1), r2, small)
         # The tensor cores truncate as they add, so the long sum is taken outside of them.
-        total += tl.dot(tl.trans(l1), r1, share)
+        total += tl.dot(tl.trans(l1), r1, small)
     else:
         total = tl.dot(tl.trans(l1), r1, total)
     return total
 
 
-def add_shares(
-    shares: Tensor, input_shares: Tensor | None, alpha: float, dtype: torch.dtype
+def add_partial_sums(
+    sums: Tensor, input_sums: Tensor | None, alpha: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """∂A, ∂W, (S, N, N), and ∂U, (S, N, 1), and ∂b, (S, N), where there are shares of them: one launch for all."""
-    S, count, double, N = shares.shape
-    grad_A = torch.empty((S, N, N), dtype=dtype, device=shares.device)
+    """∂A, ∂W, (S, N, N), and where there are partial sums of them ∂U, (S, N, 1), and ∂b, (S, N): one launch for all."""
+    S, count, double, N = sums.shape
+    grad_A = torch.empty((S, N, N), dtype=dtype, device=sums.device)
     grad_W, tiles = torch.empty_like(grad_A), 0
     grad_U = grad_b = grad_A  # any tensor may stand where none is written
-    if input_shares is not None:
-        tiles = input_shares.shape[1]
+    if input_sums is not None:
+        tiles = input_sums.shape[1]
         grad_U, grad_b = grad_A.new_empty((S, N, 1)), grad_A.new_empty((S, N))
-    tensors = (shares, shares if input_shares is None else input_shares, grad_A, grad_W, grad_U, grad_b)
+    tensors = (sums, sums if input_sums is None else input_sums, grad_A, grad_W, grad_U, grad_b)
     grid = (double + (1 if tiles else 0), S, 1)
     block = power_of_two(N)
     chunk = max(1, min(16, 2048 // block))
@@ -165,19 +165,19 @@ def add_shares(
 
 @triton.jit(do_not_specialize=["count", "tiles"])
 def _add_kernel(
-    shares, input_shares, grad_A, grad_W, grad_U, grad_b, count, tiles, N, alpha,
+    sums, input_sums, grad_A, grad_W, grad_U, grad_b, count, tiles, N, alpha,
     BLOCK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """One row of ∂A or ∂W, or after those ∂U and ∂b. CHUNK shares are on their way at a time."""
+    """One row of ∂A or ∂W, or after those ∂U and ∂b. CHUNK partial sums are loaded at a time."""
     row, network = tl.program_id(0), tl.program_id(1).to(tl.int64)
     n = tl.arange(0, BLOCK)
     mask = n < N
     total = tl.zeros((BLOCK,), tl.float32)
     if row < 2 * N:
-        share = tl.arange(0, CHUNK)
-        place = shares + ((network * count + share) * 2 * N + row)[:, None] * N + n[None, :]
+        index = tl.arange(0, CHUNK)
+        place = sums + ((network * count + index) * 2 * N + row)[:, None] * N + n[None, :]
         for start in range(0, count, CHUNK):
-            inside = (start + share < count)[:, None] & mask[None, :]
+            inside = (start + index < count)[:, None] & mask[None, :]
             total += tl.sum(tl.load(place + tl.cast(start, tl.int64) * 2 * N * N, mask=inside, other=0.0), 0)
         if row < N:
             tl.store(grad_A + (network * N + row) * N + n, total * alpha, mask=mask)
@@ -186,8 +186,8 @@ def _add_kernel(
     else:
         bias = tl.zeros((BLOCK,), tl.float32)
         for tile in range(tiles):
-            share = input_shares + (network * tiles + tile) * (2 * N) + n
-            total += tl.load(share, mask=mask, other=0.0)
-            bias += tl.load(share + N, mask=mask, other=0.0)
+            entry = input_sums + (network * tiles + tile) * (2 * N) + n
+            total += tl.load(entry, mask=mask, other=0.0)
+            bias += tl.load(entry + N, mask=mask, other=0.0)
         tl.store(grad_U + network * N + n, total, mask=mask)
         tl.store(grad_b + network * N + n, bias, mask=mask)

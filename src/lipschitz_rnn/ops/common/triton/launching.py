@@ -57,9 +57,9 @@ def interpreted(kernel: Any) -> bool:
 
 
 def beyond_32_bits(*extents: tuple[int, int]) -> bool:
-    """Whether an offset may pass 2³¹, (count, stride) each: then kernels reckon their offsets in 64 bits.
+    """Whether an offset may pass 2³¹, (count, stride) each: then kernels compute their offsets in 64 bits.
 
-    Otherwise 32 do: those take half the registers, and most calls never come near.
+    Otherwise 32 bits are enough: they take half the registers, and most calls are far below the limit.
     """
     return sum(count * stride for count, stride in extents) >= 2**31
 

@@ -1,4 +1,4 @@
-"""What the fused kernels can serve; cheap to ask, and without importing Triton."""
+"""Whether Triton and the GPU can run the kernels; cheap to ask, and without importing Triton."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def triton_installed() -> bool:
 
 @cache
 def gpu_limits(device: torch.device) -> tuple[str | None, int]:
-    """What a GPU lacks, if anything: the kernels speak to NVIDIA's tensor cores. And the most hidden units: programs of
+    """What a GPU lacks, if anything: the kernels use NVIDIA's tensor cores. And the most hidden units: programs of
     at least LEAST_ROWS of them wait for each other, so all must run at once."""
     if torch.version.hip is not None:
         return "its kernels are for NVIDIA GPUs", 0

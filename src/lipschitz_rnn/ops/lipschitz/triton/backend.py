@@ -1,4 +1,4 @@
-"""The backend's two functions: a walk through time by the kernels, and the gradients from what it leaves in memory."""
+"""The backend's two functions: the scan by the kernels, and the gradients from what it leaves in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import matmul, state_dtype
-from lipschitz_rnn.ops.common.triton.gradients import add_shares, matrix_shares
+from lipschitz_rnn.ops.common.triton.gradients import add_partial_sums, matrix_partial_sums
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 from lipschitz_rnn.ops.lipschitz.triton.launch import scan_backward, scan_forward
 from lipschitz_rnn.ops.lipschitz.triton.plan import RESIDENT_UNITS
@@ -28,8 +28,8 @@ def backward(
 ) -> tuple[Tensor | None, ...]:
     """Gradients of ``problem.tensors``, None where ``needs`` says so, from the tape that ``forward`` wrote."""
     precision = problem_precision(problem)
-    kappa_d, grad_h0, input_shares = scan_backward(problem, tape, precision, grad_states, grad_last)
-    grad_A, grad_W, grad_U, grad_b = _parameter_gradients(problem, tape, kappa_d, input_shares, precision, needs)
+    kappa_d, grad_h0, input_sums = scan_backward(problem, tape, precision, grad_states, grad_last)
+    grad_A, grad_W, grad_U, grad_b = _parameter_gradients(problem, tape, kappa_d, input_sums, precision, needs)
     grad_drive = _drive_gradient(problem, kappa_d) if needs[0] else None
     return grad_drive, grad_A, grad_W, grad_h0 if needs[3] else None, grad_U, grad_b, None
 
@@ -38,7 +38,7 @@ def _parameter_gradients(
     problem: Problem,
     tape: Tensor,
     kappa_d: Tensor,
-    input_shares: Tensor | None,
+    input_sums: Tensor | None,
     precision: str,
     needs: Sequence[bool],
 ) -> list[Tensor | None]:
@@ -55,9 +55,9 @@ def _parameter_gradients(
         pairs.append((later.narrow(1, 1, tape.shape[1] - 1), earlier.narrow(1, 0, tape.shape[1] - 1)))
     stages = len(problem.scheme.tableau)
     pairs += [(kappa_d[:, :, i], tape[:, :, stages + i]) for i in range(1, stages)]
-    shares = matrix_shares(pairs, precision)
-    found = list(add_shares(shares, input_shares, problem.scheme.alpha, problem.A.dtype))
-    if problem.input_weight is not None and input_shares is None:
+    sums = matrix_partial_sums(pairs, precision)
+    found = list(add_partial_sums(sums, input_sums, problem.scheme.alpha, problem.A.dtype))
+    if problem.input_weight is not None and input_sums is None:
         d = _total_d(kappa_d)
         found[2] = matmul(d.flatten(1, 2).mT, problem.drive.flatten(1, 2))
         found[3] = d.sum((1, 2), dtype=state_dtype(d.dtype)).to(d.dtype)

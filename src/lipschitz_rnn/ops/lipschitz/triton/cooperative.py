@@ -140,7 +140,7 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "first_unit"])
 def backward_kernel(
-    weights, timespans, tape, grad_states, grad_last, x, kappa_d, grad_h0, input_shares, counters,
+    weights, timespans, tape, grad_states, grad_last, x, kappa_d, grad_h0, input_sums, counters,
     T, B, N, step_size, first_unit, tiles,
     grads_s, grads_t, grads_b, grads_n, spans_s, spans_t, spans_b, x_s, x_t, x_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
@@ -217,7 +217,7 @@ def backward_kernel(
             total += eta
         adjoint += total
     if HAS_INPUT:
-        share = input_shares + unit.to(tl.int64) * (2 * N) + units
-        tl.store(share, tl.sum(grad_U, 1), mask=unit_mask)
-        tl.store(share + N, tl.sum(grad_b, 1), mask=unit_mask)
+        place = input_sums + unit.to(tl.int64) * (2 * N) + units
+        tl.store(place, tl.sum(grad_U, 1), mask=unit_mask)
+        tl.store(place + N, tl.sum(grad_b, 1), mask=unit_mask)
     tl.store(grad_h0 + network * B * N + cells, adjoint, mask=mask)

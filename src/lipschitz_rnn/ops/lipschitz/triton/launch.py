@@ -1,4 +1,4 @@
-"""The walk through time, forward and back: what a kernel is given, and its launch."""
+"""The forward and the backward scan: the arguments of a kernel, and its launch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lipschitz_rnn.ops.lipschitz.integrators import Tableau
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 from lipschitz_rnn.ops.lipschitz.triton import cooperative, resident
 from lipschitz_rnn.ops.lipschitz.triton.operands import left_operand
-from lipschitz_rnn.ops.lipschitz.triton.plan import Plan, make_plan
+from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan, make_plan
 
 
 def scan_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bool, save: bool) -> Tensor:
@@ -54,9 +54,9 @@ def scan_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
 def scan_backward(
     problem: Problem, tape: Tensor, precision: str, grad_states: Tensor | None, grad_last: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """κ and d of every stage, (S, T, stages, B, 2N); ∂h0, (S, B, N); with an input of one feature shares of ∂U and ∂b.
+    """κ and d of every stage, (S, T, stages, B, 2N); ∂h0, (S, B, N); partial sums of ∂U and ∂b, or None.
 
-    The shares are (S, tiles of the batch, 2, N), in float32.
+    The partial sums are (S, tiles of the batch, 2, N), in float32; they exist for inputs of one feature.
     """
     S, T, B, N = problem.shape
     like, plan = problem.A, make_plan(problem, precision)
@@ -66,9 +66,9 @@ def scan_backward(
     weights = left_operand(problem.A, problem.W, problem.scheme.alpha, plan, transpose=True)
     final = None if grad_last is None else grad_last.contiguous()
     x = problem.drive[..., 0] if has_fused_input(problem) else None
-    shares = torch.empty((S, divide_up(B, plan.batch), 2, N), device=like.device) if x is not None else None
+    sums = torch.empty((S, divide_up(B, plan.batch), 2, N), device=like.device) if x is not None else None
     given = [like if tensor is None else tensor for tensor in (grad_states, final, x)]
-    tensors = (weights, spans, tape, *given, kappa_d, grad_h0, like if shares is None else shares)
+    tensors = (weights, spans, tape, *given, kappa_d, grad_h0, like if sums is None else sums)
     grad_strides = (0, 0, 0, 0) if grad_states is None else grad_states.stride()
     strides = (*grad_strides, *span_strides, *((0, 0, 0) if x is None else x.stride()))
     has_spans = problem.timespans is not None
@@ -79,12 +79,12 @@ def scan_backward(
     if plan.resident:
         grid, blocks = (divide_up(B, plan.batch), S, 1), plan.resident_blocks
         launch(resident.backward_kernel, grid, tensors, numbers + strides, constants + blocks, **plan.options)
-        return kappa_d, grad_h0, shares
+        return kappa_d, grad_h0, sums
     constants, options = constants + plan.shared_blocks, _cooperative_options(plan)
     for grid, counters, place in _cooperative_launches(problem, plan):
         shared = (*tensors, counters)
         launch(cooperative.backward_kernel, grid, shared, numbers + place + strides, constants, **options)
-    return kappa_d, grad_h0, shares
+    return kappa_d, grad_h0, sums
 
 
 def has_fused_input(problem: Problem) -> bool:
@@ -93,7 +93,7 @@ def has_fused_input(problem: Problem) -> bool:
 
 
 def _cooperative_launches(
-    problem: Problem, plan: Plan
+    problem: Problem, plan: LaunchPlan
 ) -> Iterator[tuple[tuple[int, int, int], Tensor, tuple[int, int]]]:
     """Grid, counters, and (first unit, tiles) of each launch; a unit is one tile of the batch of one network.
 
@@ -107,7 +107,7 @@ def _cooperative_launches(
         yield (plan.groups, min(at_once, S * tiles - first), 1), counters, (first, tiles)
 
 
-def _cooperative_options(plan: Plan) -> dict[str, Any]:
+def _cooperative_options(plan: LaunchPlan) -> dict[str, Any]:
     return plan.options | ({} if interpreting() else {"launch_cooperative_grid": True})
 
 

@@ -1,4 +1,4 @@
-"""Which kernel walks through time for a problem, and with which blocks: as much on chip as the GPU has room for."""
+"""Which kernel runs a problem, and with which block sizes: as much stays on chip as the GPU has room for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESIDENT_UNITS = 128  # up to this hidden size one program holds both matrices
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """Blocks of a launch. ``groups`` programs share one tile of the batch; with one group nothing is shared."""
 
     precision: str
@@ -57,7 +57,7 @@ class Plan:
         return {"num_warps": 8 if large else 4, "num_stages": self.pipeline}
 
 
-def make_plan(problem: Problem, precision: str) -> Plan:
+def make_plan(problem: Problem, precision: str) -> LaunchPlan:
     S, _, B, N = problem.shape
     return _plan((S, B, N), problem.A.dtype, len(problem.scheme.tableau), precision, problem.A.device)
 
@@ -69,7 +69,7 @@ def _plan(
     stages: int,
     precision: str,
     device: torch.device,
-) -> Plan:
+) -> LaunchPlan:
     """The plan for (S, B, N)."""
     S, B, N = shape
     room, processors = shared_memory(device), multiprocessors(device)
@@ -83,7 +83,7 @@ def _plan(
     return _shared_plan(N, dtype, precision, block, room)
 
 
-def _resident_plan(precision: str, block: int, stages: int, few: bool, room: int) -> Plan | None:
+def _resident_plan(precision: str, block: int, stages: int, few: bool, room: int) -> LaunchPlan | None:
     """One program for each tile of the batch, if both matrices find room on a multiprocessor."""
     matrices = 2 * block * block * 2 * parts_of(precision)  # bytes
     passing = 128 * block  # what goes through shared memory from thread to thread, for eight samples
@@ -94,11 +94,11 @@ def _resident_plan(precision: str, block: int, stages: int, few: bool, room: int
     # For eight columns Triton takes the tensor cores' older instructions, whose left operand may stay in registers. On
     # its way there it meets a matrix of half its size in shared memory.
     in_registers = batch == 8 and block >= 64 and precision in ("bf16", "fp16") and 1.5 * matrices <= room
-    return Plan(precision, block, batch, pipeline=1 if crowded else 3, in_registers=in_registers)
+    return LaunchPlan(precision, block, batch, pipeline=1 if crowded else 3, in_registers=in_registers)
 
 
-def _shared_plan(N: int, dtype: torch.dtype, precision: str, block: int, room: int) -> Plan:
-    """Several programs for each tile, with some rows of both matrices each, on chip or read anew in every step."""
+def _shared_plan(N: int, dtype: torch.dtype, precision: str, block: int, room: int) -> LaunchPlan:
+    """Several programs for each tile, with some rows of both matrices each, on chip or read again in every step."""
     batch, rows = (16, 64) if block <= 512 else (32, 32)
     state = block * batch * (4 if dtype == torch.float32 else 2)  # bytes that a program reads in every stage
     on_chip = precision in ("bf16", "fp16") and 2 * rows * block * 2 + state <= room
@@ -109,4 +109,4 @@ def _shared_plan(N: int, dtype: torch.dtype, precision: str, block: int, room: i
     if interpreting():
         rows = block  # programs run one after another there, so none can wait for another
         padded = max(padded, block)
-    return Plan(precision, padded, batch, divide_up(N, rows), rows, inner, on_chip)
+    return LaunchPlan(precision, padded, batch, divide_up(N, rows), rows, inner, on_chip)

@@ -1,4 +1,4 @@
-"""One program per network and tile of the batch walks through all of time with both matrices on chip.
+"""One program per network and tile of the batch runs all time steps with both matrices on chip.
 
 The state is held as (N, batch), so that the matrices are the left operand of each product, which the tensor cores take
 from registers (IN_REGISTERS) or, on Hopper, from shared memory. Inputs are loaded a step ahead of their use. What a
@@ -138,16 +138,16 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def backward_kernel(
-    weights, timespans, tape, grad_states, grad_last, x, kappa_d, grad_h0, input_shares,
+    weights, timespans, tape, grad_states, grad_last, x, kappa_d, grad_h0, input_sums,
     T, B, N, step_size, grads_s, grads_t, grads_b, grads_n, spans_s, spans_t, spans_b, x_s, x_t, x_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr, HAS_STATES: tl.constexpr, HAS_LAST: tl.constexpr,
     HAS_SPANS: tl.constexpr, HAS_INPUT: tl.constexpr,
     WIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr, IN_REGISTERS: tl.constexpr,
 ):  # fmt: skip
-    """The adjoint of ``forward_kernel`` (see ``ops/adjoint.py``): fills κ and d, (S, T, STAGES, B, 2N), and ∂h0.
+    """The adjoint of ``forward_kernel`` (see ``adjoint.py``): fills κ and d, (S, T, STAGES, B, 2N), and ∂h0.
 
-    Where inputs of one feature were multiplied by U on the way, also each tile's share of ∂U and ∂b, (S, tiles, 2, N).
+    Where the kernel multiplied inputs of one feature by U, also each tile's sums for ∂U and ∂b, (S, tiles, 2, N).
     """
     network = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
@@ -251,7 +251,7 @@ def backward_kernel(
             total += eta
         adjoint += total
     if HAS_INPUT:
-        out = input_shares + (network * tl.num_programs(0) + tl.program_id(0)) * (2 * N) + units
+        out = input_sums + (network * tl.num_programs(0) + tl.program_id(0)) * (2 * N) + units
         tl.store(out, tl.sum(grad_U, 1), mask=unit_mask)
         tl.store(out + N, tl.sum(grad_b, 1), mask=unit_mask)
     tl.store(grad_h0 + network * B * N + cells, adjoint, mask=mask)

@@ -31,7 +31,7 @@ def obstacle(problem: Problem) -> str | None:
             return f"the hidden size is {problem.A.shape[-1]}, and on {device} its kernels go up to {most_units}"
     tableau = problem.scheme.tableau
     if not tableau.chained:
-        return f"its kernels build each stage on the one before alone, and integrator {tableau.name!r} does not"
+        return f"in its kernels a stage uses only the previous one, unlike in integrator {tableau.name!r}"
     if problem.timespans is not None and tracked(problem.timespans):
         return "it has no gradient with respect to the step sizes"
     if problem.A.shape[-1] > MAX_UNITS:

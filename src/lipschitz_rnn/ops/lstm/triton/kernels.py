@@ -1,4 +1,4 @@
-"""The LSTM on chip: one program per network and tile of the batch walks through all of time.
+"""The LSTM on chip: one program per network and tile of the batch runs all time steps.
 
 As in ``resident.py`` the state is held as (N, batch) in float32, and the four matrices, one below the other, are the
 left operand of the one product that a step takes. What backward needs is stored in half precision: h and c of every
@@ -124,7 +124,7 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "x_s"])
 def backward_kernel(
-    weights, tape, z_tape, grad_states, grad_last_h, grad_last_c, x, d_tape, grad_h0, grad_c0, input_shares,
+    weights, tape, z_tape, grad_states, grad_last_h, grad_last_c, x, d_tape, grad_h0, grad_c0, input_sums,
     T, B, N, x_s, x_t, x_b,
     PRECISION: tl.constexpr, HAS_STATES: tl.constexpr, HAS_LAST_H: tl.constexpr, HAS_LAST_C: tl.constexpr,
     HAS_INPUT: tl.constexpr, WIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr,
@@ -132,7 +132,7 @@ def backward_kernel(
     """The adjoint of ``forward_kernel``: fills d = ∂loss/∂z, (S, T, B, 4N), ∂h0 and ∂c0, (S, B, N).
 
     weights is (S, BLOCK_N, 4 BLOCK_N), Wᵀ; grad_states (S, T, B, N). Where inputs of one feature were multiplied by U
-    on the way, also each tile's share of ∂U and ∂b, (S, tiles, 2, 4N).
+    on the way, also each tile's partial sums of ∂U and ∂b, (S, tiles, 2, 4N).
     """
     network = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
@@ -196,7 +196,7 @@ def backward_kernel(
         tl.store(d_tape + here * B * 4 * N + z_cells, d, mask=z_mask)
         of_h = tl.dot(M, round_to_operand(d, PRECISION))
     if HAS_INPUT:
-        out = input_shares + (network * tl.num_programs(0) + tl.program_id(0)) * (8 * N) + gate_rows
+        out = input_sums + (network * tl.num_programs(0) + tl.program_id(0)) * (8 * N) + gate_rows
         tl.store(out, tl.sum(of_U, 1), mask=gate_mask)
         tl.store(out + 4 * N, tl.sum(of_b, 1), mask=gate_mask)
     tl.store(grad_h0 + network * B * N + cells, of_h, mask=mask)

@@ -1,4 +1,4 @@
-"""The walks of the LSTM through time, forward and back, each one launch, and the gradient of its matrix after them."""
+"""The forward and the backward scan of the LSTM, one launch each, and the gradient of its matrix after them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import matmul
 from lipschitz_rnn.ops.common.triton.device import multiprocessors
-from lipschitz_rnn.ops.common.triton.gradients import add_shares, matrix_shares
+from lipschitz_rnn.ops.common.triton.gradients import add_partial_sums, matrix_partial_sums
 from lipschitz_rnn.ops.common.triton.launching import beyond_32_bits, divide_up, launch, power_of_two
 from lipschitz_rnn.ops.lstm.triton.kernels import backward_kernel, forward_kernel
 
@@ -52,14 +52,14 @@ def scan_backward(
     d = torch.empty_like(z)
     grad_h0, grad_c0 = (W.new_empty((S, B, N)) for _ in range(2))
     tiles = divide_up(B, batch)
-    shares = torch.empty((S, tiles, 2, 4 * N), device=x.device) if p == 1 else None
+    sums = torch.empty((S, tiles, 2, 4 * N), device=x.device) if p == 1 else None
     # Any tensor may stand where none is read or written.
     given = [z if grad is None else grad.contiguous() for grad in (grad_states, grad_h, grad_c)]
-    tensors = (weights, tape, z, *given, x, d, grad_h0, grad_c0, grad_h0 if shares is None else shares)
+    tensors = (weights, tape, z, *given, x, d, grad_h0, grad_c0, grad_h0 if sums is None else sums)
     has = (grad_states is not None, grad_h is not None, grad_c is not None, p == 1)
     constants = (PRECISIONS[z.dtype], *has, beyond_32_bits((B, 4 * N)), block, batch)
     launch(backward_kernel, (tiles, S, 1), tensors, (T, B, N, *x.stride()[:3]), constants, **_options(block))
-    return d, grad_h0, grad_c0, None if shares is None else shares.sum(1)
+    return d, grad_h0, grad_c0, None if sums is None else sums.sum(1)
 
 
 def matrix_gradient(d: Tensor, tape: Tensor, dtype: torch.dtype) -> Tensor:
@@ -67,7 +67,7 @@ def matrix_gradient(d: Tensor, tape: Tensor, dtype: torch.dtype) -> Tensor:
     before = tape[:, :-1, 0]
     pieces: list[Tensor] = []
     for pair in d.chunk(2, dim=-1):
-        pieces += add_shares(matrix_shares([(pair, before)], PRECISIONS[d.dtype]), None, 1.0, dtype)[:2]
+        pieces += add_partial_sums(matrix_partial_sums([(pair, before)], PRECISIONS[d.dtype]), None, 1.0, dtype)[:2]
     return torch.cat(pieces, dim=1)
 
 

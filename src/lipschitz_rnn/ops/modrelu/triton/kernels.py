@@ -41,18 +41,18 @@ def scan_backward(
     S, T, B, N = states.shape
     states, grad_states, weights = states.contiguous(), _with_rows(grad_states), W.to(compute)
     d = torch.empty(states.shape, dtype=dtype, device=W.device)
-    shares = torch.empty((S, B, N), dtype=W.dtype, device=W.device)
+    sums = torch.empty((S, B, N), dtype=W.dtype, device=W.device)
     rounded = None if compute == dtype else torch.empty((S, B, N), dtype=compute, device=W.device)
     copy = d if rounded is None else rounded
-    product = shares  # not read at the last step
+    product = sums  # not read at the last step
     for t in range(T - 1, -1, -1):
         if t < T - 1:
             product = matmul(d[:, t + 1] if rounded is None else rounded, weights)
-        tensors = (product, grad_states, states, d, copy, shares)
+        tensors = (product, grad_states, states, d, copy, sums)
         numbers = (t, T, B * N, *grad_states.stride()[:2])
         constants = (t == T - 1, rounded is not None, beyond_32_bits((B, N)), BLOCK)
         launch(_backward_kernel, (divide_up(B * N, BLOCK), S, 1), tensors, numbers, constants)
-    return d, shares.sum(1)
+    return d, sums.sum(1)
 
 
 def _with_rows(tensor: Tensor) -> Tensor:
@@ -81,10 +81,10 @@ def _forward_kernel(
 
 @triton.jit(do_not_specialize=["t"])
 def _backward_kernel(
-    product, grads, states, d, copy, shares, t, T, size, grads_s, grads_t,
+    product, grads, states, d, copy, sums, t, T, size, grads_s, grads_t,
     LAST: tl.constexpr, COPY: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """∂loss/∂h⁺ + product, where h⁺ ≠ 0, to ``d[:, t]`` and ``copy``; with the sign of h⁺ it is added to ``shares``."""
+    """∂loss/∂h⁺ + product, where h⁺ ≠ 0, to ``d[:, t]`` and ``copy``; with the sign of h⁺ it is added to ``sums``."""
     i = (tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)) * BLOCK + tl.arange(0, BLOCK)
     network = tl.program_id(1).to(tl.int64)
     inside = i < size
@@ -93,10 +93,10 @@ def _backward_kernel(
     if not LAST:
         total += tl.load(product + network * size + i, mask=inside, other=0.0).to(tl.float32)
     total = tl.where(h == 0.0, 0.0, total)
-    share = tl.where(h < 0.0, -total, total)
+    term = tl.where(h < 0.0, -total, total)
     if not LAST:
-        share += tl.load(shares + network * size + i, mask=inside, other=0.0)
-    tl.store(shares + network * size + i, share, mask=inside)
+        term += tl.load(sums + network * size + i, mask=inside, other=0.0)
+    tl.store(sums + network * size + i, term, mask=inside)
     tl.store(d + (network * T + t) * size + i, total, mask=inside)
     if COPY:
         tl.store(copy + network * size + i, total, mask=inside)
