@@ -277,6 +277,28 @@ def test_registered_ones_are_first_class(tmp_path: Path) -> None:
     assert "own-steps" in wrong.output
 
 
+def test_own_cells_and_units_that_fail() -> None:
+    from lipschitz_rnn.units.orthogonal import ExpRNNCell
+
+    @lr.units.register("own-cell")
+    class Mine(ExpRNNCell):
+        pass
+
+    layers = lr.units.build("own-cell", 2, 4, num_layers=2, bidirectional=True)
+    assert layers(torch.randn(5, 3, 2))[0].shape == (5, 3, 8)
+
+    @lr.units.register("own-failing")
+    class Failing(torch.nn.Module):
+        def __init__(self, input_size: int, hidden_size: int) -> None:
+            raise ArithmeticError("never")
+
+    listed = CliRunner().invoke(app, ["units", "--json"])
+    assert listed.exit_code == 0
+    assert "own-cell" in json.loads(listed.stdout)
+    assert "own-failing" in listed.stderr
+    assert "own-failing" not in json.loads(listed.stdout)
+
+
 def test_names_that_are_taken_or_wrong_are_refused(own: Any) -> None:
     lr.tasks.register(own.Steps)  # the same definition again, as in a notebook
     with pytest.raises(ValueError, match="lipschitz"):
