@@ -13,7 +13,12 @@ from lipschitz_rnn._version import __version__
 from lipschitz_rnn.ops import lipschitz_scan
 from lipschitz_rnn.units.lipschitz import LipschitzRNN, LipschitzRNNCell, SymmetricSkew
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # so that a type checker knows what __getattr__ finds
+    from lipschitz_rnn import robustness as robustness
+    from lipschitz_rnn import stability as stability
+    from lipschitz_rnn import tasks as tasks
+    from lipschitz_rnn import training as training
+    from lipschitz_rnn import units as units
     from lipschitz_rnn.experiments.runs import load_run as load_run
 
 _PACKAGES = ("robustness", "stability", "tasks", "training", "units")

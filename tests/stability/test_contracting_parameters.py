@@ -198,8 +198,8 @@ def test_times_are_cut_to_the_proved_step() -> None:
     layer = lr.LipschitzRNN(2, 6, stability="contracting", step_size=0.1)
     x, long = torch.ones(3, 2, 2), torch.full((3, 2), 0.1 * (1 + 5e-7))
     assert torch.equal(layer(x, timespans=long)[0], layer(x, timespans=torch.full((3, 2), 0.1))[0])
-    assert torch.equal(layer.cell()(x[0], dt=0.1 * (1 + 5e-7)), layer.cell()(x[0], dt=0.1))
-    assert torch.equal(layer.cell()(x[0], dt=0.0), torch.zeros(2, 6))
+    assert torch.equal(layer.cell()(x[0], timespans=0.1 * (1 + 5e-7)), layer.cell()(x[0], timespans=0.1))
+    assert torch.equal(layer.cell()(x[0], timespans=0.0), torch.zeros(2, 6))
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -13,13 +13,17 @@ from torch import nn
 from lipschitz_rnn.plugins import MissingCodeError, Registered
 from lipschitz_rnn.units.catalogue import ROWS, Row
 
+if TYPE_CHECKING:
+    from lipschitz_rnn.units.base import Recurrent
+    from lipschitz_rnn.units.cells import Cell
+
 PACKAGE = "lipschitz_rnn.units"
 
 
 class UnitInfo(Row):
     """What the listing says of a unit: its row of the catalogue, and what can be asked of it."""
 
-    def load(self) -> type[nn.Module]:
+    def load(self) -> "type[Recurrent] | type[Cell]":
         """The class, imported now."""
         if self.name not in UNITS:
             return _class_of(self.name)
@@ -94,7 +98,7 @@ def _require_module(kind: Any) -> type[nn.Module]:
     return kind
 
 
-def _class_of(name: str) -> type[nn.Module]:
+def _class_of(name: str) -> Any:
     found = _OWN.find(name)
     if found is None:
         raise MissingCodeError(f"the unit {name!r} is not registered")
@@ -131,8 +135,8 @@ def build(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     **options: Any,
-) -> nn.Module:
-    """A unit by name, with the call of `nn.RNN`: `output, h_n = unit(x, h_0=None, lengths=None)`.
+) -> "Recurrent":
+    """A unit by name, with the call of `nn.RNN`: `output, h_n = unit(input, hx=None, *, lengths=None, timespans=None)`.
 
     All units take num_layers, batch_first, dropout, bidirectional, device and dtype; `info(name).options()` lists
     the unit's own. `unit.output_size` is the width of its output (2N for units with a complex state).
@@ -145,13 +149,11 @@ def build(
         if option not in allowed:
             raise TypeError(f"unit {name!r} has no option {option!r}; it has {', '.join(allowed)}")
     kind = unit_info.load()
-    unit: nn.Module
+    unit: Recurrent
     if issubclass(kind, Cell):
         unit = CellStack(kind, input_size, hidden_size, **options)
     else:
         unit = kind(input_size, hidden_size, **options)
-    if not hasattr(unit, "output_size"):
-        unit.output_size = hidden_size * (2 if options.get("bidirectional") else 1)  # type: ignore[assignment]
     return unit.to(device=device, dtype=dtype)
 
 
@@ -160,5 +162,5 @@ def count_parameters(name: str, hidden_size: int, input_size: int = 1, classes: 
     """Trainable numbers of a unit, and of a linear head with `classes` outputs (0: no head)."""
     with torch.random.fork_rng(devices=[]):
         unit = build(name, input_size, hidden_size)
-    head = classes * (int(unit.output_size) + 1)  # type: ignore[arg-type]
+    head = classes * (unit.output_size + 1)
     return sum(parameter.numel() for parameter in unit.parameters() if parameter.requires_grad) + head

@@ -61,7 +61,7 @@ class ContractingPair(nn.Module):
         step_size: ε > 0, the largest step that will be taken.
         integrator: ``euler``, ``midpoint`` (``rk2``) or ``heun``.
         alpha: the factor of A in ḣ = αA h + σ(W h + u); not 0.
-        nonlinearity: a name known to ``lipschitz_rnn.ops.nonlinearities``.
+        nonlinearity: a name known to ``lipschitz_rnn.ops.lipschitz.nonlinearities``.
         rate: λ > 0, the guaranteed rate per unit of time.
         init_scale: standard deviation of the free matrices, times √N.
         metric_spread: bound on the square root of the condition number of P; 1 keeps the Euclidean metric.

@@ -12,11 +12,11 @@ from lipschitz_rnn.ops.common.validation import (
     has_values,
     require_device,
     require_floating,
+    require_lengths,
     require_tensor,
     require_timespans,
     shape_of,
 )
-from lipschitz_rnn.units.lipschitz.gaps import longest_time
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Sequences:
         input_size: int,
         batch_first: bool,
         lengths: Tensor | None,
-        timespans: Tensor | None,
+        timespans: Tensor | PackedSequence | None,
     ) -> Sequences:
         if isinstance(x, PackedSequence):
             return cls._from_packed(x, input_size, batch_first, lengths, timespans)
@@ -59,11 +59,15 @@ class Sequences:
         inputs = x.unsqueeze(1) if not batched else x.transpose(0, 1) if batch_first else x
         if inputs.shape[0] == 0:
             raise ValueError(f"input has shape {shape_of(x)}, a sequence of 0 steps; at least 1 is needed")
-        if timespans is not None:
-            timespans = _time_major_spans(timespans, inputs, batch_first, batched)
-        if lengths is not None and not batched:
-            raise ValueError("lengths was given with an unbatched input; cut the sequence to its length instead")
-        return cls(inputs, lengths, timespans, batch_first, batched, None)
+        spans = None if timespans is None else _time_major_spans(timespans, inputs, batch_first, batched)
+        if lengths is not None:
+            if not batched:
+                raise ValueError("lengths was given with an unbatched input; cut the sequence to its length instead")
+            steps, batch = inputs.shape[:2]
+            if tuple(require_tensor("lengths", lengths).shape) != (batch,):
+                raise ValueError(f"lengths has shape {shape_of(lengths)}; it must be ({batch},): one for each sample")
+            require_lengths(lengths, steps)
+        return cls(inputs, lengths, spans, batch_first, batched, None)
 
     @classmethod
     def _from_packed(
@@ -72,7 +76,7 @@ class Sequences:
         input_size: int,
         batch_first: bool,
         lengths: Tensor | None,
-        timespans: Tensor | None,
+        timespans: Tensor | PackedSequence | None,
     ) -> Sequences:
         if lengths is not None:
             raise ValueError("lengths was given with a PackedSequence, which has its own; pass one of the two")
@@ -81,11 +85,12 @@ class Sequences:
         if isinstance(timespans, PackedSequence):
             timespans, own = pad_packed_sequence(timespans, batch_first=batch_first)
             _require_lengths_of(x, lengths, own)
+        spans = None
         if timespans is not None:
-            timespans = _time_major_spans(timespans, inputs, batch_first, batched=True)
+            spans = _time_major_spans(timespans, inputs, batch_first, batched=True)
             if x.sorted_indices is not None:
-                timespans = timespans.index_select(1, x.sorted_indices)
-        return cls(inputs, lengths, timespans, batch_first, True, x)
+                spans = spans.index_select(1, x.sorted_indices)
+        return cls(inputs, lengths, spans, batch_first, True, x)
 
     def settled(self) -> Sequences:
         """Times of zero beyond each sample's end, since what stands there is nobody's time, and the longest of all."""
@@ -97,23 +102,27 @@ class Sequences:
             spans = spans.masked_fill(steps >= self.lengths.to(spans.device), 0.0)
         return replace(self, timespans=spans, longest_time=longest_time(spans))
 
-    def read_state(self, h_0: Tensor | None, count: int, hidden_size: int) -> Tensor | None:
-        """h_0 as (layers × directions, B, N)."""
-        if h_0 is None:
-            return None
-        require_tensor("h_0", h_0)
+    def reversed(self) -> Sequences:
+        """With the times in the order in which the other direction reads them; the inputs are left as they are."""
+        if self.timespans is None:
+            return self
+        return replace(self, timespans=reverse(self.timespans, self.lengths))
+
+    def read_state(self, hx: Tensor, count: int, hidden_size: int) -> Tensor:
+        """hx as (layers × directions, B, N)."""
+        require_tensor("hx", hx)
         B = self.inputs.shape[1]
         expected = (count, B, hidden_size) if self.batched else (count, hidden_size)
-        if tuple(h_0.shape) != expected:
+        if tuple(hx.shape) != expected:
             raise ValueError(
-                f"h_0 has shape {shape_of(h_0)}; it must be ({', '.join(map(str, expected))}): layers × directions, "
+                f"hx has shape {shape_of(hx)}; it must be ({', '.join(map(str, expected))}): layers × directions, "
                 + ("batch size, hidden size" if self.batched else "hidden size, since the input is unbatched")
             )
         if not self.batched:
-            h_0 = h_0.unsqueeze(1)
+            hx = hx.unsqueeze(1)
         if self.packed is not None and self.packed.sorted_indices is not None:
-            h_0 = h_0.index_select(1, self.packed.sorted_indices)
-        return h_0
+            hx = hx.index_select(1, self.packed.sorted_indices)
+        return hx
 
     def write_output(self, output: Tensor) -> Tensor | PackedSequence:
         """(T, B, features) in the form of the input."""
@@ -133,6 +142,13 @@ class Sequences:
         if self.packed is not None and self.packed.unsorted_indices is not None:
             return h_n.index_select(1, self.packed.unsorted_indices)
         return h_n
+
+
+def longest_time(times: float | Tensor) -> float | None:
+    """None where values are not to be looked at: in compiled programs and under function transforms."""
+    if not isinstance(times, Tensor):
+        return None if torch.compiler.is_compiling() else times  # a compiler may hold it as a symbol
+    return float(times.detach().max()) if times.numel() > 0 and has_values(times) else None
 
 
 def reverse(sequence: Tensor, lengths: Tensor | None) -> Tensor:
@@ -171,8 +187,8 @@ def _require_features(x: Tensor, input_size: int) -> None:
         )
 
 
-def _time_major_spans(timespans: Tensor, inputs: Tensor, batch_first: bool, batched: bool) -> Tensor:
-    require_tensor("timespans", timespans)
+def _time_major_spans(timespans: object, inputs: Tensor, batch_first: bool, batched: bool) -> Tensor:
+    timespans = require_tensor("timespans", timespans)
     require_floating("timespans", timespans)
     T, B = inputs.shape[:2]
     expected = ((B, T) if batch_first else (T, B)) if batched else (T,)
