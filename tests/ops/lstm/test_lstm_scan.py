@@ -201,7 +201,7 @@ def test_the_unit_is_nn_lstm(layers: int, bidirectional: bool, bias: bool, gener
         for lengths in (None, torch.tensor([7, 2, 5])):
             outcomes = []
             for unit in (plain, fused):
-                output, last = unit(x, state, lengths)
+                output, last = unit(x, state, lengths=lengths)
                 gradients = torch.autograd.grad(loss((output, *last)), [x, *unit.parameters()])
                 outcomes.append([output, *last, *gradients])
             for found, expected in zip(*outcomes, strict=True):
