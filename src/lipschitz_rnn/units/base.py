@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from lipschitz_rnn.ops.common.validation import require_count, require_number
-from lipschitz_rnn.units.arguments import renamed, true_or_false, warn_user
+from lipschitz_rnn.units.arguments import renamed, require_parameter_dtype, true_or_false, warn_user
 from lipschitz_rnn.units.call_types import Call
 from lipschitz_rnn.units.call_types import State as State
 from lipschitz_rnn.units.catalogue import ROWS, name_of
@@ -27,6 +27,7 @@ class Recurrent(nn.Module, ABC):
     """
 
     takes_timespans: bool = False
+    complex_state: bool = False
     positional_once: ClassVar[tuple[str, ...]] = ("lengths",)  # what older programs pass after hx without a name
 
     if TYPE_CHECKING:
@@ -127,7 +128,9 @@ class Recurrent(nn.Module, ABC):
                 f"timespans were given, but the unit {self.registered_name()!r} has no continuous time; {takers} take "
                 "them. Leave timespans out, or add the times to the features of the input"
             )
-        return Sequences.read(input, self.input_size, self.batch_first, lengths, timespans)
+        sequences = Sequences.read(input, self.input_size, self.batch_first, lengths, timespans)
+        require_parameter_dtype("input", sequences.inputs, next(self.parameters()))
+        return sequences
 
     def read_state(self, hx: Tensor | State, sequences: Sequences) -> State:
         parts = (hx,) if isinstance(hx, Tensor) else tuple(hx)
@@ -137,8 +140,13 @@ class Recurrent(nn.Module, ABC):
                 f"hx has {len(parts)} parts; the unit {self.registered_name()!r} carries {len(widths)} of widths "
                 f"{widths}, as in its h_n"
             )
-        rows = self.num_layers * self.num_directions
-        return tuple(sequences.read_state(part, rows, width) for part, width in zip(parts, widths, strict=True))
+        rows, like = self.num_layers * self.num_directions, next(self.parameters())
+        state = tuple(sequences.read_state(part, rows, width) for part, width in zip(parts, widths, strict=True))
+        for part in state:
+            if self.complex_state and not part.is_complex():
+                raise TypeError(f"hx is {part.dtype}; the state of {self.registered_name()!r} is complex, as its h_n")
+            require_parameter_dtype("hx", torch.view_as_real(part) if self.complex_state else part, like)
+        return state
 
     def run(self, sequences: Sequences, state: State | None, need_output: bool) -> tuple[Tensor | None, State]:
         """All layers and directions, with dropout in between: outputs (T, B, output_size) and the last states."""
