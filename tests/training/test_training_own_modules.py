@@ -78,6 +78,19 @@ class NumberPenalty(Elman):
         return 0.25
 
 
+class TwoNames(Elman):
+    """One module under two names, and one parameter in two modules."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.same, self.tied = self.w, nn.Linear(hidden_size, hidden_size, bias=False)
+        self.tied.weight = self.w.weight
+
+    def forward(self, x: Tensor, h: Any = None) -> Any:
+        states, last = super().forward(x, h)
+        return self.same(self.tied(states)), last
+
+
 class NoPenalty(Elman):
     def penalty(self) -> None:
         return None
@@ -99,7 +112,7 @@ def settings(**changes: Any) -> Any:
     return tiny_settings(**({"seeds": (0, 1)} | changes))
 
 
-@pytest.mark.parametrize("kind", [Elman, Counting, NumberPenalty, NoPenalty])
+@pytest.mark.parametrize("kind", [Elman, Counting, NumberPenalty, NoPenalty, TwoNames])
 def test_an_own_model_trains_side_by_side_whatever_the_number_of_features(kind: type[nn.Module]) -> None:
     assert fit(settings(), SignTask(), build=builder(kind)).ensemble == "vmap"
 
@@ -119,6 +132,14 @@ def test_the_head_reads_the_output_of_an_own_unit_and_not_its_state() -> None:
     expected = model.head(model.unit(inputs)[0][-1])
     torch.testing.assert_close(model(inputs)[0], expected)
     torch.testing.assert_close(model(inputs, torch.tensor([4, 4, 4]))[0], expected)
+
+
+def test_shared_modules_and_parameters_stay_shared() -> None:
+    results = [fit(settings(ensemble=mode), SignTask(), build=builder(TwoNames)) for mode in ("vmap", "sequential")]
+    for together, alone in zip(*(result.models for result in results), strict=True):
+        assert together.unit.same is together.unit.w
+        assert together.unit.tied.weight is together.unit.w.weight
+        torch.testing.assert_close(together.unit.w.weight, alone.unit.w.weight, rtol=1e-4, atol=2e-6)
 
 
 def test_an_own_unit_may_have_no_state() -> None:

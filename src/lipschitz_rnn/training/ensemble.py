@@ -72,6 +72,8 @@ class Ensemble:
         self._varied = tuple(varied)
         for place, values in varied.items():
             set_option(self._module.model, place, values[0])
+        # For `members`: a module under two names keeps a tensor of the last functional call in the one that is called.
+        self._plain = copy.deepcopy(self._module.model)
         self._modes = [(module, module.training) for module in self._module.model.modules()]
         self.random = draws_random_numbers(self._module) or (shapes is not None and self._is_seen_to_draw(shapes))
         self.mode, self.reason = self._choose(mode, shapes)
@@ -208,7 +210,7 @@ class Ensemble:
         # Moved once for all members: hundreds of small copies would each wait for the GPU.
         given = self.values if values is None else values
         moved = {name: value.detach().to(place) for name, value in (self.buffers | given).items()}
-        template = copy.deepcopy(self._module.model).to(place).eval()
+        template = copy.deepcopy(self._plain).to(place).eval()
         modules = [copy.deepcopy(template) for _ in range(self.size)]
         for index, module in enumerate(modules):
             targets = dict(module.named_parameters()) | dict(module.named_buffers())
