@@ -48,3 +48,14 @@ def test_a_complex_unit_refuses_parameters_of_16_bits(name: str) -> None:
     unit = lr.units.build(name, 2, 4, dtype=torch.bfloat16)
     with pytest.raises(TypeError, match="bfloat16"):
         unit(torch.randn(3, 2, 2).bfloat16())
+
+
+def test_dtriv_moves_its_point_of_expansion_in_bfloat16() -> None:
+    unit = lr.units.build("dtriv", 2, 4, rebase_every=1, dtype=torch.bfloat16).train()
+    cell, x = unit.cell(), torch.randn(3, 2, 2).bfloat16()
+    with torch.no_grad():
+        cell.triangle.add_(0.25)
+        unit(x)
+        assert not cell.triangle.any()  # it moved
+        W = cell.hidden_matrix().float()
+    torch.testing.assert_close(W @ W.mT, torch.eye(4), rtol=0.0, atol=0.05)  # orthogonal up to the rounding of 2⁻⁸

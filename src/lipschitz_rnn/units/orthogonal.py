@@ -91,7 +91,8 @@ class DtrivCell(ExpRNNCell):
     @torch.no_grad()
     def rebase(self) -> None:
         """Move the point of expansion to the present W."""
-        q, r = torch.linalg.qr(self.hidden_matrix())
+        W = self.hidden_matrix()
+        q, r = torch.linalg.qr(W.float() if W.dtype in (torch.bfloat16, torch.float16) else W)
         # `.data`: the members of an ensemble are slices of one tensor. What changes here is this member's slice, on
         # which no graph of another member depends, though autograd would see one tensor that has changed.
         self.base.data.copy_(q * torch.sign(r.diagonal()))
