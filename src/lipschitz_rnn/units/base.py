@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
+from lipschitz_rnn.ops.common.deprecation import warn_user
 from lipschitz_rnn.ops.common.validation import require_count, require_number
-from lipschitz_rnn.units.arguments import renamed, true_or_false, warn_user
+from lipschitz_rnn.units.arguments import renamed, true_or_false
 from lipschitz_rnn.units.call_types import Call
 from lipschitz_rnn.units.call_types import State as State
 from lipschitz_rnn.units.catalogue import ROWS, name_of

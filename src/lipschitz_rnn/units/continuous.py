@@ -64,7 +64,7 @@ class ContinuousCell(TimedCell):
             backend=self.backend,
             input_weight=U,
             bias=b,
-            all_states=need_output,
+            need_output=need_output,
         )
         return states, (last,)
 

@@ -93,7 +93,7 @@ class CoRNNCell(TimedCell):
             backend=self.backend,
             input_weight=U,
             bias=b,
-            all_states=need_output,
+            need_output=need_output,
         )
         end = (self._positions(last), last[..., self.hidden_size :])
         return None if states is None else self._positions(states), end

@@ -284,7 +284,7 @@ class LipschitzRNNCell(StepTimes):
             integrator=self.integrator,
             nonlinearity=self.nonlinearity,
             backend="reference",
-            all_states=False,
+            need_output=False,
             max_step=limit,
         )
         return last.reshape(shape)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.deprecation import warn_user
 from lipschitz_rnn.ops.common.validation import has_values
 from lipschitz_rnn.ops.lipschitz.integrators import Tableau, get_integrator
-from lipschitz_rnn.units.arguments import warn_user
 
 if TYPE_CHECKING:
     from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell

@@ -289,7 +289,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
             backend=self.backend,
             input_weight=U,
             bias=b,
-            all_states=need_output,
+            need_output=need_output,
             recompute_every=self.recompute_every,
             exact_products=cell.contracting,
             max_step=limit,

@@ -38,7 +38,7 @@ def proved_step(
         cell.nonlinearity,
         input_weight=U,
         bias=b,
-        all_states=False,
+        need_output=False,
         exact_products=True,
         max_step=limit,
     )
