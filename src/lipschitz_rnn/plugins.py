@@ -75,7 +75,7 @@ def reference(target: Any) -> dict[str, Any]:
 def resolve(record: Mapping[str, Any], what: str) -> Callable[..., Any]:
     """The class or function that a `reference` names, from a module that the user named.
 
-    Raises `MissingCodeError` with the way out. `what`: for its message, such as "its task" or "its model".
+    Raises `MissingCodeError`, whose message says what to do. `what` is for that message, such as "its task".
     """
     module, name, arguments = (record.get(key) for key in ("module", "name", "arguments"))
     if not (isinstance(module, str) and isinstance(name, str) and isinstance(arguments, dict)):

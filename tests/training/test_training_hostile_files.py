@@ -237,7 +237,7 @@ def test_a_write_that_breaks_off_leaves_the_old_file(tmp_path: Path, monkeypatch
 def test_a_folder_of_runs_names_them(runs: Path, tmp_path: Path) -> None:
     """As of `quickstart`, which trains two."""
     names = ", ".join(str(runs / name) for name in ("larger", "others", "run"))
-    with pytest.raises(RunError, match=f"is not a run folder; the run folders in it are {re.escape(names)}. Give one"):
+    with pytest.raises(RunError, match=re.escape(names)):
         load_run(runs)
     for path, part in (
         (tmp_path / "none", "it does not exist"),

@@ -15,20 +15,15 @@ from torch import Tensor, nn
 
 from lipschitz_rnn import plugins, tasks, units
 from lipschitz_rnn.tasks import Split, Task
-from lipschitz_rnn.training import CheckpointError, Settings, build_model
-from lipschitz_rnn.training.checkpoint import copy_tensors, read_checkpoint
-from lipschitz_rnn.training.ensemble import Ensemble
-from lipschitz_rnn.training.evaluation import Scores, count_batches, evaluate_members
-from lipschitz_rnn.training.fitting import matmul_precision
-from lipschitz_rnn.training.folder import RunError, RunFolder, check_origin, read_settings
+from lipschitz_rnn.training import RunError, Settings, build_model
+from lipschitz_rnn.training.evaluation import Scores, score_networks
 from lipschitz_rnn.training.parallel import choose_device
-from lipschitz_rnn.training.reading import read_shapes, read_sources
+from lipschitz_rnn.training.reading import check_sources, read_shapes, read_sources
+from lipschitz_rnn.training.run_settings import read_settings
 from lipschitz_rnn.training.sources import Builder
+from lipschitz_rnn.training.weights import fill, read_weights
 from lipschitz_rnn.units.lipschitz.pretrained import Pretrained, read_pretrained
 from lipschitz_rnn.units.lipschitz.pretrained import available as pretrained_names
-
-_PREFIX = "parameters/"
-_OWN_MODEL = "if the run has a model of its own, pass the function that builds it: load_run(…, build=…)"
 
 
 def load_run(
@@ -41,7 +36,7 @@ def load_run(
     """Open a run folder, a saved model (….safetensors) or a pretrained network by its name.
 
     Args:
-        build: makes the networks, as given to `fit`. Default: what the run noted; see below.
+        build: makes the networks, as given to `fit`. Default: what the run recorded; see below.
         task: the task, or its class. Default: the task that is registered under the name in the settings.
         imports: modules to import first, which register tasks and units or define the run's task or builder.
 
@@ -58,7 +53,7 @@ def load_run(
     if place.endswith(".safetensors") or (place in pretrained_names() and not os.path.exists(place)):
         return _open_file(read_pretrained(place), build, task)
     settings = read_settings(place)
-    read = partial(_read_folder, Path(place), settings)
+    read = partial(read_weights, Path(place), settings)
     return LoadedRun(place, settings, read_shapes(place), read_sources(place), read, build, task)
 
 
@@ -69,7 +64,7 @@ class LoadedRun:
     name: str
     settings: Settings
     shapes: SimpleNamespace
-    """What the networks know of their task: input_size, output_size, vocabulary, readout; what else it recorded."""
+    """What the task recorded of itself: input_size, output_size, vocabulary, readout and more."""
     sources: Mapping[str, Any]
     """Where its task, unit and builder were defined; see `training.sources`."""
     _read: Callable[[str | int], tuple[list[dict[str, Tensor]], object]]
@@ -90,24 +85,21 @@ class LoadedRun:
         """All networks with the weights selected by validation ("best"), of the newest checkpoint ("last"), or of the
         checkpoint after that optimiser step."""
         values, where = self._read(which)
-        networks = tuple(self.initial(index) for index in range(len(self.settings.members)))
-        for network, own in zip(networks, values, strict=True):
-            self.fill(network, own, where)
-        return networks
+        return tuple(fill(self.initial(index), own, where) for index, own in enumerate(values))
 
     def initial(self, index: int) -> nn.Module:
         """The network at this place among the members as it was before training."""
         member = self.settings.members[index]
         given: Any = self._given_task if isinstance(self._given_task, Task) else self.shapes
-        with torch.random.fork_rng(devices=[]):  # an own builder may draw from the global generator
-            return self._build(self.settings.of_variant(member.variant), given, member.seed).eval()
-
-    def fill(self, network: nn.Module, values: Mapping[str, Tensor], where: object) -> None:
-        """Copy stored values into a network; `where` names their file in the message if they do not fit."""
         try:
-            copy_tensors(values, dict(network.named_parameters()) | dict(network.named_buffers()), "", where)
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}; {_OWN_MODEL}") from error
+            with torch.random.fork_rng(devices=[]):  # an own builder may draw from the global generator
+                return self._build(self.settings.of_variant(member.variant), given, member.seed).eval()
+        except AttributeError as error:
+            if error.obj is not self.shapes:
+                raise
+            raise RunError(
+                f"{self.name} recorded no {error.name!r} of its task, which its builder asks for; pass task= in Python"
+            ) from error
 
     def of_variant(
         self, variant: int | None = None, which: str | int = "best"
@@ -152,14 +144,10 @@ class LoadedRun:
         offline: bool | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> tuple[tasks.Metric, Scores]:
-        """The metric of the task, and the scores of all networks on a split; `progress` is told before each batch."""
+        """The metric of the task, and the scores of all networks on a split; `progress` is called before each batch."""
         place = choose_device(device or self.settings.device)
         task = self.load_task(data_dir=data_dir, offline=offline).to(place)
-        ensemble = Ensemble(self.checkpoint(which), place, self.settings.ensemble)
-        with matmul_precision(self.settings.precision):
-            pause = count_batches(progress, task, split, self.settings)
-            scores = evaluate_members(ensemble, ensemble.values, task, split, self.settings, pause=pause)
-        return task.metric, scores
+        return task.metric, score_networks(self.checkpoint(which), task, split, self.settings, progress)
 
     @cached_property
     def _build(self) -> Builder:
@@ -194,37 +182,4 @@ def _open_file(file: Pretrained, build: Builder | None, task: Task | type[Task] 
         return [dict(file.tensors)], file.name
 
     shapes = SimpleNamespace(**about["shapes"])
-    return LoadedRun(file.name, settings, shapes, about.get("sources", {}), read, build, task)
-
-
-def _read_folder(folder: Path, settings: Settings, which: str | int) -> tuple[list[dict[str, Tensor]], object]:
-    """The values of every network, and the file that they come from."""
-    checkpoints = folder / "checkpoints"
-    if which == "best":
-        path = checkpoints / "best.safetensors"
-        if not path.exists():
-            raise RunError(f"{folder} has no selected weights yet: its first epoch is not complete")
-        tensors, state = read_checkpoint(path)
-        check_origin(path, state, settings)
-    elif which == "last":
-        path = checkpoints
-        if (saved := RunFolder(folder).latest(settings)) is None:
-            raise RunError(f"{folder} has no checkpoint yet")
-        tensors = saved[0]
-    elif isinstance(which, int) and not isinstance(which, bool):
-        path = checkpoints / f"step-{which:09d}.safetensors"
-        if not path.exists():
-            kept = ", ".join(str(int(each.stem[5:])) for each in sorted(checkpoints.glob("step-*.safetensors")))
-            raise RunError(f"{folder} has no checkpoint of step {which}; it has those of {kept or 'none'}")
-        tensors, state = read_checkpoint(path)
-        check_origin(path, state, settings)
-    else:
-        raise ValueError(f'which is {which!r}; it must be "best", "last" or the number of an optimiser step')
-    if which != "best" and settings.averaging is not None:
-        tensors |= {n.replace("average/", _PREFIX): v for n, v in tensors.items() if n.startswith("average/")}
-    own = {n.removeprefix(_PREFIX): v for n, v in tensors.items() if n.startswith(_PREFIX) and v.dim()}
-    return [_member(own, index) for index in range(len(settings.members))], path
-
-
-def _member(values: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
-    return {name: value[index] for name, value in values.items() if index < len(value)}
+    return LoadedRun(file.name, settings, shapes, check_sources(about.get("sources", {}), file.name), read, build, task)

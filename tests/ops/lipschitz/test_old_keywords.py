@@ -42,6 +42,6 @@ def test_old_keywords_compiled_exported_and_mapped(generator: torch.Generator) -
     scan, given = Scan(), (problem.u, problem.hx)
     torch.testing.assert_close(torch.compile(scan, backend="aot_eager", fullgraph=True)(*given), expected)
     torch.testing.assert_close(torch.export.export(scan, given).module()(*given), expected)
-    with pytest.warns(DeprecationWarning, match="h0="):
+    with pytest.warns(DeprecationWarning, match="h0=|all_states="):
         found = torch.func.vmap(scan)(problem.u[None], problem.hx[None])[0]
     torch.testing.assert_close(found, expected)
