@@ -58,15 +58,15 @@ def true_or_false(name: str, value: Any, hint: str = "") -> bool:
 
 
 def require_parameter_dtype(name: str, tensor: Tensor, parameter: Tensor) -> None:
-    """Input and parameters agree in device, and in dtype unless autocast converts both."""
+    """Check that a tensor is on the parameters' device and, unless autocast converts both, in their dtype."""
     if tensor.device != parameter.device:
         raise ValueError(
-            f"{name} is on {tensor.device} but the parameters are on {parameter.device}; move one with .to()"
+            f"{name} is on {tensor.device} but the parameters are on {parameter.device}; move one of them with .to()"
         )
     if not tensor.is_floating_point():
         raise TypeError(f"{name} is {tensor.dtype}; it must be floating point. Convert it with .to({parameter.dtype})")
     if tensor.dtype != parameter.dtype and not autocast_enabled(tensor.device):
         raise TypeError(
             f"{name} is {tensor.dtype} but the parameters are {parameter.dtype}; "
-            f"convert one, e.g. {name}.to({parameter.dtype})"
+            f"convert one of them, e.g. {name}.to({parameter.dtype})"
         )

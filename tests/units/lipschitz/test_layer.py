@@ -121,7 +121,7 @@ def test_dropout_acts_between_layers_in_training_only(generator: torch.Generator
 
 
 def test_dropout_with_one_layer_warns() -> None:
-    with pytest.warns(UserWarning, match="dropout acts between layers, so it has no effect with num_layers=1"):
+    with pytest.warns(UserWarning, match="num_layers=1"):
         lr.LipschitzRNN(3, 5, dropout=0.5)
 
 
