@@ -34,8 +34,11 @@ def import_modules(names: Iterable[str] = ()) -> None:
     """
     from_environment = (name.strip() for name in os.environ.get(ENVIRONMENT, "").split(","))
     for name in (*filter(None, from_environment), *names):
-        if not all(part.isidentifier() for part in name.split(".")):
-            raise ValueError(f"the module to import is {name!r}; give its name, such as my_tasks or my_package.tasks")
+        if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(
+                f"the module to import is {name!r}; give its name, such as my_tasks for my_tasks.py in this folder, or "
+                "my_package.tasks"
+            )
         if name in _allowed:
             continue
         if not {"", os.getcwd()} & set(sys.path):

@@ -22,11 +22,11 @@ from lipschitz_rnn import plugins
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.pretrained import export_pretrained
-from lipschitz_rnn.experiments.runs import LoadedRun
 from lipschitz_rnn.tasks import registry as task_registry
 from lipschitz_rnn.training import Result, RunError, Settings, fit
 from lipschitz_rnn.training.folder import RunConflict
 from lipschitz_rnn.training.interrupts import resume_command
+from lipschitz_rnn.training.runs import LoadedRun
 from lipschitz_rnn.units import registry as unit_registry
 
 HERE = Path(__file__).parent
@@ -275,6 +275,25 @@ def test_registered_ones_are_first_class(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(app, ["train", "own-stairs"])
     assert wrong.exit_code == 2
     assert "own-steps" in wrong.output
+
+
+@pytest.mark.parametrize("name", ["own_code.py", "tests/own_code", "", "own-code", "..", "own_code.missing", "no_such"])
+def test_modules_that_cannot_be_imported_are_named(name: str) -> None:
+    done = CliRunner().invoke(app, ["tasks", "--import", name])
+    assert done.exit_code in (1, 2)
+    assert repr(name) in done.output
+
+
+def test_a_module_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_broken.py").write_text("import a_module_that_nobody_has\n")
+    (tmp_path / "own_wrong.py").write_text("1 / 0\n")
+    for name, reason in (("own_broken", "a_module_that_nobody_has"), ("own_wrong", "ZeroDivisionError")):
+        done = CliRunner().invoke(app, ["tasks", "--import", name])
+        assert done.exit_code == 1
+        assert repr(name) in done.output
+        assert reason in done.output
 
 
 def test_own_cells_and_units_that_fail() -> None:

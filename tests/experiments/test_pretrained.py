@@ -15,7 +15,7 @@ from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.pretrained import export_pretrained
 from lipschitz_rnn.experiments.runner import train
-from lipschitz_rnn.experiments.runs import load_run
+from lipschitz_rnn.training.runs import load_run
 from lipschitz_rnn.units.lipschitz.pretrained import FOLDER, available, read_pretrained
 
 

@@ -1,4 +1,4 @@
-"""Trained networks as small files: the best seed of a run, chosen on validation data. `runs.load_run` reads them."""
+"""Trained networks as small files: the best seed of a run, chosen on validation data. `load_run` reads them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.training import RunError
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.reading import read_result
+from lipschitz_rnn.training.runs import load_run
 from lipschitz_rnn.training.settings import PLACE_SETTINGS
 from lipschitz_rnn.units.lipschitz.pretrained import FORMAT
 

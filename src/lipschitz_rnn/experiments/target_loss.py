@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.experiments.report.collect import read_run
 from lipschitz_rnn.experiments.results import training_losses
-from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.training import Moment, RunError
 from lipschitz_rnn.training.checkpoint import read_checkpoint, write_checkpoint
+from lipschitz_rnn.training.runs import load_run
 from lipschitz_rnn.training.weights import fill
 
 _FOLDER = "epochs"
