@@ -1,7 +1,7 @@
 """No committed number changes: records by checksum, and every number on the pages as it was frozen.
 
 `frozen_numbers.json` holds, for each record, the SHA-256 of its numbers, and for each page the numbers of every table
-row and the decimals in its text. A page may gain rows and say things in other words; it may not lose or change a number.
+row and the decimals in its text. A page may gain rows and say things in other words, but not lose or change a number.
 Run this file as a program to freeze the numbers of new results.
 """
 

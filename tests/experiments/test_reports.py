@@ -11,7 +11,7 @@ import torch
 
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.report import write_report
-from lipschitz_rnn.experiments.report.collect import find_runs, group_runs
+from lipschitz_rnn.experiments.report.groups import find_runs, group_runs
 from lipschitz_rnn.experiments.runner import load_models, train
 from lipschitz_rnn.training import RunError, evaluate
 from lipschitz_rnn.training.folder import read_settings

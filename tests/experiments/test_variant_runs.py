@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
-from lipschitz_rnn.experiments.report.collect import find_runs, group_runs
+from lipschitz_rnn.experiments.report.groups import find_runs, group_runs
 from lipschitz_rnn.experiments.runner import load_members, load_models, train
 from lipschitz_rnn.training import Result, Settings, evaluate
 from lipschitz_rnn.training.folder import read_settings

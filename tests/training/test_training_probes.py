@@ -17,8 +17,10 @@ from lipschitz_rnn.training import Interrupted, fit, loop
 from lipschitz_rnn.training.probing import Probing
 
 
-def total(models: Sequence[nn.Module]) -> list[dict[str, float]]:
-    return [{"total": sum(float(p.detach().abs().sum()) for p in model.parameters())} for model in models]
+def total(models: Sequence[nn.Module], epoch: int) -> list[dict[str, float]]:
+    return [
+        {"total": sum(float(p.detach().abs().sum()) for p in model.parameters()), "told": epoch} for model in models
+    ]
 
 
 class Beside(Probing):
@@ -40,6 +42,7 @@ def test_every_epoch_is_noted_once_however_it_is_found(
     settings = tiny_settings(seeds=(0, 1), epochs=4)
     fit(settings, SignTask(), tmp_path / "at-once", probe=total)
     expected = probes(tmp_path / "at-once")
+    assert all(set(line["told"]) == {line["epoch"]} for line in lines(tmp_path / "at-once") if line["kind"] == "probe")
     steps = expected[0][1]
     assert [(epoch, step) for epoch, step, _ in expected] == [(k, (k + 1) * steps) for k in range(4)]
 

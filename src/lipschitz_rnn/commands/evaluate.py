@@ -14,9 +14,9 @@ from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.options import AsJson, DataDir, DeviceAsTrained, Offline, Which
 from lipschitz_rnn.commands.progress import progress_bar
 from lipschitz_rnn.commands.threads import suit_threads, threaded
+from lipschitz_rnn.documents.numbers import show_score, show_scores
 from lipschitz_rnn.experiments.pretrained import evaluate_pretrained
 from lipschitz_rnn.experiments.runner import evaluate_run
-from lipschitz_rnn.experiments.scores import show_score, show_scores
 from lipschitz_rnn.tasks import Split
 from lipschitz_rnn.training import RunError, Settings
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lipschitz_rnn.experiments.figures import GREY, RED, draw_curves, draw_eigenvalues, new_figure
+from lipschitz_rnn.drawing import GREY, RED, draw_curves, new_figure, whole_epochs
 from lipschitz_rnn.experiments.presets import preset_settings
-from lipschitz_rnn.experiments.report.collect import read_run
-from lipschitz_rnn.experiments.report.pictures import draw_tracks, whole_epochs
+from lipschitz_rnn.experiments.report.pictures import draw_tracks
 from lipschitz_rnn.experiments.runner import train
+from lipschitz_rnn.experiments.spectra import draw_eigenvalues
 from lipschitz_rnn.training import Result, Settings, Watcher
+from lipschitz_rnn.training.history import read_run
 from lipschitz_rnn.units.registry import count_parameters
 
 SEEDS = tuple(range(5))

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from lipschitz_rnn.experiments.report.collect import read_run
-from lipschitz_rnn.experiments.results import training_losses
 from lipschitz_rnn.training import RunError, build_model
 from lipschitz_rnn.training.checkpoint import copy_tensors, read_checkpoint, write_checkpoint
 from lipschitz_rnn.training.folder import read_settings
+from lipschitz_rnn.training.history import read_run
 from lipschitz_rnn.training.reading import read_shapes
 
 _FOLDER = "epochs"
@@ -29,9 +28,7 @@ class KeepEveryEpoch:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __call__(self, networks: Sequence[nn.Module]) -> list[Mapping[str, float]]:
-        # A probe may run beside the next epoch; its own is the first that has no record of a probe yet.
-        epoch = len(read_run(self._folder).of_kind("probe"))
+    def __call__(self, networks: Sequence[nn.Module], epoch: int) -> list[Mapping[str, float]]:
         tensors = {
             f"{index}/{name}": v for index, network in enumerate(networks) for name, v in _values(network).items()
         }
@@ -51,7 +48,7 @@ class Taken:
 
 def lowest_common_loss(folders: Sequence[Path]) -> float:
     """The lowest mean training loss of an epoch that every network of these runs came down to; diverged ones apart."""
-    curves = [curve for folder in folders for curve in training_losses(read_run(folder))]
+    curves = [curve for folder in folders for curve in read_run(folder).training_losses()]
     lowest = [min(loss for loss in curve if loss is not None) for curve in curves if None not in curve]
     if not lowest:
         raise RunError("no network was trained to the end without diverging, so there is no loss to compare at")
@@ -64,7 +61,7 @@ def take_at_loss(folder: Path, target: float) -> list[Taken | None]:
     One that never came down to it is taken after the epoch at which its loss was lowest, and one that diverged in its
     first epoch not at all.
     """
-    return [_take(curve, target) for curve in training_losses(read_run(folder))]
+    return [_take(curve, target) for curve in read_run(folder).training_losses()]
 
 
 def load_taken(folder: Path, index: int, taken: Taken) -> nn.Module:

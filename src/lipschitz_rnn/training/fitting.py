@@ -36,8 +36,8 @@ def fit(
         resume: go on from the newest whole checkpoint in `folder`; without one, start from the beginning.
         build: makes the network of one seed; by default encoder ▶ unit ▶ head as the settings say.
         watcher: is told of progress.
-        probe: takes all networks, on the CPU, and gives numbers to note of each, for example its largest eigenvalues;
-            called after every epoch.
+        probe: called after every epoch with all networks, on the CPU, and the number of that epoch, counted from 0; it
+            gives numbers to note of each network, for example its largest eigenvalues.
 
     Raises:
         Diverged: every seed's loss became NaN or infinite.

@@ -11,7 +11,8 @@ from torch import nn
 
 from lipschitz_rnn.training.ensemble import Ensemble, Values
 
-Probe = Callable[[Sequence[nn.Module]], Sequence[Mapping[str, float]]]
+# From all networks, and the epoch after which they are as they are, counted from 0.
+Probe = Callable[[Sequence[nn.Module], int], Sequence[Mapping[str, float]]]
 
 
 class Probing:
@@ -36,15 +37,15 @@ class Probing:
         return self._pool is not None
 
     def start(self, place: Mapping[str, Any], values: Values) -> None:
-        """Probe the networks with these values; `place` says in the record when that was."""
+        """Probe the networks with these values; `place` says when that is: epoch and step."""
         if self._probe is None:
             return
         members = self._ensemble.members(values, "cpu")
         if self._pool is not None:
-            future = self._pool.submit(self._probe, members)
+            future = self._pool.submit(self._probe, members, place["epoch"])
         else:
             future = Future()
-            future.set_result(self._probe(members))
+            future.set_result(self._probe(members, place["epoch"]))
         self._started = dict(place), future
 
     def collect(self) -> dict[str, Any] | None:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lipschitz_rnn._version import __version__
+from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Table, to_html
+from lipschitz_rnn.documents.files import write_page
+from lipschitz_rnn.documents.numbers import show_duration, show_score, spread
 from lipschitz_rnn.experiments.paper import Cell
-from lipschitz_rnn.experiments.report.collect import Group, Run, find_runs, group_runs
-from lipschitz_rnn.experiments.report.document import Block, Heading, Paragraph, Picture, Table, to_html, to_markdown
+from lipschitz_rnn.experiments.report.groups import Group, find_runs, group_runs
 from lipschitz_rnn.experiments.report.pictures import eigenvalue_tracks, joint_curves, learning_curves
-from lipschitz_rnn.experiments.scores import show_duration, show_score, spread
 from lipschitz_rnn.training.checkpoint import atomic_write
+from lipschitz_rnn.training.history import Run
 
 TITLE = "Lipschitz RNN: results"
 
@@ -22,12 +24,8 @@ def write_report(paths: Sequence[Path], folder: Path) -> dict[str, Path]:
     blocks: list[Block] = [Heading(TITLE, 1), _introduction(groups), *_summary(groups), *joint_curves(groups, "all")]
     for number, group in enumerate(groups, 1):
         blocks += _section(group, f"run-{number}")
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    for block in blocks:
-        if isinstance(block, Picture):
-            atomic_write(folder / "figures" / f"{block.name}.svg", block.svg)
     written = {"markdown": folder / "report.md", "html": folder / "report.html"}
-    atomic_write(written["markdown"], to_markdown(blocks).encode())
+    write_page(blocks, written["markdown"])
     atomic_write(written["html"], to_html(TITLE, blocks).encode())
     return written
 

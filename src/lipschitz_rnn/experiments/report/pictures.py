@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lipschitz_rnn.experiments.figures import BLUE, GREEN, GREY, RED, draw_curves, new_figure, to_svg
-from lipschitz_rnn.experiments.report.collect import Group, Run
-from lipschitz_rnn.experiments.report.document import Picture
+from lipschitz_rnn.documents.blocks import Picture
+from lipschitz_rnn.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    RED,
+    draw_curves,
+    new_figure,
+    transparent_svg,
+    whole_epochs,
+)  # fmt: skip
+from lipschitz_rnn.experiments.report.groups import Group
 from lipschitz_rnn.experiments.spectra import real_part_names
-
-
-def whole_epochs(axis: Any) -> None:
-    """Ticks at whole epochs only."""
-    from matplotlib.ticker import MaxNLocator
-
-    axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True))
+from lipschitz_rnn.training.history import Run
 
 
 def learning_curves(group: Group, name: str) -> Picture | None:
@@ -73,14 +76,6 @@ def _validation(run: Run) -> tuple[list[float], list[list[float | None]]]:
     scale = 100.0 if run.percent else 1.0
     scaled = [[None if value is None else scale * value for value in curve] for curve in values]
     return [step / run.steps_per_epoch() for step in steps], scaled
-
-
-def transparent_svg(figure: Any) -> bytes:
-    """Without a background, so that the page's own shows through, in a dark one too."""
-    figure.patch.set_alpha(0.0)
-    for axis in figure.axes:
-        axis.patch.set_alpha(0.0)
-    return to_svg(figure)
 
 
 def draw_tracks(axis: Any, run: Run, labelled: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What is measured of one network of the robustness study: noise, attacks and curvature."""
+"""Everything that is measured of one network at once: noise, attacks and curvature."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from lipschitz_rnn.experiments.paper import ROBUSTNESS
 from lipschitz_rnn.robustness import AttackResult, deepfool, draw_samples, hessian, noise_curve, pgd, valid_range
 from lipschitz_rnn.robustness.noise import KINDS
 from lipschitz_rnn.tasks import Task
@@ -37,12 +36,12 @@ class Method:
     noises: int = 3  # seeds of the noise
 
 
-def measure(network: nn.Module, task: Task, method: Method, unit: str) -> dict[str, Any]:
-    """Everything that table and figure show of one network; units outside the table are shaken only."""
+def measure(network: nn.Module, task: Task, method: Method, noise_only: bool = False) -> dict[str, Any]:
+    """Accuracy under noise and, unless `noise_only`, under attack, and the Hessian of the unit's parameters."""
     curves = {kind: noise_curve(network, task, seeds=range(method.noises), kind=kind) for kind in KINDS}
     noise = {kind: {"amounts": list(curve.amounts), "accuracy": list(curve.mean)} for kind, curve in curves.items()}
     found: dict[str, Any] = {"noise": noise, "accuracy": curves["white"].mean[0]}
-    if unit not in ROBUSTNESS:
+    if noise_only:
         return found
     batch = draw_samples(task, "test", method.attacked)
     common: dict[str, Any] = {"steps": method.steps, "bounds": valid_range(task), "lengths": batch.lengths}

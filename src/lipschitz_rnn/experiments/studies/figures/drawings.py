@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lipschitz_rnn.experiments.figures import to_svg
-from lipschitz_rnn.experiments.report.document import Picture
+from lipschitz_rnn.documents.blocks import Picture
+from lipschitz_rnn.drawing import to_svg
 from lipschitz_rnn.stability.figures import (
     SPECTRUM_SIZES,
     draw_lemma2,

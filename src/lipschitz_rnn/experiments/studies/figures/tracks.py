@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lipschitz_rnn.experiments.figures import BLUE, GREY, RED, new_figure
+from lipschitz_rnn.drawing import BLUE, GREY, RED, draw_band, mean_of, new_figure
 from lipschitz_rnn.experiments.results import Record
 
 COLOURS = {"A": RED, "W": BLUE}  # the paper's
@@ -19,9 +18,7 @@ class Tracks:
 
     beta: float
     seeds: list[Any]  # as in the record
-    values: dict[
-        str, list[list[float]]
-    ]  # A and W -> networks that did not diverge -> epochs, the first before training
+    values: dict[str, list[list[float]]]  # A and W -> networks that did not diverge -> before training and by epoch
 
     @property
     def scores(self) -> list[float]:
@@ -29,7 +26,7 @@ class Tracks:
 
     def mean(self, matrix: str, choose: Callable[[Sequence[float]], float]) -> float:
         """One number of every network, in the mean over seeds: its first value, its last, its largest."""
-        return _mean([choose(network) for network in self.values[matrix]])
+        return mean_of([choose(network) for network in self.values[matrix]])
 
     def change(self, matrix: str) -> float:
         """How far it goes from its start, at most, in the mean over seeds."""
@@ -38,12 +35,7 @@ class Tracks:
     def negative_epochs(self) -> float:
         """After how many epochs both A and W have all eigenvalues left of zero, in the mean over seeds."""
         both = zip(self.values["A"], self.values["W"], strict=True)
-        return _mean([sum(a < 0 and w < 0 for a, w in zip(A[1:], W[1:], strict=True)) for A, W in both])
-
-
-def _mean(values: Sequence[float]) -> float:
-    """NaN where all networks diverged."""
-    return sum(values) / len(values) if values else math.nan
+        return mean_of([sum(a < 0 and w < 0 for a, w in zip(A[1:], W[1:], strict=True)) for A, W in both])
 
 
 def read_tracks(record: Record) -> list[Tracks]:
@@ -71,11 +63,9 @@ def draw_training(record: Record) -> Any:
     for axis, each in zip(axes, tracks, strict=True):
         for matrix, colour in COLOURS.items():
             columns = list(zip(*each.values[matrix], strict=True))
-            epochs = range(len(columns))
-            axis.fill_between(epochs, [*map(min, columns)], [*map(max, columns)], color=colour, alpha=0.2, linewidth=0)
-            axis.plot(epochs, [*map(_mean, columns)], color=colour, linewidth=1.6, label=f"max Re λ({matrix})")
+            draw_band(axis, range(len(columns)), columns, colour, f"max Re λ({matrix})")
         axis.axhline(0.0, color=GREY, linewidth=0.9)
-        axis.set(xlabel="epoch", ylabel="largest real part", title=f"{record.settings['task']}, β = {each.beta:g}")
+        axis.set(xlabel="epoch", ylabel="largest real part", title=f"{record.setup.task}, β = {each.beta:g}")
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.legend(frameon=False, fontsize=8)
     low, high = zip(*(axis.get_ylim() for axis in axes), strict=True)

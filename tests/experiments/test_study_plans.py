@@ -1,4 +1,4 @@
-"""`reproduce mnist`: which runs there are, what they are called, and that a campaign survives being cut off."""
+"""Plans of a study: which runs there are, what they are called, and that a campaign survives being cut off."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,11 @@ from typer.testing import CliRunner
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.commands.parsing import parse_seeds
 from lipschitz_rnn.experiments.campaign import Campaign, Plan
-from lipschitz_rnn.experiments.mnist import SEEDS, plan_mnist, show_seeds
 from lipschitz_rnn.experiments.paper import CELLS, MNIST, find_cell
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.results import read_records
-from lipschitz_rnn.experiments.tuned import CANDIDATES, CHOSEN, SWEEP_SEEDS, Choice
+from lipschitz_rnn.experiments.studies.mnist import CANDIDATES, STUDY, SWEEP_SEEDS, tuned_row
+from lipschitz_rnn.experiments.study import show_seeds
 from lipschitz_rnn.training import RunError, Watcher
 from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 from lipschitz_rnn.units.registry import count_parameters
@@ -29,18 +31,18 @@ from lipschitz_rnn.units.registry import count_parameters
 QUICK = ["reproduce", "mnist", "--quick", "--device", "cpu", "--epochs", "1"]
 
 
-def names(*only: str, **options: bool) -> list[str]:
-    return [plan.name for plan in plan_mnist(only, **options)]
+def names(*only: str, groups: Sequence[str] = ()) -> list[str]:
+    return [plan.name for plan in STUDY.plans(only, groups=groups)]
 
 
 def test_by_default_the_papers_eight_cells_with_its_settings() -> None:
-    plans = plan_mnist()
+    plans = STUDY.plans()
     assert [plan.name for plan in plans] == [
         cell.name for cell in CELLS if cell.table == MNIST and cell.unit == "lipschitz"
     ]
     for plan in plans:
         assert find_cell(plan.settings).name == plan.name  # type: ignore[union-attr]
-        assert plan.settings.seeds == SEEDS
+        assert plan.settings.seeds == tuple(range(12))
         assert (plan.settings.epochs, plan.settings.decay_epochs) == (100, (90,))
         assert plan.command == "lipschitz-rnn reproduce mnist"
 
@@ -59,16 +61,16 @@ def test_only_takes_names_parts_and_patterns() -> None:
         for task in ("ordered", "permuted")
         for which in ("", "-slower")
     ]
-    assert set(names(baselines=True)) - set(names()) == {
+    assert set(names(groups=["baselines"])) - set(names()) == {
         f"{task}-mnist/{unit}" for task in ("ordered", "permuted") for unit in
         ("lstm/128", "antisymmetric/128", "exprnn/360", "cornn/64", "cornn/128")
     }  # fmt: skip
     with pytest.raises(ValueError, match=r"'imagenet'.*permuted-mnist/lipschitz/64/euler"):
-        plan_mnist(["imagenet"])
+        STUDY.plans(["imagenet"])
 
 
 def test_the_decay_moves_with_the_epochs_and_the_command_says_what_differs() -> None:
-    (plan,) = plan_mnist(
+    (plan,) = STUDY.plans(
         ["ordered-mnist/lipschitz/64/euler"], seeds=(3, 4, 5), changes={"epochs": 20, "precision": "medium"}
     )
     assert plan.settings.decay_epochs == (18,)
@@ -78,9 +80,8 @@ def test_the_decay_moves_with_the_epochs_and_the_command_says_what_differs() -> 
 
 
 def test_tuned_settings_keep_the_size_and_meet_fresh_seeds() -> None:
-    for plan in plan_mnist(tuned=True):
+    for plan in STUDY.plans(groups=["tuned"]):
         assert not set(plan.settings.seeds) & set(SWEEP_SEEDS)
-    assert {choice.candidate for choice in CHOSEN.values()} <= set(CANDIDATES)
     for candidate in CANDIDATES.values():
         assert candidate.why
         assert not {"hidden_size", "num_layers", "unit", "unit_options"} & set(candidate.changes)
@@ -92,11 +93,11 @@ def test_tuned_settings_keep_the_size_and_meet_fresh_seeds() -> None:
 
 
 def test_shifts_reach_the_settings_and_nothing_else_changes() -> None:
-    (plan,) = plan_mnist(["sweep/permuted-mnist/lipschitz/128/average-shift-2"], changes={"epochs": 20})
-    (still,) = plan_mnist(["sweep/permuted-mnist/lipschitz/128/average"], changes={"epochs": 20})
+    (plan,) = STUDY.plans(["sweep/permuted-mnist/lipschitz/128/average-shift-2"], changes={"epochs": 20})
+    (still,) = STUDY.plans(["sweep/permuted-mnist/lipschitz/128/average"], changes={"epochs": 20})
     assert plan.settings.differences(still.settings) == {"task_options": ({"shift": 2}, {})}
     assert (plan.settings.averaging, plan.settings.schedule, plan.settings.seeds) == (0.002, "constant", SWEEP_SEEDS)
-    (decayed,) = plan_mnist(["sweep/ordered-mnist/lipschitz/128/average-shift-1-decay"], changes={"epochs": 20})
+    (decayed,) = STUDY.plans(["sweep/ordered-mnist/lipschitz/128/average-shift-1-decay"], changes={"epochs": 20})
     assert (decayed.settings.schedule, decayed.settings.decay_epochs) == ("step", (18,))
     assert decayed.settings.task_options == {"shift": 1}
 
@@ -110,28 +111,28 @@ def test_one_candidate_can_be_asked_for() -> None:
     assert cell["settings"]["seeds"] == [1000, 1001]
 
 
-def test_a_choice_carries_its_unit_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CHOSEN, ("ordered-mnist", 64), Choice("average-dropout", {"step_size": 0.06}))
-    (plan,) = plan_mnist(["tuned/ordered-mnist/lipschitz/64"])
+def test_a_choice_carries_its_unit_options() -> None:
+    row = tuned_row("ordered-mnist", 64, "average-dropout", unit_options={"step_size": 0.06})
+    (plan,) = replace(STUDY, rows=(row,)).plans(groups=["tuned"])
     assert plan.settings.unit_options["step_size"] == 0.06
     assert plan.settings.unit_options["beta"] == 0.75
     assert (plan.settings.dropout, plan.settings.averaging) == (0.2, 0.002)
 
 
-def test_a_choice_may_train_longer_and_its_decay_moves_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CHOSEN, ("ordered-mnist", 64), Choice("average-distort-0.5", epochs=200))
-    (plan,) = plan_mnist(["tuned/ordered-mnist/lipschitz/64"])
+def test_a_choice_may_train_longer_and_its_decay_moves_along() -> None:
+    study = replace(STUDY, rows=(tuned_row("ordered-mnist", 64, "average-distort-0.5", epochs=200),))
+    (plan,) = study.plans(groups=["tuned"])
     assert (plan.settings.epochs, plan.settings.decay_epochs) == (200, (180,))
     command = "lipschitz-rnn reproduce mnist --only tuned/ordered-mnist/lipschitz/64/euler"
     assert plan.command == command
-    (short,) = plan_mnist(["tuned/ordered-mnist/lipschitz/64"], changes={"epochs": 10})
+    (short,) = study.plans(groups=["tuned"], changes={"epochs": 10})
     assert (short.settings.epochs, short.settings.decay_epochs) == (10, (9,))
     assert short.command == f"{command} --epochs 10"
 
 
 def test_each_check_changes_one_thing_of_its_cell() -> None:
-    cells = {plan.settings.task: plan.settings for plan in plan_mnist(["128/euler"])}
-    for plan in plan_mnist(["checks"], changes={"precision": "high"}):
+    cells = {plan.settings.task: plan.settings for plan in STUDY.plans(["128/euler"])}
+    for plan in STUDY.plans(["checks"], changes={"precision": "high"}):
         changed = set(plan.settings.differences(cells[plan.settings.task])) - {"precision"}
         if "precision" in plan.name:
             assert not changed
@@ -139,11 +140,11 @@ def test_each_check_changes_one_thing_of_its_cell() -> None:
         else:
             assert changed - {"decay_epochs"} in ({"clip"}, {"schedule"}, {"task_options"}, set())
             assert plan.settings.precision == "high"
-        assert plan_mnist(plan.command.split("--only ")[1].split()[:1])[0].name == plan.name
+        assert STUDY.plans(plan.command.split("--only ")[1].split()[:1])[0].name == plan.name
 
 
 def test_baselines_are_buildable_and_give_a_reason() -> None:
-    for plan in plan_mnist(baselines=True):
+    for plan in STUDY.plans(groups=["baselines"]):
         if plan.kind == "baseline":
             assert plan.why
             settings = plan.settings
@@ -155,14 +156,15 @@ def test_quick_runs_exports_and_is_not_run_again(tmp_path: Path) -> None:
     arguments = [*QUICK, "--only", "16/euler", "-o", str(tmp_path), "--json", "--commit", "abc"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    (cell,) = json.loads(done.stdout)
+    (cell,) = json.loads(done.stdout)["runs"]
     (record,) = read_records(tmp_path / "results")
-    assert (record.study, record.kind) == ("quick", "quick")  # never laid beside the paper's numbers
+    assert (record.study, record.kind) == ("mnist", "quick")  # never shown beside the paper's numbers
     assert cell["seeds"] == record.seeds
     assert record.command == "lipschitz-rnn reproduce mnist --quick --epochs 1"
     page = tmp_path / "page"
     assert CliRunner().invoke(app, ["report", str(tmp_path / "results"), "-o", str(page)]).exit_code == 0
-    assert "not the paper's task" in (page / "quick.md").read_text()
+    assert "not the paper's task" in (page / "mnist.md").read_text()
+    assert (tmp_path / "mnist.md").read_text() in (page / "mnist.md").read_text()
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 2
     assert "--resume" in again.output
@@ -193,7 +195,7 @@ def test_failed_cells_end_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Campaign, "run", lambda self, plans, watch: ([], [plan.name for plan in plans]))
     done = CliRunner().invoke(app, [*QUICK, "-o", str(tmp_path)])
     assert done.exit_code == 1
-    assert "4 of 4 cells failed" in done.output
+    assert "4 of 4" in done.output
 
 
 @pytest.mark.slow

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 
-from lipschitz_rnn.experiments.campaign import time_of
-from lipschitz_rnn.experiments.figures import to_svg
-from lipschitz_rnn.experiments.figures_drawings import DRAWINGS
-from lipschitz_rnn.experiments.figures_tracks import COLOURS, Tracks, draw_training, read_tracks
-from lipschitz_rnn.experiments.report.document import Block, Heading, Paragraph, Picture, Table
+from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Picture, Table
+from lipschitz_rnn.documents.numbers import show_score, spread
+from lipschitz_rnn.drawing import to_svg
+from lipschitz_rnn.experiments.pages.sections import time_of
 from lipschitz_rnn.experiments.results import Record
-from lipschitz_rnn.experiments.scores import show_score, spread
+from lipschitz_rnn.experiments.studies.figures.drawings import DRAWINGS
+from lipschitz_rnn.experiments.studies.figures.tracks import COLOURS, Tracks, draw_training, read_tracks
+from lipschitz_rnn.experiments.study import Study
 
-_INTRODUCTION = (
-    "The paper's figures on stability: the eigenvalues of A and W while networks train, and three studies that need no "
-    "training. The paper's Theorem 1 needs all eigenvalues of A left of zero, and its case (b) also those of W; that "
-    "alone is no proof, `lipschitz_rnn.stability.theorem1` checks the whole condition."
-)
 _PAPER = (
     "The paper says of one network each: as β increases, the eigenvalues change less during training, and stay in the "
     "stable region for more of it."
 )
 
 
-def blocks(records: Sequence[Record]) -> list[Block]:
-    """The whole page."""
-    page: list[Block] = [Heading("Stability: the eigenvalues of A and W", 1), Paragraph(_INTRODUCTION)]
+def tracks_and_drawings(study: Study, records: Sequence[Record]) -> list[Block]:
+    found: list[Block] = []
     for record in records:
-        task, svg = record.settings["task"], to_svg(draw_training(record))
-        page += [
+        task, svg = record.setup.task, to_svg(draw_training(record))
+        found += [
             Heading(f"Eigenvalues over training: {task}"),
             Picture(f"figures-spectrum-over-training-{task}", svg, _caption(record)),
             Paragraph(_finding(read_tracks(record))),
@@ -38,26 +34,22 @@ def blocks(records: Sequence[Record]) -> list[Block]:
         ]
     numbers = records[0].measures["drawings"]  # of no task, so the same in every record
     for drawing in DRAWINGS:
-        page += [Heading(drawing.title), drawing.picture(numbers[drawing.name]), Paragraph(drawing.seen)]
-    return page
+        found += [Heading(drawing.title), drawing.picture(numbers[drawing.name]), Paragraph(drawing.seen)]
+    return found
 
 
-def summary(records: Sequence[Record]) -> list[Block]:
+def summary(study: Study, records: Sequence[Record]) -> list[Block]:
     """Start, end and maximum of all tracks in one table."""
     return [_table(records)]
 
 
 def _caption(record: Record) -> str:
-    count = len(record.settings["seeds"])
+    count = len(record.setup.seeds)
     seeds = f"mean over {count} seeds, with the range from the lowest to the highest" if count > 1 else "one seed"
     text = (
         f"Largest real part of the eigenvalues of A (red) and W (blue), before training and after every epoch: {seeds}."
     )
-    return f"{text} {_sentence(record.why)}" if record.why else text
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+    return f"{text} {record.why[0].upper()}{record.why[1:]}." if record.why else text
 
 
 def _finding(tracks: Sequence[Tracks]) -> str:
@@ -95,17 +87,13 @@ def _table(records: Sequence[Record]) -> Table:
     for record in records:
         for tracks in read_tracks(record):
             scores = [show_score(value, record.percent) for value in spread(tracks.scores)]
-            parts = [_show(tracks.mean(matrix, choose)) for matrix in COLOURS for choose in (_first, _last, max)]
-            rows.append([record.settings["task"], f"{tracks.beta:g}", str(len(tracks.seeds)), *scores, *parts])
+            parts = [
+                _show(tracks.mean(matrix, choose))
+                for matrix in COLOURS
+                for choose in (itemgetter(0), itemgetter(-1), max)
+            ]
+            rows.append([record.setup.task, f"{tracks.beta:g}", str(len(tracks.seeds)), *scores, *parts])
     return Table(header, rows, left=1)
-
-
-def _first(values: Sequence[float]) -> float:
-    return values[0]
-
-
-def _last(values: Sequence[float]) -> float:
-    return values[-1]
 
 
 def _show(value: float) -> str:
@@ -113,10 +101,10 @@ def _show(value: float) -> str:
 
 
 def _origin(record: Record) -> str:
-    settings = record.settings
-    fixed = ", ".join(f"{name} = {value}" for name, value in settings["unit_options"].items() if name != "beta")
+    values = record.setup
+    fixed = ", ".join(f"{name} = {value}" for name, value in values.unit_options.items() if name != "beta")
     return (
         "Largest real parts are means over seeds; the maximum is each network's own over its training. "
-        f"N = {settings['hidden_size']}, {fixed}; {settings['epochs']} epochs, all networks as one ensemble; "
+        f"N = {values.hidden_size}, {fixed}; {values.epochs} epochs, all networks as one ensemble; "
         f"{time_of([record])} on {record.environment.get('device', '?')}. Made by `{record.command}`."
     )

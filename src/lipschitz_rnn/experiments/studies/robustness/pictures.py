@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from lipschitz_rnn.experiments.figures import BLUE, GREEN, GREY, RED, new_figure
+from lipschitz_rnn.drawing import BLUE, GREEN, GREY, RED, draw_band, new_figure
 from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.study import QUICK
 
-NAMES = {"neural-ode": "neural ODE", "antisymmetric": "antisymmetric", "lipschitz": "Lipschitz", "urnn": "unitary"}
-COLOURS = {"neural-ode": GREY, "antisymmetric": BLUE, "lipschitz": RED, "urnn": GREEN}
+LOOKS = {
+    "neural-ode": ("neural ODE", GREY), "antisymmetric": ("antisymmetric", BLUE), "lipschitz": ("Lipschitz", RED),
+    "urnn": ("unitary", GREEN),
+}  # fmt: skip
 
 
-def warning(record: Record) -> str:
-    """What a quick study says of itself, in text and pictures."""
-    settings = record.settings
-    return (
-        f"Quick version, not the paper's experiment: {settings['task']} (8 × 8 images in eight rows), "
-        f"N = {settings['hidden_size']}."
-    )
+def unit_name(record: Record) -> str:
+    return LOOKS[record.setup.unit][0]
 
 
 def draw_noise(records: Sequence[Record]) -> Any:
@@ -29,7 +26,7 @@ def draw_noise(records: Sequence[Record]) -> Any:
     for axis, kind in zip(axes, kinds, strict=True):
         for record in records:
             curves = [network["noise"][kind] for network in record.measures["networks"]]
-            _draw(axis, record, curves[0]["amounts"], [curve["accuracy"] for curve in curves])
+            _draw(axis, record, curves[0]["amounts"], curves)
         axis.set(xlabel="amount of noise", title=f"{kind.replace('-', ' ')} noise")
     return _finished(figure, axes, records)
 
@@ -40,26 +37,23 @@ def draw_distances(records: Sequence[Record]) -> Any:
     for axis, norm, symbol in zip(axes, ("l2", "linf"), ("l2", "l∞"), strict=True):
         for record in records:
             curves = [network[f"deepfool-{norm}"]["within"] for network in record.measures["networks"]]
-            _draw(axis, record, curves[0]["radii"], [curve["accuracy"] for curve in curves])
+            _draw(axis, record, curves[0]["radii"], curves)
         axis.axvline(records[0].measures["method"][f"radius_{norm}"], color=GREY, linewidth=0.9, linestyle="--")
         axis.set(xlabel=f"largest perturbation in {symbol}", title=f"DeepFool, {symbol}")
     return _finished(figure, axes, records)
 
 
-def _draw(axis: Any, record: Record, places: Sequence[float], curves: Sequence[Sequence[float]]) -> None:
+def _draw(axis: Any, record: Record, places: Sequence[float], curves: Sequence[Any]) -> None:
     """The mean over networks as a line, all of them within the band."""
-    columns = [[100 * value for value in column] for column in zip(*curves, strict=True)]
-    unit = record.settings["unit"]
-    low, high = [min(column) for column in columns], [max(column) for column in columns]
-    axis.fill_between(places, low, high, color=COLOURS[unit], alpha=0.18, linewidth=0)
-    means = [statistics.fmean(column) for column in columns]
-    axis.plot(places, means, color=COLOURS[unit], marker="o", markersize=3.5, label=NAMES[unit])
+    columns = [[100 * value for value in column] for column in zip(*(c["accuracy"] for c in curves), strict=True)]
+    name, colour = LOOKS[record.setup.unit]
+    draw_band(axis, places, columns, colour, name, mark="o")
 
 
 def _finished(figure: Any, axes: Sequence[Any], records: Sequence[Record]) -> Any:
     for axis in axes:
         axis.set_ylabel("test accuracy (%)")
         axis.legend(frameon=False, fontsize=8)
-    if records[0].kind == "quick":
-        figure.suptitle(warning(records[0]), fontsize=9, color=GREY)
+    if records[0].kind == QUICK:
+        figure.suptitle(f"Quick version, {records[0].why}", fontsize=9, color=GREY)
     return figure

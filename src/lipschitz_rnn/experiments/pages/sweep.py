@@ -1,13 +1,15 @@
-"""The sweep behind the tuned cells of MNIST: how its candidates are compared, and their part of the page."""
+"""A sweep behind tuned cells: how its candidates are compared, and their section of the page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lipschitz_rnn.experiments.report.document import Block, Heading, Paragraph, Table
+from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Table
+from lipschitz_rnn.documents.numbers import spread
+from lipschitz_rnn.experiments.pages.sections import number
 from lipschitz_rnn.experiments.results import Record
-from lipschitz_rnn.experiments.scores import show_score, spread
+from lipschitz_rnn.experiments.study import Study
 from lipschitz_rnn.training import Settings
 
 CRITERION_SHARE = 10  # the last tenth of the epochs, where the paper's rate is small
@@ -40,17 +42,16 @@ def _curves(record: Record, variant: Mapping[str, Any]) -> list[Sequence[float |
     return [curve for seed, curve in zip(record.seeds, curves, strict=True) if seed["variant"] == variant]
 
 
-def sweep_blocks(records: Sequence[Record]) -> list[Block]:
+def sweep(study: Study, records: Sequence[Record]) -> list[Block]:
     """Candidates and their variants, the best first in each task; nothing where none was tried."""
     tried = [record for record in records if record.kind == "sweep"]
     if not tried:
         return []
-    tuned = [Settings.from_dict(record.settings) for record in records if record.kind in ("tuned", "baseline")]
-    rows: list[list[str]] = []
-    for task, unit in dict.fromkeys((record.settings["task"], record.settings["unit"]) for record in tried):
-        same = [record for record in tried if (record.settings["task"], record.settings["unit"]) == (task, unit)]
-        found = [row for record in same for row in _candidates(record, tuned)]
-        rows += [row for _, row in sorted(found, key=lambda item: -item[0])]
+    tuned = [record.setup for record in records if record.kind in ("tuned", "baseline")]
+    groups: dict[tuple[str, str], list[tuple[float, list[str]]]] = {}
+    for record in tried:
+        groups.setdefault((record.setup.task, record.setup.unit), []).extend(_candidates(record, tuned))
+    rows = [row for found in groups.values() for _, row in sorted(found, key=lambda item: -item[0])]
     late, best = "last tenth, mean", "best epoch, mean"
     header = ["candidate", "unit", "what it is", "chosen", "epochs", "seeds", late, best]
     return [Heading("The sweep behind the tuned cells"), Paragraph(_TEXT), Table(header, rows, left=4)]
@@ -59,18 +60,13 @@ def sweep_blocks(records: Sequence[Record]) -> list[Block]:
 def _candidates(record: Record, tuned: Sequence[Settings]) -> list[tuple[float, list[str]]]:
     """What decides, and the row, of a candidate or of each of its variants."""
     rows = []
-    settings = Settings.from_dict(record.settings)
-    for variant in settings.variants or ({},):
+    for variant in record.setup.variants or ({},):
         own = [seed for seed in record.seeds if seed["variant"] == variant]
         best = spread([seed["validation"] for seed in own if seed["validation"] is not None])[1]
         late = criterion(record, variant)
         options = ", ".join(f"{name} {value}" for name, value in variant.items()) or "the paper's"
-        alone = settings.of_variant(variant)
+        alone = record.setup.of_variant(variant)
         chosen = any(set(alone.differences(other)) <= _NOT_PART_OF_A_CHOICE for other in tuned)
-        numbers = [str(settings.epochs), str(len(own)), *(_percent(value) for value in (late, best))]
+        numbers = [str(record.setup.epochs), str(len(own)), *(number(record, value) for value in (late, best))]
         rows.append((late or 0.0, [record.name, options, record.why, "yes" if chosen else "", *numbers]))
     return rows
-
-
-def _percent(value: float | None) -> str:
-    return show_score(value, percent=True).removesuffix(" %")

@@ -1,0 +1,79 @@
+"""Pages as files: written inside one folder only, and compared with what is committed.
+
+Text is compared as it stands. Pictures are not: the same data give other bytes with another version of matplotlib or of
+a font. Instead a picture carries the checksum of the data that it was drawn from, and that is compared.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lipschitz_rnn.documents.blocks import Block, Picture, to_markdown
+from lipschitz_rnn.training.checkpoint import atomic_write
+
+_CHECKSUM = re.compile(rb"<!-- drawn from ([0-9a-f]{64}) -->")
+_MARKED = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- /results:\2 -->)", re.DOTALL)
+
+
+def file_inside(folder: Path, name: str) -> Path:
+    """folder/name, where that lies in the folder, links followed; ValueError otherwise."""
+    path = folder / name
+    try:
+        inside = (
+            "\0" not in name and path.parent.resolve().is_relative_to(folder.resolve()) and path.name not in ("", "..")
+        )
+    except OSError:
+        inside = False
+    if not inside:
+        raise ValueError(f"{name!r:.200} does not lie in {folder}; nothing is written outside of it")
+    return path
+
+
+def write_page(blocks: Sequence[Block], path: Path) -> list[Path]:
+    """A page as Markdown with its pictures in figures/ beside it; what was written."""
+    contents = {path: to_markdown(blocks).encode()}
+    contents |= {file_inside(path.parent, block.file): block.svg for block in blocks if isinstance(block, Picture)}
+    return write_files(contents)
+
+
+def write_files(contents: dict[Path, bytes]) -> list[Path]:
+    for path, content in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, content)
+    return list(contents)
+
+
+def stamp(svg: bytes, checksum: str) -> bytes:
+    """The picture with the checksum of the data that it shows."""
+    return svg + f"<!-- drawn from {checksum} -->\n".encode()
+
+
+def compare_file(path: Path, expected: bytes) -> list[str]:
+    """What is wrong with a committed file, as text; nothing when it is as expected."""
+    if not path.exists():
+        return [f"{path} is missing"]
+    if path.suffix == ".svg":
+        found = [_CHECKSUM.findall(content) for content in (path.read_bytes(), expected)]
+        return [] if found[0] == found[1] else [f"{path} was drawn from other records"]
+    return compare_text(path, path.read_text(encoding="utf-8"), expected.decode())
+
+
+def compare_text(path: Path, found: str, expected: str) -> list[str]:
+    if found == expected:
+        return []
+    lines = difflib.unified_diff(
+        found.splitlines(), expected.splitlines(), f"{path} (committed)", f"{path} (from the results)", lineterm="", n=1
+    )
+    return ["\n".join(lines)]
+
+
+def fill_marks(text: str, fill: Callable[[str], str]) -> str:
+    """Put ``fill("mnist")`` between ``<!-- results:mnist -->`` and ``<!-- /results:mnist -->``, and so on."""
+    return _MARKED.sub(lambda match: match[1] + fill(match[2]) + match[4], text)
+
+
+def has_marks(path: Path) -> bool:
+    return path.is_file() and _MARKED.search(path.read_text(encoding="utf-8")) is not None
