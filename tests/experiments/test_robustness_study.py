@@ -17,7 +17,6 @@ from lipschitz_rnn.experiments.pages.sections import blocks
 from lipschitz_rnn.experiments.results import Record, read_records, write_record
 from lipschitz_rnn.experiments.runner import load_members, load_task
 from lipschitz_rnn.experiments.studies.robustness import STUDY
-from lipschitz_rnn.experiments.studies.robustness.page import summary
 from lipschitz_rnn.experiments.studies.robustness.pictures import draw_noise
 from lipschitz_rnn.experiments.target_loss import KeepEveryEpoch, Taken, load_taken, lowest_common_loss, take_at_loss
 from lipschitz_rnn.robustness import AttackResult
@@ -152,8 +151,6 @@ def test_the_table_has_mean_and_spread_with_the_papers_number_beside() -> None:
     assert "trace (neural ODE is)" in text  # the one column in which another unit is ahead
     assert "| Lipschitz | 1,234 | 0.0500 (0.0400 to 0.0600) | 4 to 6 of 9 | 1 of 2 | 90.00 % |" in text
     assert "unitary | 1,234" in text
-    (table,) = summary(STUDY, records)
-    assert table.markdown() in text
 
 
 def test_the_figure_has_a_line_for_each_unit() -> None:

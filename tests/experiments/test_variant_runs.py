@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
-from lipschitz_rnn.experiments.report.groups import find_runs, group_runs
+from lipschitz_rnn.experiments.report import find_runs, group_runs
 from lipschitz_rnn.experiments.runner import load_members, load_models, train
 from lipschitz_rnn.training import Result, Settings, evaluate
 from lipschitz_rnn.training.folder import read_settings
@@ -63,11 +63,11 @@ def test_evaluate_names_every_network(run: tuple[Path, Result]) -> None:
 def test_a_report_has_a_group_for_every_variant(run: tuple[Path, Result]) -> None:
     folder, result = run
     groups = group_runs(find_runs([folder]))
-    assert [group.title for group in groups] == [
+    assert [group.record.name for group in groups] == [
         "digits, lipschitz, N = 6, beta = 0.5",
         "digits, lipschitz, N = 6, alpha = 0.0, step_size = 0.2",
     ]
-    assert groups[1].scores("test") == [seed.test for seed in result.seeds[2:]]
+    assert groups[1].record.scores() == pytest.approx([seed.test for seed in result.seeds[2:]], rel=1e-5)
     _, curves = groups[1].runs[0].curve("validation", "accuracy")
     _, whole = find_whole(folder)
     assert curves == whole[2:]

@@ -7,13 +7,16 @@ a font. Instead a picture carries the checksum of the data that it was drawn fro
 from __future__ import annotations
 
 import difflib
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lipschitz_rnn.documents.blocks import Block, Picture, to_markdown
 from lipschitz_rnn.training.checkpoint import atomic_write
 
+_LINE = 150  # characters
 _CHECKSUM = re.compile(rb"<!-- drawn from ([0-9a-f]{64}) -->")
 _MARKED = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- /results:\2 -->)", re.DOTALL)
 
@@ -77,3 +80,16 @@ def fill_marks(text: str, fill: Callable[[str], str]) -> str:
 
 def has_marks(path: Path) -> bool:
     return path.is_file() and _MARKED.search(path.read_text(encoding="utf-8")) is not None
+
+
+def readable_json(value: Any, margin: str = "") -> str:
+    """JSON with one line for what fits on it and for every list of numbers, so that a difference can be read."""
+    flat = json.dumps(value, ensure_ascii=False)
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    if len(flat) <= _LINE or not any(isinstance(item, Mapping | list | tuple) for item in items):
+        return flat
+    inner = margin + " "
+    if isinstance(value, Mapping):
+        lines = [f"{json.dumps(key)}: {readable_json(item, inner)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(inner + line for line in lines) + f"\n{margin}}}"
+    return "[\n" + ",\n".join(inner + readable_json(item, inner) for item in items) + f"\n{margin}]"

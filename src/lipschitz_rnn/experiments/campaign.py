@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn.experiments.pretrained import export_pretrained
-from lipschitz_rnn.experiments.processes import Watch, Work, run_processes
 from lipschitz_rnn.experiments.results import Record, export_run, read_record, record_file, write_record
 from lipschitz_rnn.experiments.runner import train
 from lipschitz_rnn.tasks import DataError
 from lipschitz_rnn.training import CheckpointError, Interrupted, RunError, Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
+from lipschitz_rnn.training.processes import Watch, Work, run_processes
 
 _GO_ON = "the same command and --resume"
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn.experiments.paper import ROBUSTNESS
-from lipschitz_rnn.experiments.processes import Watch
 from lipschitz_rnn.experiments.runner import load_task
 from lipschitz_rnn.experiments.target_loss import Taken, load_taken
 from lipschitz_rnn.robustness.measuring import Method, measure
 from lipschitz_rnn.training import RunError, Settings
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.processes import Watch
 from lipschitz_rnn.training.reading import read_json
 
 

@@ -13,7 +13,6 @@ a file, so both are checked, and so is the kind of every value.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lipschitz_rnn.documents.files import readable_json
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.folder import RunError
 from lipschitz_rnn.training.history import Run, read_run
@@ -28,11 +28,13 @@ from lipschitz_rnn.training.reading import read_json
 from lipschitz_rnn.training.settings import PLACE_SETTINGS, Settings
 
 SCHEMA = 1
-_LINE = 150  # characters: a seed with its scores
 _STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=,/-]{0,199}")
 _SCORES = ("validation", "test", "test_last")
 _ENVIRONMENT = ("lipschitz_rnn", "commit", "python", "torch", "numpy", "cuda", "platform", "device")
+
+
+Curves = Sequence[Sequence[float | None]]  # of every member, one value per epoch
 
 
 class ResultsError(RunError):
@@ -58,7 +60,7 @@ class Record:
     kind: str
     settings: Mapping[str, Any]
     seeds: Sequence[Mapping[str, Any]]
-    curves: Mapping[str, Sequence[Sequence[float | None]]]
+    curves: Mapping[str, Curves]
     metric: str
     percent: bool
     higher_is_better: bool
@@ -140,39 +142,36 @@ def record_file(study: str, name: str) -> str:
     return f"{study}/{name.replace('/', '-')}.json"
 
 
-def export_run(
-    folder: Path,
-    study: str,
-    name: str,
-    *,
-    kind: str = "paper",
-    command: str = "",
-    why: str = "",
-    commit: str | None = None,
-    measures: Mapping[str, Any] | None = None,
-    curves: Mapping[str, Sequence[Sequence[float | None]]] | None = None,
-) -> Record:
-    """The record of a finished run folder. `commit` is noted where the run did not know its own."""
+def export_run(folder: Path, study: str, name: str, *, commit: str | None = None, **facts: Any) -> Record:
+    """The record of a finished run folder, with further fields of `Record` and curves beside those of every run.
+
+    `commit` is noted where the run did not know its own.
+    """
     run = read_run(folder)
     if run.result is None:
         raise ResultsError(f"{folder} is not complete: it has no result.json; resume it first")
-    environment = {key: run.environment.get(key) for key in _ENVIRONMENT}
-    environment["commit"] = environment["commit"] or commit
-    result = run.result
+    record = describe_run(run, study, name, **facts)
+    environment = {**record.environment, "commit": record.environment["commit"] or commit}
+    return dataclasses.replace(record, environment=environment)
+
+
+def describe_run(
+    run: Run, study: str, name: str, *, curves: Mapping[str, Curves] | None = None, **facts: Any
+) -> Record:
+    """The record of a run, finished or not; of one that is not there are no scores."""
+    result: dict[str, Any] = {"seeds": [], "higher_is_better": False, "parameters": 0, "steps": 0, "ensemble": ""}
+    result |= run.result or {"metric": run.metric, "percent": run.percent, "seconds": run.seconds}
     digits = dict.fromkeys(_SCORES, 6)
     return Record(
         study=study,
         name=name,
-        kind=kind,
         settings={key: value for key, value in run.settings.to_dict().items() if key not in PLACE_SETTINGS},
         seeds=[{key: rounded(value, digits.get(key)) for key, value in seed.items()} for seed in result["seeds"]],
         curves={**_curves(run), **(curves or {})},
         **{key: result[key] for key in ("metric", "percent", "higher_is_better", "parameters", "steps", "ensemble")},
         seconds=round(result["seconds"], 1),
-        environment=environment,
-        command=command,
-        why=why,
-        measures=dict(measures or {}),
+        environment={key: run.environment.get(key) for key in _ENVIRONMENT},
+        **{"kind": "paper", **facts},
     )
 
 
@@ -194,7 +193,7 @@ def write_record(record: Record, folder: Path) -> Path:
     path = folder / record.file
     path.parent.mkdir(parents=True, exist_ok=True)
     values = {"schema": SCHEMA, **dataclasses.asdict(record)}
-    atomic_write(path, (_layout(values) + "\n").encode())
+    atomic_write(path, (readable_json(values) + "\n").encode())
     return path
 
 
@@ -227,16 +226,3 @@ def read_records(folder: Path, study: str | None = None) -> list[Record]:
         if records[-1].study != path.parent.name:
             raise ResultsError(f"{path} names the study {records[-1].study!r}; it must be that of its folder")
     return records
-
-
-def _layout(value: Any, margin: str = "") -> str:
-    """JSON with one line for what fits on it and for every list of numbers, so that a difference can be read."""
-    flat = json.dumps(value, ensure_ascii=False)
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    if len(flat) <= _LINE or not any(isinstance(item, Mapping | list | tuple) for item in items):
-        return flat
-    inner = margin + " "
-    if isinstance(value, Mapping):
-        lines = [f"{json.dumps(key)}: {_layout(item, inner)}" for key, item in value.items()]
-        return "{\n" + ",\n".join(inner + line for line in lines) + f"\n{margin}}}"
-    return "[\n" + ",\n".join(inner + _layout(item, inner) for item in items) + f"\n{margin}]"

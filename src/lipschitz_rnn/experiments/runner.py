@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import nn
 
 from lipschitz_rnn import tasks
-from lipschitz_rnn.experiments.spectra import spectral_probe
+from lipschitz_rnn.stability.tracking import spectral_probe
 from lipschitz_rnn.tasks import Metric, Split, Task
 from lipschitz_rnn.training import Result, Settings, Watcher, build_model, fit
 from lipschitz_rnn.training.checkpoint import copy_tensors, read_checkpoint

@@ -97,17 +97,6 @@ class Against:
             page += [title, Paragraph(self._finding(curve)), self._table(curve), Paragraph(_origin(curve))]
         return page
 
-    def summary(self, study: Study, records: Sequence[Record]) -> list[Block]:
-        """Where each sweep is best, and what its ends are, in one table."""
-        header = ["task", "varied", "best value", "test, mean", "first value", "test, mean", "last value", "test, mean"]
-        rows = []
-        for curve in read_curves(records):
-            points = (curve.best() or curve.points[0], curve.points[0], curve.points[-1])
-            cells = [text for point in points for text in (f"{point.value:g}", curve.show(point.mean))]
-            note = f" ({curve.differences})" if curve.differences else ""
-            rows.append([curve.task + note, self._symbol(curve.option), *cells])
-        return [Table(header, rows, left=2)]
-
     def _symbol(self, option: str) -> str:
         return self.symbols.get(option, option)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lipschitz_rnn.experiments.studies import ablation, figures, mnist, robustness
+from lipschitz_rnn.experiments.studies import ablation, cifar, figures, mnist, ptb, robustness, speech
 from lipschitz_rnn.experiments.study import Study
 
-STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in (mnist, robustness, ablation, figures)}
+_MODULES = (mnist, robustness, ablation, figures, cifar, ptb, speech)
+STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}

@@ -57,5 +57,4 @@ STUDY = Study(
     ),
     options=("hidden_size", "at_once"),
     sections=(_AGAINST,),
-    summary=_AGAINST.summary,
 )

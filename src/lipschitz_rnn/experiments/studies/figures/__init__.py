@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn.experiments.campaign import Measures, Plan
-from lipschitz_rnn.experiments.spectra import spectral_curves, spectral_probe
 from lipschitz_rnn.experiments.studies.figures.drawings import measure_drawings
-from lipschitz_rnn.experiments.studies.figures.page import summary, tracks_and_drawings
+from lipschitz_rnn.experiments.studies.figures.page import tracks_and_drawings
 from lipschitz_rnn.experiments.study import QUICK, Row, Study
+from lipschitz_rnn.stability.tracking import spectral_curves, spectral_probe
 from lipschitz_rnn.training import build_model
 from lipschitz_rnn.training.folder import read_settings
 from lipschitz_rnn.training.history import read_run
@@ -55,6 +55,5 @@ STUDY = Study(
     ),
     options=("task",),
     sections=(tracks_and_drawings,),
-    summary=summary,
     measures=Spectra(),
 )

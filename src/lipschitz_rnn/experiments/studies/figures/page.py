@@ -38,11 +38,6 @@ def tracks_and_drawings(study: Study, records: Sequence[Record]) -> list[Block]:
     return found
 
 
-def summary(study: Study, records: Sequence[Record]) -> list[Block]:
-    """Start, end and maximum of all tracks in one table."""
-    return [_table(records)]
-
-
 def _caption(record: Record) -> str:
     count = len(record.setup.seeds)
     seeds = f"mean over {count} seeds, with the range from the lowest to the highest" if count > 1 else "one seed"

@@ -14,15 +14,15 @@ from typing import Any
 from lipschitz_rnn.experiments.campaign import Measures, Plan
 from lipschitz_rnn.experiments.measured_network import MeasuredNetwork
 from lipschitz_rnn.experiments.paper import ROBUSTNESS
-from lipschitz_rnn.experiments.processes import Watch
 from lipschitz_rnn.experiments.runner import load_task
-from lipschitz_rnn.experiments.studies.robustness.page import comparison, summary
+from lipschitz_rnn.experiments.studies.robustness.page import comparison
 from lipschitz_rnn.experiments.study import QUICK, Row, Study
 from lipschitz_rnn.experiments.target_loss import KeepEveryEpoch, lowest_common_loss, take_at_loss
 from lipschitz_rnn.robustness.attacking import require_foolbox
 from lipschitz_rnn.robustness.hessian import require_scipy
 from lipschitz_rnn.robustness.measuring import Method
 from lipschitz_rnn.training import Watcher, fit
+from lipschitz_rnn.training.processes import Watch
 
 QUICK_METHOD = Method(radius_pgd=0.07, radius_l2=0.3, radius_linf=0.05, curved=500, probes=8, lanczos=16, noises=2)
 
@@ -122,6 +122,5 @@ STUDY = Study(
     seeds=(0, 1, 2, 3, 4),
     options=("learning_rate", "target_loss", "samples"),
     sections=(comparison,),
-    summary=summary,
     measures=AtTargetLoss(),
 )

@@ -73,11 +73,6 @@ def comparison(study: Study, records: Sequence[Record]) -> list[Block]:
     return [*found, Paragraph(_origin(records))]
 
 
-def summary(study: Study, records: Sequence[Record]) -> list[Block]:
-    """The table alone."""
-    return [_table(_measured(_in_order([record for record in records if record.kind == "paper"] or records)))]
-
-
 def _in_order(records: Sequence[Record]) -> list[Record]:
     return sorted(records, key=lambda record: list(LOOKS).index(record.setup.unit))
 

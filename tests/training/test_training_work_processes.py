@@ -17,7 +17,7 @@ import os, sys, time
 from functools import partial
 from pathlib import Path
 
-from lipschitz_rnn.experiments.processes import run_processes
+from lipschitz_rnn.training.processes import run_processes
 from lipschitz_rnn.training import Interrupted, Watcher
 
 folder = Path(sys.argv[1])

@@ -1,16 +1,15 @@
-"""What happens to A and W while a network trains."""
+"""What happens to the eigenvalues of A and W while networks train."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.drawing import BLUE, GREY, RED
-from lipschitz_rnn.experiments.results import rounded
+from lipschitz_rnn.drawing import BLUE, GREY, RED, draw_curves
 from lipschitz_rnn.stability import track
 from lipschitz_rnn.stability.threads import one_blas_thread
 
@@ -63,7 +62,7 @@ def spectral_curves(probes: list[dict[str, Any]]) -> dict[str, list[list[float |
 
 def _largest(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return rounded(max(known), 5) if len(known) == len(values) else None
+    return float(f"{max(known):.5g}") if len(known) == len(values) else None
 
 
 def draw_eigenvalues(axis: Any, model: nn.Module) -> None:
@@ -78,4 +77,15 @@ def draw_eigenvalues(axis: Any, model: nn.Module) -> None:
         )
     axis.axvline(0.0, color=GREY, linewidth=0.9)
     axis.set(xlabel="real part", ylabel="imaginary part")
+    axis.legend(frameon=False, fontsize=8)
+
+
+def draw_tracks(axis: Any, curves: Mapping[str, Sequence[Sequence[float | None]]]) -> None:
+    """max Re λ of A and W by epoch, from `spectral_curves`, with the zero that they should stay below."""
+    for matrix, colour in (("A", RED), ("W", BLUE)):
+        members = curves.get(f"{matrix}_real_max", ())
+        if members:
+            draw_curves(axis, range(1, len(members[0]) + 1), members, colour, f"max Re λ({matrix})")
+    axis.axhline(0.0, color=GREY, linewidth=0.9)
+    axis.set(xlabel="epoch", ylabel="largest real part")
     axis.legend(frameon=False, fontsize=8)
