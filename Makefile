@@ -27,6 +27,7 @@ test-full: install lint types
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 types: install
 	$(BIN)/mypy

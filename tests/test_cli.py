@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -83,6 +84,36 @@ def test_every_setting_is_an_option_of_train() -> None:
     given = {option.name for option in get_command(app).commands["train"].params}  # type: ignore[attr-defined]
     renamed = {"unit_options": "unit_option", "task_options": "task_option", "variants": "variant"}
     assert {renamed.get(f.name, f.name) for f in dataclasses.fields(Settings)} <= given
+
+
+def test_every_option_of_train_reaches_its_setting(tmp_path: Path) -> None:
+    """Zeros, too; what is not given stays the preset's, or the file's."""
+    given = {
+        "seeds": ("3,5-6", [3, 5, 6]), "unit": ("lipschitz", "lipschitz"), "hidden-size": ("7", 7),
+        "num-layers": ("2", 2), "dropout": ("0", 0.0), "epochs": ("0", 0), "batch-size": ("9", 9),
+        "eval-batch-size": ("11", 11),
+        "optimiser": ("sgd", "sgd"), "lr": ("0.5", 0.5), "momentum": ("0", 0.0), "smoothing": ("0.25", 0.25),
+        "weight-decay": ("0.1", 0.1), "clip": ("0", None), "schedule": ("step", "step"), "decay-factor": ("0", 0.0),
+        "decay-epochs": ("3,4", [3, 4]), "warmup": ("0", 0.0), "final-rate": ("0.5", 0.5), "averaging": ("0.01", 0.01),
+        "precision": ("high", "high"), "ensemble": ("vmap", "vmap"), "device": ("cpu", "cpu"),
+        "cuda-graph": ("off", "off"), "log-steps": ("2", 2), "checkpoint-minutes": ("inf", math.inf),
+        "data-dir": ("there", "there"),
+        "unit-option": ("gamma=0.5", {"gamma": 0.5}), "task-option": ("steps=8", {"steps": 8}),
+        "variant": ("beta=0.5 alpha=0", [{"beta": 0.5, "alpha": 0}]),
+    }  # fmt: skip
+    arguments = [part for flag, (text, _) in given.items() for part in (f"--{flag}", text)]
+    done = call("train", "digits", *arguments, "--offline", "--dry-run")
+    assert done.exit_code == 0, done.output
+    renamed = {"lr": "learning_rate", "unit-option": "unit_options", "task-option": "task_options"}
+    expected = {renamed.get(flag, flag.replace("-", "_")): value for flag, (_, value) in given.items()}
+    expected |= {"variants": expected.pop("variant"), "offline": True, "task": "digits"}
+    found = json.loads(done.stdout)
+    assert expected.pop("unit_options").items() <= found.pop("unit_options").items()
+    assert found == expected
+    file = tmp_path / "some.toml"
+    file.write_text('task = "digits"\noffline = true\nvariants = [{beta = 0.5}]\nepochs = 4\n')
+    kept = json.loads(call("train", "-c", file, "--dry-run").stdout)
+    assert (kept["offline"], kept["variants"], kept["epochs"]) == (True, [{"beta": 0.5}], 4)
 
 
 @pytest.mark.parametrize(

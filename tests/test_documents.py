@@ -84,7 +84,7 @@ def test_the_checks_see_what_they_look_for() -> None:
     assert len(DOCUMENTS) >= 4
 
 
-@pytest.mark.parametrize("module", ["units.lipschitz.layer", "units.lipschitz.cell", "ops.scan"])
+@pytest.mark.parametrize("module", ["units.lipschitz.layer", "units.lipschitz.cell", "ops.lipschitz.scan"])
 def test_examples_in_docstrings(module: str) -> None:
     found = doctest.testmod(importlib.import_module(f"lipschitz_rnn.{module}"), extraglobs={"torch": torch})
     assert found.failed == 0

@@ -15,6 +15,7 @@ NAMES = [
     "SymmetricSkew",
     "__version__",
     "lipschitz_scan",
+    "load_run",
     "robustness",
     "stability",
     "tasks",
@@ -30,8 +31,8 @@ SIGNATURES = {
     "LipschitzRNNCell": "input_size hidden_size bias=True * beta=0.75 gamma=0.001 step_size=0.03 alpha=1.0 "
     "integrator='euler' nonlinearity='tanh' init_scale=0.1 stability=None rate=None max_step=None device=None "
     "dtype=None",
-    "LipschitzRNN.forward": "self input h_0=None timespans=None lengths=None need_output=True * hx=None",
-    "LipschitzRNNCell.forward": "self x h=None dt=None matrices=None",
+    "LipschitzRNN.forward": "self input hx=None * lengths=None timespans=None need_output=True",
+    "LipschitzRNNCell.forward": "self input hx=None timespans=None matrices=None",
     "LipschitzRNN.hidden_matrices": "self layer=0 direction=0",
     "SymmetricSkew": "beta gamma",
     "SymmetricSkew.forward": "self M",

@@ -7,19 +7,29 @@ paper by Erichson, Azencot, Queiruga, Hodgkinson and Mahoney (ICLR 2021).
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from lipschitz_rnn._version import __version__
 from lipschitz_rnn.ops import lipschitz_scan
 from lipschitz_rnn.units.lipschitz import LipschitzRNN, LipschitzRNNCell, SymmetricSkew
 
+if TYPE_CHECKING:  # so that a type checker knows what __getattr__ finds
+    from lipschitz_rnn import robustness as robustness
+    from lipschitz_rnn import stability as stability
+    from lipschitz_rnn import tasks as tasks
+    from lipschitz_rnn import training as training
+    from lipschitz_rnn import units as units
+    from lipschitz_rnn.experiments.runs import load_run as load_run
+
 _PACKAGES = ("robustness", "stability", "tasks", "training", "units")
 
-__all__ = ["LipschitzRNN", "LipschitzRNNCell", "SymmetricSkew", "__version__", "lipschitz_scan", *_PACKAGES]
+__all__ = ["LipschitzRNN", "LipschitzRNNCell", "SymmetricSkew", "__version__", "lipschitz_scan", "load_run", *_PACKAGES]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """Packages are imported when first used: a model in production needs none but the layer."""
+    if name == "load_run":
+        return importlib.import_module("lipschitz_rnn.experiments.runs").load_run
     if name in _PACKAGES:
         return importlib.import_module(f"lipschitz_rnn.{name}")
     raise AttributeError(f"module 'lipschitz_rnn' has no attribute {name!r}")

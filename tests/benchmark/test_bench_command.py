@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from lipschitz_rnn.benchmark import compiled, jobs
 from lipschitz_rnn.cli import app
-from lipschitz_rnn.ops.scan import lipschitz_scan
+from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
 
 TINY = ["--device", "cpu", "--batch", "3", "--length", "8", "--hidden", "5"]
 
@@ -185,6 +186,21 @@ def test_our_backend_that_does_not_run_is_an_error_too(monkeypatch: pytest.Monke
     done = bench("--quick")
     assert done.exit_code == 1
     assert "RuntimeError: out of order" in done.output
+
+
+def test_a_warning_about_one_row_becomes_its_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def talkative(*arguments: Any, backend: str, **options: Any) -> Any:
+        if backend == "cpu":
+            warnings.warn("weights lie scattered. They are compacted at every call.", UserWarning, stacklevel=1)
+        return lipschitz_scan(*arguments, backend=backend, **options)
+
+    monkeypatch.setattr(jobs, "lipschitz_scan", talkative)
+    done = bench("--quick", "--json", "-")
+    assert done.exit_code == 0, done.output
+    rows = rows_of(json.loads(done.stdout))
+    assert [len(row["notes"]) for row in rows.values()] == [name == "cpu backend" for name in rows]
+    assert "weights lie scattered" in rows["cpu backend"]["notes"][0]
+    assert rows["cpu backend"]["training"]["median_ms"] > 0
 
 
 def test_a_compiler_that_fails_costs_one_row_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from lipschitz_rnn.benchmark.contestants import Contestant
 from lipschitz_rnn.benchmark.jobs import layer_with, scan_with
 from lipschitz_rnn.benchmark.precision import BFLOAT16, FLOAT32, MEDIUM, TF32
 from lipschitz_rnn.benchmark.workload import Data
-from lipschitz_rnn.ops.scan import lipschitz_scan
-from lipschitz_rnn.ops.triton.support import interpreting, triton_installed
+from lipschitz_rnn.ops.common.triton.support import interpreting, triton_installed
+from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
 
 CPU = torch.device("cpu")
 SCAN, LAYER = scan_with("reference"), layer_with("reference")

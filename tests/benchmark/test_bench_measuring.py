@@ -14,8 +14,8 @@ from lipschitz_rnn import lipschitz_scan
 from lipschitz_rnn.benchmark import Effort, Report, Workload, contestants_for, measure
 from lipschitz_rnn.benchmark.accuracy import Errors
 from lipschitz_rnn.benchmark.compiled import steps_at_once
+from lipschitz_rnn.benchmark.measuring import Row
 from lipschitz_rnn.benchmark.precision import BFLOAT16, FLOAT32, TF32
-from lipschitz_rnn.benchmark.runs import Row
 from lipschitz_rnn.benchmark.tables import captions, comparison_table, time_table
 from lipschitz_rnn.benchmark.timing import Times, peak_memory, time_calls
 from lipschitz_rnn.benchmark.workload import Data

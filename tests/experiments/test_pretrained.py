@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 import lipschitz_rnn as lr
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.presets import preset_settings
-from lipschitz_rnn.experiments.pretrained import export_pretrained, load_classifier
-from lipschitz_rnn.experiments.runner import load_models, train
+from lipschitz_rnn.experiments.pretrained import export_pretrained
+from lipschitz_rnn.experiments.runner import train
+from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.units.lipschitz.pretrained import FOLDER, available, read_pretrained
 
 
@@ -40,10 +41,11 @@ def test_the_seed_that_validation_likes_best_goes_out(run: Path, file: Path) -> 
     assert {key: about[key] for key in ("seed", "validation", "test")} == {
         key: best[key] for key in ("seed", "validation", "test")
     }
-    settings, model = load_classifier(file)
+    saved = load_run(file)
+    settings, (model,) = saved.settings, saved.networks
     assert settings.seeds == (best["seed"],)
     x = torch.rand(64, 3, 1)
-    torch.testing.assert_close(model(x)[0], load_models(run)[1][best["seed"]](x)[0], rtol=0.0, atol=0.0)
+    torch.testing.assert_close(model(x)[0], load_run(run).of_variant()[1][best["seed"]](x)[0], rtol=0.0, atol=0.0)
 
 
 def test_test_scores_do_not_choose(run: Path, tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ def test_test_scores_do_not_choose(run: Path, tmp_path: Path) -> None:
 
 
 def test_the_layer_comes_back_with_its_options(file: Path) -> None:
-    _, model = load_classifier(file)
+    (model,) = load_run(file).networks
     rnn = lr.LipschitzRNN.from_pretrained(str(file), batch_first=True)
     assert not rnn.training
     x = torch.rand(64, 3, 1)
@@ -138,7 +140,8 @@ def test_every_network_of_the_package_loads_and_is_small(path: Path | None) -> N
         return
     assert path.stat().st_size < 2**20
     rnn = lr.LipschitzRNN.from_pretrained(path.stem)
-    settings, model = load_classifier(path.stem)
+    saved = load_run(path.stem)
+    settings, (model,) = saved.settings, saved.networks
     assert rnn.hidden_size == settings.hidden_size
     assert path.stem.startswith(f"{settings.task}-{settings.hidden_size}")
     assert model(torch.zeros(3, 2, rnn.input_size))[0].shape == (2, 10)

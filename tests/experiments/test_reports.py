@@ -11,7 +11,8 @@ import torch
 
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.report import find_runs, group_runs, write_report
-from lipschitz_rnn.experiments.runner import load_models, train
+from lipschitz_rnn.experiments.runner import train
+from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.training import RunError, evaluate
 from lipschitz_rnn.training.folder import read_settings
 
@@ -116,11 +117,11 @@ def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
 def test_models_come_back_from_the_folder_alone(runs: Path) -> None:
     from lipschitz_rnn import tasks
 
-    settings, models = load_models(runs / "a")
+    settings, models = load_run(runs / "a").of_variant()
     assert settings == read_settings(runs / "a")
     result = json.loads((runs / "a" / "result.json").read_text())
     task = tasks.load("digits")
     expected = [pytest.approx(seed["test"], abs=1.01 / task.size("test")) for seed in result["seeds"]]
     assert [evaluate(model, task) for model in models.values()] == expected  # up to a sample at the border
     with pytest.raises(ValueError, match="best"):
-        load_models(runs / "a", "worst")
+        load_run(runs / "a").checkpoint("worst")

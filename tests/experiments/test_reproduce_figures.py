@@ -19,12 +19,12 @@ from lipschitz_rnn.experiments.campaign import Campaign, Plan
 from lipschitz_rnn.experiments.pages.committed import check_pages, write_pages
 from lipschitz_rnn.experiments.pages.sections import blocks
 from lipschitz_rnn.experiments.results import Record, read_records
-from lipschitz_rnn.experiments.runner import load_members
+from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.experiments.studies.figures import STUDY
 from lipschitz_rnn.experiments.studies.figures.drawings import DRAWINGS
 from lipschitz_rnn.experiments.studies.figures.tracks import draw_training, read_tracks
-from lipschitz_rnn.stability.studies import PENDULUM_SETTINGS, fit_pendulum, measure_lemma2, spectrum_against_beta
-from lipschitz_rnn.stability.tracking import spectral_curves, spectral_probe
+from lipschitz_rnn.stability.studies.paper import PENDULUM_SETTINGS, fit_pendulum, measure_lemma2, spectrum_against_beta
+from lipschitz_rnn.stability.studies.tracking import spectral_curves, spectral_probe
 from lipschitz_rnn.training import Watcher
 
 
@@ -83,7 +83,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Recor
 def test_the_record_keeps_the_real_parts_of_every_network_and_epoch(trained: tuple[Path, Plan, Record]) -> None:
     folder, plan, record = trained
     assert record == read_records(folder / "results")[0]
-    _, models = load_members(folder / plan.name, "last")
+    models = load_run(folder / plan.name).checkpoint("last")
     for matrix in "AW":
         values = record.curves[f"{matrix}_real_max"]
         assert [len(member) for member in values] == [2] * 4
@@ -120,7 +120,7 @@ def invented_tracks(low: list[float], high: list[float | None]) -> Record:
 @pytest.fixture
 def only_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without the drawings that take seconds."""
-    monkeypatch.setattr("lipschitz_rnn.experiments.studies.figures.page.DRAWINGS", ())
+    monkeypatch.setattr("lipschitz_rnn.experiments.studies.figures.page.DRAWINGS", {})
 
 
 @pytest.mark.usefixtures("only_training")
@@ -156,7 +156,7 @@ def test_the_figure_has_a_panel_for_each_beta_with_the_mean_over_seeds() -> None
 
 def test_drawings_show_the_numbers_of_the_record(trained: tuple[Path, Plan, Record]) -> None:
     numbers = trained[2].measures["drawings"]
-    fits, betas, lemma = ({drawing.name: drawing.draw(numbers[drawing.name]) for drawing in DRAWINGS}).values()
+    fits, betas, lemma = (drawing.draw(numbers[name]) for name, drawing in DRAWINGS.items())
     again = fit_pendulum(*PENDULUM_SETTINGS[1])
     star = fits.axes[1].lines[-1]
     assert np.ravel(star.get_data()) == pytest.approx(again.equilibrium, rel=1e-3)
@@ -237,8 +237,8 @@ def test_the_command_draws_all_writes_page_and_json_and_goes_on(tmp_path: Path) 
     assert len(written) == 6
     assert all((tmp_path / name).exists() for name in written)
     page = (tmp_path / "figures.md").read_text()
-    for drawing in DRAWINGS:
-        assert f"](figures/figures-{drawing.name}.svg)" in page
+    for name in DRAWINGS:
+        assert f"](figures/figures-{name}.svg)" in page
     assert call(*small).exit_code == 2  # the folder holds a run
     again = call(*small, "--resume")
     assert again.exit_code == 0, again.output

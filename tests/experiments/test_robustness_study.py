@@ -15,7 +15,8 @@ from lipschitz_rnn.cli import app
 from lipschitz_rnn.documents.blocks import to_markdown
 from lipschitz_rnn.experiments.pages.sections import blocks
 from lipschitz_rnn.experiments.results import Record, read_records, write_record
-from lipschitz_rnn.experiments.runner import load_members, load_task
+from lipschitz_rnn.experiments.runner import load_task
+from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.experiments.studies.robustness import STUDY
 from lipschitz_rnn.experiments.studies.robustness.pictures import draw_noise
 from lipschitz_rnn.experiments.target_loss import KeepEveryEpoch, Taken, load_taken, lowest_common_loss, take_at_loss
@@ -74,7 +75,7 @@ def test_networks_are_taken_after_the_first_epoch_at_the_target(tmp_path: Path) 
     assert all((member[0] or 0.0) > second > (member[2] or 9.0) for member in losses)  # it learns, epoch by epoch
     networks, taken = load_at_loss(tmp_path / "run", second)
     fit(small(epochs=2), load_task(small()), tmp_path / "short")
-    _, expected = load_members(tmp_path / "short", "last")
+    expected = load_run(tmp_path / "short").checkpoint("last")
     for index, network in enumerate(networks):
         assert taken[index] == Taken(1, losses[index][1] or 0.0, True)
         assert same(network, expected[index])
@@ -83,7 +84,7 @@ def test_networks_are_taken_after_the_first_epoch_at_the_target(tmp_path: Path) 
 def test_networks_that_never_come_down_to_the_target_are_taken_at_their_lowest_loss(tmp_path: Path) -> None:
     losses = train_keeping(tmp_path / "run", epochs=2)
     networks, taken = load_at_loss(tmp_path / "run", 0.0)
-    _, last = load_members(tmp_path / "run", "last")
+    last = load_run(tmp_path / "run").checkpoint("last")
     assert taken == [Taken(1, member[1] or 0.0, False) for member in losses]
     assert all(same(network, expected) for network, expected in zip(networks, last, strict=True))
     (tmp_path / "run" / "epochs" / "epoch-0001.safetensors").unlink()

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.report import find_runs, group_runs
-from lipschitz_rnn.experiments.runner import load_members, load_models, train
+from lipschitz_rnn.experiments.runner import train
+from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.training import Result, Settings, evaluate
 from lipschitz_rnn.training.folder import read_settings
 
@@ -37,8 +38,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
 
 def test_networks_come_back_from_the_folder_with_their_options(run: tuple[Path, Result]) -> None:
     folder, result = run
-    _, members = load_members(folder)
-    settings, models = load_models(folder, variant=1)
+    members = load_run(folder).networks
+    settings, models = load_run(folder).of_variant(1)
     assert settings.unit_options == {"alpha": 0.0, "step_size": 0.2}
     assert list(models) == [0, 4]
     from lipschitz_rnn import tasks
@@ -48,7 +49,7 @@ def test_networks_come_back_from_the_folder_with_their_options(run: tuple[Path, 
         assert evaluate(member, task) == pytest.approx(trained.test, abs=ONE_SAMPLE)
     assert all(torch.equal(v, members[3].state_dict()[k]) for k, v in models[4].state_dict().items())
     with pytest.raises(ValueError, match=r"variant is None; the variants of .* are 0: \{'beta': 0.5\}; 1:"):
-        load_models(folder)
+        load_run(folder).of_variant()
 
 
 def test_evaluate_names_every_network(run: tuple[Path, Result]) -> None:

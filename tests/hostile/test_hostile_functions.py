@@ -96,14 +96,16 @@ def call_layer(draw: st.DrawFn) -> None:
 def call_cell(draw: st.DrawFn) -> None:
     cell = lr.LipschitzRNNCell(2, 3, stability=draw(st.sampled_from((None, "contracting"))))
     x = draw(st.one_of(st.just(torch.ones(4, 2)), tensors(), anything()))
-    cell(x, **some(draw, {"h": st.one_of(tensors(), anything()), "dt": mostly(0.01), "matrices": anything()}, 2))
+    cell(
+        x, **some(draw, {"hx": st.one_of(tensors(), anything()), "timespans": mostly(0.01), "matrices": anything()}, 2)
+    )
 
 
 def stream(draw: st.DrawFn) -> None:
     samples = lr.LipschitzRNN(2, 3).stream(draw(mostly(None, 2)))
     if draw(st.booleans()):
         samples.state = draw(st.one_of(tensors(), anything()))
-    samples(draw(st.one_of(st.just(torch.ones(2)), tensors(), anything())), dt=draw(mostly(None, 0.1)))
+    samples(draw(st.one_of(st.just(torch.ones(2)), tensors(), anything())), timespans=draw(mostly(None, 0.1)))
 
 
 def scan(draw: st.DrawFn) -> None:

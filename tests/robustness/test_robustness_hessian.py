@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import lipschitz_rnn as lr
 from lipschitz_rnn.robustness import HessianResult, hessian
 from lipschitz_rnn.robustness.curvature import LossHessian
-from lipschitz_rnn.robustness.figures import draw_density
-from lipschitz_rnn.robustness.hessian import NotConverged
+from lipschitz_rnn.robustness.hessian_spectrum import NotConverged
+from lipschitz_rnn.robustness.plots import draw_density
 from lipschitz_rnn.tasks import Batch
 
 F64 = torch.float64
@@ -252,7 +252,7 @@ def test_errors_that_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     broken.head.weight.data.fill_(math.nan)
     with pytest.raises(ValueError, match="diverged"):
         hessian(broken, inputs, targets)
-    module = sys.modules["lipschitz_rnn.robustness.hessian"]  # whose name in the package is that of the function
+    module = sys.modules["lipschitz_rnn.robustness.hessian_spectrum"]
     monkeypatch.setattr(module, "LARGEST_EXACT", 100)
     with pytest.raises(ValueError, match="the limit is 100"):
         hessian(build(), inputs, targets, exact=True)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import lipschitz_rnn as lr
 from lipschitz_rnn.robustness import draw_samples, noise_curve, salt_and_pepper, valid_range, white_noise
-from lipschitz_rnn.robustness.figures import draw_noise
+from lipschitz_rnn.robustness.plots import draw_noise
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.tasks.cifar import OrderedCifar10
 from lipschitz_rnn.training import SequenceModel, evaluate

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.stability import Certificate
 
 Step = Callable[[Tensor, Tensor, Tensor | None], Tensor]

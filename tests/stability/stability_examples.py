@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lipschitz_rnn.stability.corners import levels
-from lipschitz_rnn.stability.programmes import metric_for_jacobians
-from lipschitz_rnn.stability.rates import rate_to_level
+from lipschitz_rnn.stability.proof.rates import rate_to_level
+from lipschitz_rnn.stability.search.corners import levels
+from lipschitz_rnn.stability.search.semidefinite import metric_for_jacobians
 
 # The counterexample to case (b) as printed: its inequalities hold, yet the Jacobian at SLOPES grows.
 COUNTEREXAMPLE_A = np.array(

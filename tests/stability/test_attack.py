@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import lipschitz_rnn as lr
 from lipschitz_rnn.stability import Certificate, certify
-from lipschitz_rnn.stability.precision import as_precision, held
+from lipschitz_rnn.stability.proof.precision import as_precision, held
 from lipschitz_rnn.units import available, build, info
 from lipschitz_rnn.units.recurrence import UnstatedRecurrenceError
 

@@ -13,7 +13,7 @@ from stability_examples import Setting, advance, random_pair, worst_jacobians_sh
 
 import lipschitz_rnn as lr
 from lipschitz_rnn.stability import certify, incremental_gain, largest_contracting_step
-from lipschitz_rnn.stability.rounding import Ball, largest_eigenvalue_bound
+from lipschitz_rnn.stability.proof.rounding import Ball, largest_eigenvalue_bound
 
 # Systems in the test of usefulness; 100 for the full run: LIPSCHITZ_RNN_USEFUL=100 pytest tests/stability
 USEFUL = int(os.environ.get("LIPSCHITZ_RNN_USEFUL", "8"))
@@ -77,7 +77,7 @@ def test_asked_for_rate(pair: tuple[np.ndarray, np.ndarray]) -> None:
     assert certify(pair, rate=0.5 * best.rate).holds
     refused = certify(pair, rate=2 * best.upper_bound)
     assert not refused.holds
-    assert "no metric can prove a rate" in refused.reason
+    assert refused.cause == "rate"
 
 
 def test_layers_directions_and_models() -> None:
@@ -92,7 +92,7 @@ def test_layers_directions_and_models() -> None:
     alone = certify((A, W), step_size=0.05, precision="float32")
     assert whole.parts[3].rate == pytest.approx(alone.rate)
     assert "reverse" in whole.parts[3].name
-    assert "Each of the 4" in whole.sentence()
+    assert "4" in whole.sentence()
     cell = lr.LipschitzRNNCell(2, 6, gamma=2.0, integrator="midpoint", step_size=0.1)
     assert certify(cell).dynamics == "midpoint"
     assert certify(cell, continuous=True).dynamics == "continuous"
@@ -121,7 +121,7 @@ def test_answers_are_plain_and_readable(pair: tuple[np.ndarray, np.ndarray]) -> 
         assert decoded["holds"] is certificate.holds
         assert decoded["sentence"] == certificate.sentence()
     failed = certify((-np.eye(2), 3 * np.eye(2)))
-    assert "grows" in failed.sentence()
+    assert failed.cause == "slopes"
     assert np.linalg.eigvals(-np.eye(2) + failed.slope_pattern[:, None] * 3 * np.eye(2)).real.max() > 0
 
 
@@ -193,8 +193,8 @@ def test_the_time_limit_ends_everything(size: int) -> None:
         assert certificate.holds or certificate.reason
         at_once = certify((A, W), time_limit=0.0, **keywords)
         assert not at_once.holds
-        assert "time limit" in at_once.reason
-        assert "time" in at_once.next_step
+        assert at_once.cause == "time"
+        assert "time_limit" in at_once.next_step
     assert certify((A, W), time_limit=float("inf"), accuracy=0.1).holds
 
 
@@ -210,11 +210,12 @@ def test_a_failure_says_what_to_try_and_shows_the_direction() -> None:
     growing = certify((np.diag([-1.0, 0.5, -1.0]), 0.1 * np.eye(3)), step_size=0.1)
     assert "unit 1 (" in growing.sentence()
     assert "-u stability=contracting" in growing.next_step
-    assert "larger gamma" in growing.next_step
+    assert "gamma" in growing.next_step
     coarse = certify(([[-1.0]], [[-9.0]]), step_size=0.25)
-    assert "shorter step" in coarse.next_step
+    assert "largest_contracting_step" in coarse.next_step
     ambitious = certify(([[-1.0]], [[0.5]]), rate=0.7)
-    assert "a rate below 0.5" in ambitious.next_step
+    assert ambitious.cause == "rate"
+    assert "0.5" in ambitious.next_step
     assert certify(([[-1.0]], [[0.5]])).next_step == ""
     fresh = certify(lr.LipschitzRNN(1, 16, gamma=0.0))
     assert "stability='contracting'" in fresh.next_step

@@ -9,10 +9,10 @@ import torch
 from stability_examples import Setting, worst_growth
 
 import lipschitz_rnn as lr
-from lipschitz_rnn.ops.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.stability import certify
-from lipschitz_rnn.stability.inequality import best_level
-from lipschitz_rnn.stability.systems import runge_kutta_system
+from lipschitz_rnn.stability.proof.systems import runge_kutta_system
+from lipschitz_rnn.stability.search.levels import best_level
 from lipschitz_rnn.tasks.pixels import Digits
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 

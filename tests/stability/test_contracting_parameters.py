@@ -12,10 +12,10 @@ import torch
 from hostile_contraction import hostile_layer, hostile_pair, hostile_settings, make_hostile, norms, pair_of, worst_norm
 
 import lipschitz_rnn as lr
-from lipschitz_rnn.ops import dispatch, substeps_compiled
-from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
-from lipschitz_rnn.ops.reference import integrate_step
+from lipschitz_rnn.ops.lipschitz import dispatch, substeps_compiled
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
+from lipschitz_rnn.ops.lipschitz.reference import integrate_step
 from lipschitz_rnn.stability import certify
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.rounding import matrix_reserve
@@ -198,8 +198,8 @@ def test_times_are_cut_to_the_proved_step() -> None:
     layer = lr.LipschitzRNN(2, 6, stability="contracting", step_size=0.1)
     x, long = torch.ones(3, 2, 2), torch.full((3, 2), 0.1 * (1 + 5e-7))
     assert torch.equal(layer(x, timespans=long)[0], layer(x, timespans=torch.full((3, 2), 0.1))[0])
-    assert torch.equal(layer.cell()(x[0], dt=0.1 * (1 + 5e-7)), layer.cell()(x[0], dt=0.1))
-    assert torch.equal(layer.cell()(x[0], dt=0.0), torch.zeros(2, 6))
+    assert torch.equal(layer.cell()(x[0], timespans=0.1 * (1 + 5e-7)), layer.cell()(x[0], timespans=0.1))
+    assert torch.equal(layer.cell()(x[0], timespans=0.0), torch.zeros(2, 6))
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from small_data import dataset, tar, write_gz
 
 from lipschitz_rnn.tasks import DataError, unpacking
 from lipschitz_rnn.tasks import files as data_files
+from lipschitz_rnn.tasks.sources import Dataset
 from lipschitz_rnn.tasks.unpacking import members
 
 CONTENTS = {"a.bin": b"alpha" * 1000, "b.bin": b"beta" * 1000}
@@ -258,3 +259,64 @@ def test_files_of_another_kind(tmp_path: Path, kind: str) -> None:
             data_files.read_dataset(replace(TINY, aliases=("",)), tmp_path, offline=True)
         assert path.read_bytes() == OTHERS[kind]
         path.unlink()
+
+
+Packed = tuple[Dataset, dict[str, bytes]]
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Packed:
+    """A data set that is kept unpacked, in an archive in the data folder."""
+    contents = {"one.bin": b"1" * 5_000, "two.bin": b"2" * 6_000}
+    tar(tmp_path / "all.tar.gz", {f"inside/{name}": data for name, data in contents.items()})
+    sizes = {name: len(data) for name, data in contents.items()}
+    return dataset(contents, "tiny", archives=("all.tar.gz",), keep_unpacked=True, sizes=sizes), contents
+
+
+def test_a_large_data_set_is_unpacked_once(
+    packed: Packed, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny, contents = packed
+    assert data_files.read_dataset(tiny, tmp_path, offline=True) == contents
+    folder = own_cache / "unpacked" / "tiny"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == contents
+    monkeypatch.setattr(data_files, "members", lambda *_: pytest.fail("unpacked again"))
+    assert data_files.read_dataset(tiny, tmp_path, offline=True) == contents
+    (tmp_path / "all.tar.gz").unlink()
+    assert data_files.read_dataset(tiny, None, offline=True) == contents
+    with data_files.without_reading(), pytest.raises(data_files.NotRead):  # a dry run agrees
+        data_files.read_dataset(tiny, None, offline=True)
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"1" * 4_999, b"3" * 5_000, b"1" * 5_001], ids=["empty", "cut", "bits", "long"]
+)
+def test_what_was_kept_and_is_damaged_is_unpacked_again(
+    packed: Packed, tmp_path: Path, own_cache: Path, damage: bytes
+) -> None:
+    tiny, contents = packed
+    data_files.read_dataset(tiny, tmp_path, offline=True)
+    kept = own_cache / "unpacked" / "tiny" / "one.bin"
+    kept.write_bytes(damage)
+    assert data_files.read_dataset(tiny, tmp_path, offline=True) == contents
+    assert kept.read_bytes() == contents["one.bin"]
+    kept.write_bytes(damage)
+    (tmp_path / "all.tar.gz").unlink()
+    with pytest.raises(DataError, match=r"one\.bin"):  # and nothing is made of what is left
+        data_files.read_dataset(tiny, tmp_path, offline=True)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(packed: Packed, tmp_path: Path, own_cache: Path) -> None:
+    tiny, contents = packed
+    own_cache.parent.mkdir(exist_ok=True)
+    own_cache.write_text("a file where the cache should be")
+    with pytest.warns(UserWarning, match="XDG_CACHE_HOME"):
+        assert data_files.read_dataset(tiny, tmp_path, offline=True) == contents
+
+
+def test_plain_files_of_the_user_are_not_copied(packed: Packed, tmp_path: Path, own_cache: Path) -> None:
+    tiny, contents = packed
+    for name, data in contents.items():
+        (tmp_path / name).write_bytes(data)
+    assert data_files.read_dataset(tiny, tmp_path, offline=True) == contents
+    assert not (own_cache / "unpacked").exists()

@@ -51,10 +51,21 @@ def test_wrong_options_are_found_before_any_file_is_wanted(name: str, options: d
 @pytest.mark.parametrize("name", tasks.available())
 def test_info_needs_no_data(name: str) -> None:
     info = tasks.info(name)
-    assert info["name"] == name
-    assert info["readout"] in ("last", "all")
-    assert set(info["sizes"]) == {"train", "validation", "test"}
-    assert all(info[key] for key in ("summary", "source", "licence", "sequence_length", "metric"))
+    assert info.name == name
+    assert info.readout in ("last", "all")
+    assert set(info.sizes) == {"train", "validation", "test"}
+    assert all(getattr(info, key) for key in ("summary", "source", "licence", "sequence_length", "metric"))
+
+
+def test_info_was_a_dictionary_and_can_still_be_read_as_one() -> None:
+    info = tasks.info("digits")
+    with pytest.warns(DeprecationWarning, match="sizes"):
+        assert info["sizes"] == info.sizes
+    with pytest.warns(DeprecationWarning, match="metric"):
+        assert info["metric"]["name"] == info.metric.name
+    assert "options" in list(info)
+    with pytest.warns(DeprecationWarning, match="colour"), pytest.raises(KeyError):
+        info["colour"]
 
 
 def test_digits_counts_shapes_and_range() -> None:
@@ -69,7 +80,7 @@ def test_digits_counts_shapes_and_range() -> None:
     # The known counts and mean (4.8842 of 16) of the 1,797 images: every image is in exactly one split.
     assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert pixels.mean().item() == pytest.approx(4.884165 / 16, abs=1e-5)
-    assert task.describe()["sizes"] == tasks.info("digits")["sizes"]
+    assert task.describe()["sizes"] == tasks.info("digits").sizes
 
 
 def test_digits_pixels_come_in_scanline_order() -> None:
@@ -150,7 +161,7 @@ def test_wrong_indices_are_named() -> None:
 
 
 class _Frames(Regression):
-    info = tasks.registry._find("digits").info
+    info = tasks.find("digits").info
 
     def size(self, split: str) -> int:
         return 1

@@ -67,8 +67,8 @@ def test_penn_treebank(load_real: Load) -> None:
     assert characters.vocabulary == 50
     for name, length in (("ptb-char", 150), ("ptb-word", 300)):
         task = load_real(name)
-        assert task.describe()["sizes"] == tasks.info(name)["sizes"]
-        assert task.vocabulary == tasks.info(name)["vocabulary"]
+        assert task.describe()["sizes"] == tasks.info(name).sizes
+        assert task.vocabulary == tasks.info(name).vocabulary
         assert task.batch("train", torch.tensor(0)).inputs.shape == (length, 128)
         assert task.batch("test", torch.tensor(0)).inputs.shape == (length, 10)
 

@@ -233,7 +233,7 @@ def test_timit_from_a_copy_of_ones_own(tmp_path: Path) -> None:
     _write_timit(tmp_path / "TIMIT")
     task = tasks.load("timit", tmp_path, offline=True)
     assert {split: task.size(split) for split in SPLITS} == {"train": 3_696, "validation": 192, "test": 400}
-    assert task.describe()["sizes"] == tasks.info("timit")["sizes"]
+    assert task.describe()["sizes"] == tasks.info("timit").sizes
     speakers = {name.split("/")[2] for name in task.names["validation"]}  # type: ignore[attr-defined]
     assert speakers == CORE_TEST_SPEAKERS
     assert not any("/sa" in name for names in task.names.values() for name in names)  # type: ignore[attr-defined]

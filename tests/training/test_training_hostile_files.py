@@ -15,7 +15,7 @@ from tiny_tasks import SignTask, tiny_settings
 
 from lipschitz_rnn.experiments.pretrained import export_pretrained
 from lipschitz_rnn.experiments.report import write_report
-from lipschitz_rnn.experiments.runner import load_models
+from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.training import CheckpointError, RunError, Watcher, fit
 from lipschitz_rnn.training.checkpoint import atomic_write, read_checkpoint, write_checkpoint
 from lipschitz_rnn.training.history import read_run
@@ -48,7 +48,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 def readers(run: Path) -> dict[str, list[Any]]:
     """Who reads which file."""
-    weights = [lambda: load_models(run)]
+    weights = [lambda: load_run(run).networks]
     return {
         "config.json": [*weights, lambda: read_run(run), lambda: fit(SETTINGS, SignTask(), run, resume=True)],
         "task.json": weights,
@@ -156,12 +156,12 @@ def test_checkpoints_of_another_run_are_refused(runs: Path) -> None:
     for other, name in (("larger", "best.safetensors"), ("others", "best.safetensors")):
         shutil.copy(runs / other / "checkpoints" / name, runs / "run" / "checkpoints" / name)
         with pytest.raises(CheckpointError, match=r"best\.safetensors belongs to another run"):
-            load_models(runs / "run")
+            load_run(runs / "run").checkpoint()
     newest = sorted((runs / "run" / "checkpoints").glob("step-*"))
     for path in newest:
         shutil.copy(runs / "others" / "checkpoints" / path.name, path)
     with pytest.raises(RunError, match=r"no checkpoint in .* can be read"):
-        load_models(runs / "run", "last")
+        load_run(runs / "run").checkpoint("last")
     with pytest.raises(RunError, match=r"no checkpoint in .* can be read"):
         fit(SETTINGS, SignTask(), runs / "run", resume=True)
 
@@ -238,7 +238,7 @@ def test_a_folder_of_runs_names_them(runs: Path, tmp_path: Path) -> None:
     """As of `quickstart`, which trains two."""
     names = ", ".join(str(runs / name) for name in ("larger", "others", "run"))
     with pytest.raises(RunError, match=f"is not a run folder; the run folders in it are {re.escape(names)}. Give one"):
-        load_models(runs)
+        load_run(runs)
     for path, part in (
         (tmp_path / "none", "it does not exist"),
         (runs / "run" / "config.json", "but a file"),
@@ -248,4 +248,4 @@ def test_a_folder_of_runs_names_them(runs: Path, tmp_path: Path) -> None:
         (Path("ünï/研究"), "does not exist"),
     ):
         with pytest.raises(RunError, match=f"is not a run folder.*{part}"):
-            load_models(path)
+            load_run(path)

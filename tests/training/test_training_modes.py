@@ -10,7 +10,7 @@ from tiny_tasks import SignTask, tiny_settings
 from torch import Tensor, nn
 
 from lipschitz_rnn.robustness import noise_curve
-from lipschitz_rnn.robustness.calls import evaluation_mode
+from lipschitz_rnn.robustness.model_calls import evaluation_mode
 from lipschitz_rnn.tasks import Batch
 from lipschitz_rnn.training import Settings, build_model, evaluate, fit
 from lipschitz_rnn.training.ensemble import Ensemble

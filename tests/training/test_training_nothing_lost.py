@@ -126,6 +126,7 @@ def test_the_folder_holds_what_it_should(tmp_path: Path) -> None:
         "metrics.jsonl",
         "result.json",
         "run.lock",
+        "sources.json",
         "task.json",
     ]
     saved = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())

@@ -13,14 +13,12 @@ from test_training_nothing_lost import SignalAt, lines
 from tiny_tasks import SignTask, tiny_settings
 from torch import nn
 
-from lipschitz_rnn.training import Interrupted, fit, loop
+from lipschitz_rnn.training import Interrupted, Moment, fit, loop
 from lipschitz_rnn.training.probing import Probing
 
 
-def total(models: Sequence[nn.Module], epoch: int) -> list[dict[str, float]]:
-    return [
-        {"total": sum(float(p.detach().abs().sum()) for p in model.parameters()), "told": epoch} for model in models
-    ]
+def total(models: Sequence[nn.Module]) -> list[dict[str, float]]:
+    return [{"total": sum(float(p.detach().abs().sum()) for p in model.parameters())} for model in models]
 
 
 class Beside(Probing):
@@ -42,7 +40,6 @@ def test_every_epoch_is_noted_once_however_it_is_found(
     settings = tiny_settings(seeds=(0, 1), epochs=4)
     fit(settings, SignTask(), tmp_path / "at-once", probe=total)
     expected = probes(tmp_path / "at-once")
-    assert all(set(line["told"]) == {line["epoch"]} for line in lines(tmp_path / "at-once") if line["kind"] == "probe")
     steps = expected[0][1]
     assert [(epoch, step) for epoch, step, _ in expected] == [(k, (k + 1) * steps) for k in range(4)]
 
@@ -52,6 +49,19 @@ def test_every_epoch_is_noted_once_however_it_is_found(
             fit(settings, SignTask(), tmp_path / "beside", probe=total, watcher=SignalAt(stop, signal.SIGTERM))
     fit(settings, SignTask(), tmp_path / "beside", probe=total, resume=stop is not None)
     assert probes(tmp_path / "beside") == expected
+
+
+@pytest.mark.parametrize("kind", [Probing, Beside])
+def test_a_probe_knows_its_epoch(monkeypatch: pytest.MonkeyPatch, kind: type[Probing]) -> None:
+    seen = []
+
+    def probe(models: Sequence[nn.Module], when: Moment) -> list[dict[str, float]]:
+        seen.append(when)
+        return [{} for _ in models]
+
+    monkeypatch.setattr(loop, "Probing", kind)
+    result = fit(tiny_settings(epochs=3), SignTask(), probe=probe)
+    assert seen == [Moment(epoch, (epoch + 1) * result.steps // 3) for epoch in range(3)]
 
 
 def test_a_run_that_dies_with_a_probe_pending_finds_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ WRONG: dict[str, list[tuple[object, str]]] = {
     "decay_epochs": [((-1,), "at least 0"), (90, "list of"), (("90",), "integer")],
     "warmup": [(2.0, "between")],
     "final_rate": [(-1.0, "between")],
-    "averaging": [(2.0, "0.002"), (0.0, "positive")],
+    "averaging": [(2.0, "between 0 and 1"), (0.0, "without 0")],
     "precision": [("float16", "bfloat16")],
     "ensemble": [("all", "vmap")],
     "device": [("toaster", "cuda:1"), (0, "cuda:1"), ("", "cuda:1"), ("cuda:x", "cuda:1")],

@@ -156,8 +156,8 @@ def test_unknown_options_are_refused_by_name(name: str) -> None:
         ("srlstm", {"restart": 0}, "number of steps or None, got 0"),
         ("antisymmetric", {"step_size": -1.0}, "positive, got -1.0"),
         ("lipschitz-gated", {"step_size": 0.0}, "positive, got 0.0"),
-        ("lem", {"hidden_size": 0}, "hidden_size must be a whole number of at least 1, got 0"),
-        ("lem", {"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+        ("lem", {"hidden_size": 0}, "hidden_size is 0; it must be at least 1"),
+        ("lem", {"dropout": 1.5}, r"dropout is 1.5; it must be in \[0, 1\]"),
     ],
 )
 def test_bad_values_say_what_is_allowed(name: str, options: dict[str, Any], message: str) -> None:
@@ -172,7 +172,7 @@ def test_bad_calls_say_what_is_allowed(build_unit: Callable, inputs: Callable[..
         unit(inputs(7, 4, 2))
     with pytest.raises(ValueError, match="carries 2 of widths"):
         unit(x, inputs(1, 4, 8))
-    with pytest.raises(ValueError, match="h_0 has shape"):
+    with pytest.raises(ValueError, match="hx has shape"):
         unit(x, (inputs(1, 4, 8), inputs(1, 4, 7)))
     with pytest.raises(ValueError, match="between 1 and the number of steps, 7"):
         unit(x, lengths=torch.tensor([1, 2, 8, 1]))

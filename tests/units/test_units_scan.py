@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from lipschitz_rnn import units
-from lipschitz_rnn.ops import dispatch
+from lipschitz_rnn.ops.lipschitz import dispatch
 
 scanned = pytest.mark.parametrize("name", ["antisymmetric", "nais", "neural-ode", "residual"])
 

@@ -30,7 +30,7 @@ from lipschitz_rnn.benchmark.contestants import Contestant
 from lipschitz_rnn.benchmark.jobs import Build, Job
 from lipschitz_rnn.benchmark.precision import EXACT, SUMS, Precision
 from lipschitz_rnn.benchmark.workload import Data
-from lipschitz_rnn.ops.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 
 SAFETY = 4.0
 DRAWS = 3

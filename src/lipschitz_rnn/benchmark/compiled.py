@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.benchmark.workload import Workload
-from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
-from lipschitz_rnn.ops.reference import integrate_step
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
+from lipschitz_rnn.ops.lipschitz.reference import integrate_step
 
 MOST_STEPS = 8
 

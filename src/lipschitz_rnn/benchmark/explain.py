@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from lipschitz_rnn.benchmark.workload import Workload
-from lipschitz_rnn.ops.dispatch import BACKENDS, choose, obstacle
-from lipschitz_rnn.ops.problem import Problem, Scheme, compute_dtype
+from lipschitz_rnn.ops.common.dtypes import compute_dtype
+from lipschitz_rnn.ops.lipschitz.dispatch import BACKENDS, choose, obstacle
+from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 

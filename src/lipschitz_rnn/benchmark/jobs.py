@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.benchmark import compiled
 from lipschitz_rnn.benchmark.workload import BETA, GAMMA, Data
-from lipschitz_rnn.ops.scan import lipschitz_scan
+from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
 from lipschitz_rnn.units.lipschitz import LipschitzRNN, LipschitzRNNCell
 
 

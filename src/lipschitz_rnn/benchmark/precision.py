@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lipschitz_rnn.ops.precision import float32_products
+from lipschitz_rnn.ops.common.precision import float32_products
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from lipschitz_rnn.benchmark.contestants import Contestant, contestants_for
+from lipschitz_rnn.benchmark.measuring import Effort, Report, measure
 from lipschitz_rnn.benchmark.precision import BFLOAT16, FLOAT32, TF32
-from lipschitz_rnn.benchmark.runs import Effort, Report, measure
 from lipschitz_rnn.benchmark.workload import Workload
 
 AXES = {

@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as TerminalTable
 
-from lipschitz_rnn.benchmark.runs import Report, Row
+from lipschitz_rnn.benchmark.measuring import Report, Row
 from lipschitz_rnn.benchmark.timing import Times
 from lipschitz_rnn.benchmark.workload import Workload
 from lipschitz_rnn.documents.blocks import Heading, Paragraph, Table

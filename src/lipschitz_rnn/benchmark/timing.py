@@ -32,7 +32,7 @@ class Times:
 
     @property
     def spread(self) -> float:
-        """Half of the distance between the quartiles, as a share of the median."""
+        """Half the interquartile range, as a fraction of the median."""
         if len(self.seconds) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")

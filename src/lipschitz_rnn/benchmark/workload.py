@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.units.lipschitz import SymmetricSkew
 
 BETA, GAMMA = 0.75, (0.2, 0.001)  # γ of A large enough that no length of sequence makes the state grow

@@ -11,12 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from lipschitz_rnn.commands.errors import guarded
+from lipschitz_rnn.commands.imports import importing
 from lipschitz_rnn.commands.progress import spinner
 
 NOT_CERTIFIED = 3
 
 
 @guarded
+@importing
 def certify(
     target: Annotated[Path, typer.Argument(help="Run folder, or a .safetensors, .npz or .pt file with A and W.")],
     seed: Annotated[int | None, typer.Option(help="Only networks of this seed; all of a run by default.")] = None,
@@ -75,24 +77,15 @@ def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
     """What to certify, by name: the networks of a run, or the matrices of a file."""
     if not target.is_dir():
         if seed is not None:
-            raise ValueError(f"seed is {seed}, but {target} is no run folder, which has seeds; leave --seed out")
+            raise ValueError(f"seed is {seed}, but {target} is not a run folder, so it has no seeds; leave --seed out")
         return {target.name: target}
-    from lipschitz_rnn.experiments.runner import load_members
-    from lipschitz_rnn.training import CheckpointError, RunError
+    from lipschitz_rnn.experiments.runs import load_run
 
-    try:
-        settings, models = load_members(target, which)
-    except (KeyError, RuntimeError, AttributeError, IndexError) as error:
-        if isinstance(error, RunError):
-            raise
-        damage = str(error) if isinstance(error, CheckpointError) else f"the weights of {target} do not fit it"
-        raise RunError(
-            f"{damage}; if it was trained with a model of its own, build that model in Python and pass it to "
-            "lipschitz_rnn.stability.certify"
-        ) from None
+    run = load_run(target)
+    settings = run.settings
     if seed is not None and seed not in settings.seeds:
         raise ValueError(f"seed is {seed}; {target} has the seeds {', '.join(map(str, settings.seeds))}")
-    pairs = zip(settings.members, models, strict=True)
+    pairs = zip(settings.members, run.checkpoint(which), strict=True)
     return {member.name: model for member, model in pairs if seed in (None, member.seed)}
 
 

@@ -11,18 +11,19 @@ from rich.console import Console
 from rich.table import Table
 
 from lipschitz_rnn.commands.errors import guarded
+from lipschitz_rnn.commands.imports import importing
 from lipschitz_rnn.commands.options import AsJson, DataDir, DeviceAsTrained, Offline, Which
 from lipschitz_rnn.commands.progress import progress_bar
 from lipschitz_rnn.commands.threads import suit_threads, threaded
 from lipschitz_rnn.documents.numbers import show_score, show_scores
-from lipschitz_rnn.experiments.pretrained import evaluate_pretrained
-from lipschitz_rnn.experiments.runner import evaluate_run
+from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.tasks import Split
-from lipschitz_rnn.training import RunError, Settings
+from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 
 
 @guarded
 @threaded
+@importing
 def evaluate(
     run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Run folder, written by `train`.")] = None,
     pretrained: Annotated[
@@ -51,18 +52,15 @@ def evaluate(
     """
     if (run is None) == (pretrained is None):
         raise ValueError("give either a run folder or --pretrained NAME")
+    source = {"run": str(run)} if run is not None else {"pretrained": str(pretrained)}
+    loaded = load_run(run if run is not None else read_pretrained(str(pretrained)))
+    settings = loaded.settings
+    suit_threads(len(settings.members), settings.eval_batch_size, settings.hidden_size)
     place: dict[str, Any] = {"device": device, "data_dir": data_dir, "offline": offline}
     with progress_bar(quiet=as_json) as show:
-        started: dict[str, Any] = {"started": _prepare, "progress": lambda done, total: show("scoring", done, total)}
-        if run is not None:
-            _require_run(run)
-            settings, metric, scores = evaluate_run(run, split, which, **place, **started)
-            source: dict[str, str] = {"run": str(run)}
-        else:
-            if which == "last":
-                raise ValueError("--which last needs a run folder; a pretrained network has only its selected weights")
-            settings, metric, scores = evaluate_pretrained(str(pretrained), split, **place, **started)
-            source = {"pretrained": str(pretrained)}
+        metric, scores = loaded.evaluate(
+            split, which, **place, progress=lambda done, total: show("scoring", done, total)
+        )
     if as_json:
         seeds = [
             {"seed": member.seed, "variant": dict(member.variant), metric.name: value, "loss": loss}
@@ -81,17 +79,3 @@ def evaluate(
     console.print(table)
     if len(scores.metric) > 1 and not settings.variants:
         console.print(f"mean {show_scores(scores.metric, metric.percent)}", highlight=False)
-
-
-def _prepare(settings: Settings) -> None:
-    suit_threads(len(settings.members), settings.eval_batch_size, settings.hidden_size)
-
-
-def _require_run(folder: Path) -> None:
-    """A folder that only holds runs is a common slip; the runs are named."""
-    if (folder / "config.json").exists() or not folder.is_dir():
-        return
-    below = sorted(str(config.parent) for config in folder.glob("*/config.json"))
-    if below:
-        more = f" and {len(below) - 5} more" if len(below) > 5 else ""
-        raise RunError(f"{folder} is not a run folder; it holds {', '.join(below[:5])}{more}: name one of them")

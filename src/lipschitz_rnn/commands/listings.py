@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -13,25 +15,40 @@ from rich.table import Table
 from lipschitz_rnn import tasks as task_registry
 from lipschitz_rnn import units as unit_registry
 from lipschitz_rnn.commands.errors import guarded
+from lipschitz_rnn.commands.imports import importing
 from lipschitz_rnn.commands.options import AsJson
+from lipschitz_rnn.plugins import MissingCodeError
 
 WIDE = 120  # columns of a terminal that has room for sentences
 
 
 @guarded
+@importing
 def tasks(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show everything about this task.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the tasks with size, length and metric, or show the options and source of one."""
-    names = task_registry.available() if name is None else [name]
-    infos = {each: task_registry.info(each) for each in names}
+    infos = _facts(task_registry.available(), name, lambda each: asdict(task_registry.info(each)))
     if as_json:
         typer.echo(json.dumps(infos if name is None else infos[name], indent=2))
     elif name is None:
         _print_tasks(infos)
     else:
         _print_details(infos[name])
+
+
+def _facts(names: Iterable[str], only: str | None, find: Callable[[str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What is known of each; of all, what an installed package cannot load is named and left out."""
+    if only is not None:
+        return {only: find(only)}
+    found = {}
+    for name in names:
+        try:
+            found[name] = find(name)
+        except MissingCodeError as error:
+            Console(stderr=True, soft_wrap=True).print(f"left out: {error}", highlight=False, markup=False)
+    return found
 
 
 def _print_tasks(infos: dict[str, dict[str, Any]]) -> None:
@@ -65,13 +82,13 @@ def _print_details(facts: dict[str, Any]) -> None:
 
 
 @guarded
+@importing
 def units(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show everything about this unit.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the recurrent units with equation, constraint and paper, or show the options of one."""
-    names = unit_registry.available() if name is None else [name]
-    infos = {each: _unit_facts(each) for each in names}
+    infos = _facts(unit_registry.available(), name, _unit_facts)
     if as_json:
         typer.echo(json.dumps(infos if name is None else infos[name], indent=2, ensure_ascii=False))
     elif name is not None:
@@ -94,7 +111,7 @@ def _print_units(infos: dict[str, dict[str, Any]]) -> None:
     table.add_column("parameters", justify="right", no_wrap=True)
     for name, facts in infos.items():
         equation = [facts["equation"]] if console.width >= WIDE else []
-        paper = f"{facts['paper']} {facts['year']}"
+        paper = " ".join(str(part) for part in (facts["paper"], facts["year"]) if part)
         table.add_row(name, *equation, facts["constraint"], paper, f"{facts['parameters']:,}")
     console.print(table)
 

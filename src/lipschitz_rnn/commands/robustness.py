@@ -13,6 +13,7 @@ from rich.console import Console
 
 from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
+from lipschitz_rnn.commands.imports import importing
 from lipschitz_rnn.commands.options import AsJson, DataDir, Offline, Plot, Seeds, Which
 from lipschitz_rnn.commands.options import DeviceAsTrained as Device
 from lipschitz_rnn.commands.parsing import parse_seeds, require_writable
@@ -49,6 +50,7 @@ def measures() -> None:
 @robustness.command(cls=TidyCommand)
 @guarded
 @threaded
+@importing
 def hessian(
     run: RunArgument,
     seeds: Seeds = None,
@@ -81,7 +83,7 @@ def hessian(
     """
     from lipschitz_rnn.robustness import draw_samples
     from lipschitz_rnn.robustness import hessian as measure
-    from lipschitz_rnn.robustness.hessian import NotConverged
+    from lipschitz_rnn.robustness.hessian_spectrum import NotConverged
 
     require_writable(plot)
     opened = open_run(run, which, seeds, variant, device, data_dir, offline)
@@ -107,7 +109,7 @@ def hessian(
     except NotConverged as error:
         raise fail(str(error), 1) from None
     if plot is not None:
-        from lipschitz_rnn.robustness.figures import draw_density
+        from lipschitz_rnn.robustness.plots import draw_density
 
         draw_density({f"seed {seed}": result.density for seed, result in found.items()}).savefig(plot, dpi=150)
     if as_json:
@@ -124,6 +126,7 @@ def hessian(
 @robustness.command(cls=TidyCommand)
 @guarded
 @threaded
+@importing
 def attack(
     run: RunArgument,
     attacks: Annotated[
@@ -212,6 +215,7 @@ def _attack(name: str, steps: int, step_size: float, radius: float | None, rando
 @robustness.command(cls=TidyCommand)
 @guarded
 @threaded
+@importing
 def noise(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders to compare.")],
     kind: Annotated[
@@ -280,7 +284,7 @@ def noise(
                         for each_kind in chosen
                     ]
     if plot is not None:
-        from lipschitz_rnn.robustness.figures import draw_noise
+        from lipschitz_rnn.robustness.plots import draw_noise
 
         flat = {label: [curve for own in of_seed.values() for curve in own] for label, of_seed in curves.items()}
         draw_noise(flat).savefig(plot, dpi=150)

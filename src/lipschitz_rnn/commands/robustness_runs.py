@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from lipschitz_rnn.commands.parsing import parse_seeds
 from lipschitz_rnn.commands.threads import suit_threads
-from lipschitz_rnn.experiments.runner import load_models, load_task
+from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training import Settings
 from lipschitz_rnn.training.fitting import matmul_precision
@@ -54,9 +54,9 @@ def open_run(
     offline: bool,
 ) -> Run:
     """The networks of a run folder, all or those of some seeds, and the task that they were trained on."""
-    settings, models = load_models(folder, which, variant)
+    loaded = load_run(folder)
+    settings, models = loaded.of_variant(variant, which)
     place = choose_device(device or settings.device)
-    settings = replace(settings, data_dir=data_dir or settings.data_dir, offline=offline)
     if seeds is not None:
         wanted = parse_seeds(seeds)
         missing = [seed for seed in wanted if seed not in models]
@@ -64,7 +64,7 @@ def open_run(
             raise ValueError(f"--seeds is {seeds!r}; {folder} has the seeds {', '.join(map(str, models))}")
         models = {seed: models[seed] for seed in wanted}
     suit_threads(1, settings.batch_size, settings.hidden_size)
-    task = load_task(settings).to(place)
+    task = loaded.load_task(data_dir=data_dir, offline=offline).to(place)
     return Run(folder, settings, task, {seed: m.to(place) for seed, m in models.items()}, place)
 
 

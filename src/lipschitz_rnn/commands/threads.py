@@ -8,7 +8,6 @@ two busy cores, two threads took 10 times as long as one (N = 128, batch of 1,00
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import statistics
 import time
@@ -19,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lipschitz_rnn.commands.signatures import with_options
 from lipschitz_rnn.training.settings import Settings
 
 SMALL = 2**24  # multiplications of one step below which a second thread gains little and may lose much
@@ -52,12 +52,7 @@ def threaded(command: Callable[..., None]) -> Callable[..., None]:
         with limited(threads):
             command(*args, **kwargs)
 
-    # Evaluated here: Typer would look up the names in the annotations in this module, not in the command's.
-    given = list(inspect.signature(command, eval_str=True).parameters.values())
-    option = inspect.Parameter("threads", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Threads)
-    run.__signature__ = inspect.Signature([*given, option])  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in (*given, option)}
-    return run
+    return with_options(run, command, {"threads": Threads})
 
 
 @contextmanager

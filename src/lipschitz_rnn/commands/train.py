@@ -14,9 +14,11 @@ from rich.table import Table
 
 from lipschitz_rnn import tasks
 from lipschitz_rnn.commands.errors import RESUME, guarded
-from lipschitz_rnn.commands.parsing import parse_epochs, parse_options, parse_seeds, require_small_file
+from lipschitz_rnn.commands.imports import importing
+from lipschitz_rnn.commands.parsing import require_small_file
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
-from lipschitz_rnn.commands.threads import MACHINE, suit_settings, threaded
+from lipschitz_rnn.commands.setting_options import with_settings
+from lipschitz_rnn.commands.threads import suit_settings, threaded
 from lipschitz_rnn.documents.numbers import show_score, show_scores
 from lipschitz_rnn.experiments.paper import find_cell
 from lipschitz_rnn.experiments.presets import Preset, preset_settings
@@ -25,10 +27,8 @@ from lipschitz_rnn.experiments.runner import train as train_run
 from lipschitz_rnn.training import Result, Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
 from lipschitz_rnn.training.reading import read_json
-from lipschitz_rnn.training.settings import CudaGraph, EnsembleMode, Optimiser, Precision, Schedule, read_toml
+from lipschitz_rnn.training.settings import NETWORK, OUTPUT, WHERE, read_toml
 from lipschitz_rnn.training.watchers import Watchers
-
-WHERE, NETWORK, OPTIMISATION, OUTPUT = "Run folder and data", "Network", "Optimisation", "Output"
 
 
 def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
@@ -37,13 +37,15 @@ def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
 
 @guarded(interrupted=f"{RESUME} and --out FOLDER if a run folder was named, else start it again")
 @threaded
+@importing
+@with_settings
 def train(
     task: Annotated[
         str | None, typer.Argument(metavar="TASK", help="Name of a task; `lipschitz-rnn tasks` lists them.")
     ] = None,
     preset: Annotated[
         Preset,
-        _option(NETWORK, "paper: the paper's settings (default); quick: few epochs, to see it learn."),
+        _option(NETWORK, "paper: the paper's settings (default); quick: few epochs, to see it learn.", "--preset"),
     ] = "paper",
     config: Annotated[
         Path | None,
@@ -52,110 +54,13 @@ def train(
     out: Annotated[
         Path | None,
         _option(
-            WHERE,
-            "Run folder. Default: runs/TASK-UNIT-nN, with a number if taken.",
-            "--out",
-            "-o",
-            metavar="FOLDER",
+            WHERE, "Run folder. Default: runs/TASK-UNIT-nN, with a number if taken.", "--out", "-o", metavar="FOLDER"
         ),
     ] = None,
     resume: Annotated[
         bool, _option(WHERE, "Continue the run in --out from its newest checkpoint, or start it there.", "--resume")
     ] = False,
-    seeds: Annotated[
-        str | None, _option(NETWORK, "Seeds to train together, e.g. 0-11 or 0,2,5. Default: 0.", "--seeds", "-s")
-    ] = None,
-    unit: Annotated[
-        str | None, _option(NETWORK, "Recurrent unit; `lipschitz-rnn units` lists them. Default: lipschitz.", "--unit")
-    ] = None,
-    unit_option: Annotated[
-        list[str] | None,
-        _option(
-            NETWORK, "Option of the unit, e.g. beta=0.8; repeat for more.", "--unit-option", "-u", metavar="NAME=VALUE"
-        ),
-    ] = None,
-    variant: Annotated[
-        list[str] | None,
-        _option(
-            NETWORK,
-            'Train one more network with these unit options, e.g. "beta=0.5 gamma=0.1"; repeat for each variant.',
-            "--variant",
-            metavar="OPTIONS",
-        ),
-    ] = None,
-    task_option: Annotated[
-        list[str] | None,
-        _option(
-            NETWORK,
-            "Option of the task, e.g. length=300; repeat for more.",
-            "--task-option",
-            "-t",
-            metavar="NAME=VALUE",
-        ),
-    ] = None,
-    hidden_size: Annotated[int | None, _option(NETWORK, "Hidden size N.", "--hidden-size", "-n")] = None,
-    num_layers: Annotated[int | None, _option(NETWORK, "Number of stacked layers.")] = None,
-    dropout: Annotated[float | None, _option(NETWORK, "Dropout before the head, in training.")] = None,
-    epochs: Annotated[int | None, _option(OPTIMISATION, "Number of epochs.", "--epochs", "-e")] = None,
-    batch_size: Annotated[
-        int | None,
-        _option(OPTIMISATION, "Batch size over all processes (text tasks: -t train_batch=N).", "--batch-size", "-b"),
-    ] = None,
-    eval_batch_size: Annotated[int | None, _option(OPTIMISATION, "Batch size for validation and test.")] = None,
-    optimiser: Annotated[Optimiser | None, _option(OPTIMISATION, "Optimiser; sgd has momentum.")] = None,
-    learning_rate: Annotated[
-        float | None, _option(OPTIMISATION, "Learning rate, the largest of a schedule.", "--learning-rate", "--lr")
-    ] = None,
-    momentum: Annotated[float | None, _option(OPTIMISATION, "sgd: momentum.")] = None,
-    smoothing: Annotated[float | None, _option(OPTIMISATION, "rmsprop: smoothing constant α.")] = None,
-    weight_decay: Annotated[float | None, _option(OPTIMISATION, "Weight decay.")] = None,
-    clip: Annotated[
-        float | None, _option(OPTIMISATION, "Clip the gradient norm of each network; 0: no clipping.")
-    ] = None,
-    schedule: Annotated[Schedule | None, _option(OPTIMISATION, "How the learning rate changes over the run.")] = None,
-    decay_factor: Annotated[float | None, _option(OPTIMISATION, "step: factor on the learning rate.")] = None,
-    decay_epochs: Annotated[
-        str | None,
-        _option(
-            OPTIMISATION,
-            "step: epochs after which it applies, from 0, e.g. 90 or 30,60.",
-            "--decay-epochs",
-            metavar="EPOCHS",
-        ),
-    ] = None,
-    warmup: Annotated[float | None, _option(OPTIMISATION, "one-cycle, cosine: share of the run that warms up.")] = None,
-    final_rate: Annotated[
-        float | None, _option(OPTIMISATION, "one-cycle, cosine: final rate as a share of --lr.")
-    ] = None,
-    averaging: Annotated[
-        float | None,
-        _option(OPTIMISATION, "Evaluate a moving average of the weights that is updated at this rate, e.g. 0.002."),
-    ] = None,
-    device: Annotated[str | None, _option(MACHINE, "auto, cpu, cuda or cuda:1. Default: auto.")] = None,
-    precision: Annotated[
-        Precision | None,
-        _option(MACHINE, "Arithmetic: highest (default), high (TF32) or medium in float32; bfloat16; float64."),
-    ] = None,
-    ensemble: Annotated[
-        EnsembleMode | None, _option(MACHINE, "How seeds train: auto (default), vmap (all in one call) or sequential.")
-    ] = None,
-    cuda_graph: Annotated[
-        CudaGraph | None, _option(MACHINE, "Replay each step as a CUDA graph: auto (default), on or off.")
-    ] = None,
-    data_dir: Annotated[
-        str | None,
-        _option(
-            WHERE,
-            "Folder with data files. Default: LIPSCHITZ_RNN_DATA, else the cache.",
-            "--data-dir",
-            metavar="FOLDER",
-        ),
-    ] = None,
-    offline: Annotated[bool, _option(WHERE, "Never download data.", "--offline")] = False,
-    log_steps: Annotated[int | None, _option(OUTPUT, "Log metrics every N steps.")] = None,
-    checkpoint_minutes: Annotated[
-        float | None, _option(OUTPUT, "Save a checkpoint every so many minutes within an epoch.")
-    ] = None,
+    given: Any = None,
     dry_run: Annotated[bool, _option(OUTPUT, "Check the settings, print them as JSON, and stop.", "--dry-run")] = False,
     as_json: Annotated[bool, _option(OUTPUT, "Print the result as JSON, and no progress.", "--json")] = False,
 ) -> None:
@@ -172,19 +77,6 @@ def train(
       lipschitz-rnn train ptb-char --unit lstm -n 400 -t length=300 --clip 1
       torchrun --nproc-per-node 2 -m lipschitz_rnn train digits -o runs/two
     """
-    given = {name: value for name, value in locals().items() if name in _PLAIN and value is not None}
-    if seeds is not None:
-        given["seeds"] = parse_seeds(seeds)
-    if decay_epochs is not None:
-        given["decay_epochs"] = parse_epochs(decay_epochs)
-    if given.get("clip") == 0:
-        given["clip"] = None
-    if offline:
-        given["offline"] = True
-    given["unit_options"] = parse_options(unit_option or [], "--unit-option")
-    given["task_options"] = parse_options(task_option or [], "--task-option")
-    if variant:
-        given["variants"] = tuple(parse_options(options.split(), "--variant") for options in variant)
     frozen = _frozen(out, resume)
     settings = _merge_frozen(frozen, task, given) if frozen else _resolve(task, preset, config, given)
     folder = out or _free_folder(settings)
@@ -200,14 +92,6 @@ def train(
     result = train_run(settings, folder, resume=resume, watcher=watcher)
     if first:
         print_result(result, settings, folder, as_json)
-
-
-_PLAIN = (
-    "unit", "hidden_size", "num_layers", "dropout", "epochs", "batch_size", "eval_batch_size", "optimiser",
-    "learning_rate", "momentum", "smoothing", "weight_decay", "clip", "schedule", "decay_factor", "warmup",
-    "final_rate", "averaging", "device", "precision", "ensemble", "cuda_graph", "data_dir", "log_steps",
-    "checkpoint_minutes",
-)  # fmt: skip
 
 
 def _frozen(out: Path | None, resume: bool) -> Settings | None:
@@ -227,7 +111,7 @@ def _frozen(out: Path | None, resume: bool) -> Settings | None:
 
 def _merge_frozen(frozen: Settings, task: str | None, given: dict[str, Any]) -> Settings:
     """The frozen settings with what was given again; `fit` refuses what differs in more than place."""
-    options = {name: {**getattr(frozen, name), **given.pop(name)} for name in ("unit_options", "task_options")}
+    options = {name: {**getattr(frozen, name), **given.pop(name, {})} for name in ("unit_options", "task_options")}
     return Settings.from_dict(frozen.to_dict() | options | given | ({"task": task} if task else {}))
 
 
@@ -242,7 +126,7 @@ def _resolve(task: str | None, preset: Preset, config: Path | None, given: dict[
         raise ValueError("no task is given; name one (`lipschitz-rnn tasks` lists them) or a TOML file with --config")
     tasks.info(name)  # or says which there are
     for key in ("unit_options", "task_options"):
-        given[key] = {**from_file.pop(key, {}), **given[key]}
+        given[key] = {**from_file.pop(key, {}), **given.get(key, {})}
     Settings.from_dict({"task": name} | from_file)
     return preset_settings(name, preset, from_file | given)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+from lipschitz_rnn import tasks
 from lipschitz_rnn.experiments.paper import tuning
 from lipschitz_rnn.experiments.recipes import RECIPES
 from lipschitz_rnn.training import Settings
@@ -59,12 +60,16 @@ def preset_settings(task: str, preset: Preset = "paper", changes: Mapping[str, A
         raise ValueError(f"preset is {preset!r}; it must be one of {', '.join(PRESETS)}")
     changes = dict(changes or {})
     unit = changes.get("unit", "lipschitz")
-    values = {"task": task} | (tuning(task, changes.get("hidden_size")) or _OURS.get(task, {}))
+    known = tuning(task, changes.get("hidden_size")) or _OURS.get(task)
+    if known is None and task in tasks.available():
+        known = dict(tasks.find(task).defaults)
+        unit = changes.get("unit", known.get("unit", "lipschitz"))
+    values = {"task": task} | (known or {})
     if unit != "lipschitz":
         recipe = RECIPES.get(unit)
         if recipe is not None and recipe.task == task:
             values = recipe.settings()
-        else:
+        elif unit != values.get("unit"):
             values.pop("unit_options", None)
     if task in _OURS and "init_scale" in values.get("unit_options", {}):
         # The spread of M belongs to the table, its scale to the size: σ = init_scale / N stays.

@@ -9,7 +9,7 @@ from pathlib import Path
 from lipschitz_rnn.drawing import GREY, RED, draw_curves, new_figure, whole_epochs
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.runner import train
-from lipschitz_rnn.stability.tracking import draw_eigenvalues, draw_tracks, spectral_curves
+from lipschitz_rnn.stability.studies.tracking import draw_eigenvalues, draw_tracks, spectral_curves
 from lipschitz_rnn.training import Result, Settings, Watcher
 from lipschitz_rnn.training.history import read_run
 from lipschitz_rnn.units.registry import count_parameters

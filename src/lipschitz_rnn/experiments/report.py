@@ -18,7 +18,7 @@ from lipschitz_rnn.documents.numbers import show_duration, show_score, spread
 from lipschitz_rnn.drawing import BLUE, GREEN, GREY, draw_curves, new_figure, transparent_svg, whole_epochs
 from lipschitz_rnn.experiments.paper import find_cell
 from lipschitz_rnn.experiments.results import Record, describe_run
-from lipschitz_rnn.stability.tracking import draw_tracks, spectral_curves
+from lipschitz_rnn.stability.studies.tracking import draw_tracks, spectral_curves
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.folder import RunError
 from lipschitz_rnn.training.history import Run, read_run

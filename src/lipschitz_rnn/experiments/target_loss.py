@@ -13,11 +13,10 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from lipschitz_rnn.training import RunError, build_model
-from lipschitz_rnn.training.checkpoint import copy_tensors, read_checkpoint, write_checkpoint
-from lipschitz_rnn.training.folder import read_settings
+from lipschitz_rnn.experiments.runs import load_run
+from lipschitz_rnn.training import Moment, RunError
+from lipschitz_rnn.training.checkpoint import read_checkpoint, write_checkpoint
 from lipschitz_rnn.training.history import read_run
-from lipschitz_rnn.training.reading import read_shapes
 
 _FOLDER = "epochs"
 
@@ -28,12 +27,12 @@ class KeepEveryEpoch:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __call__(self, networks: Sequence[nn.Module], epoch: int) -> list[Mapping[str, float]]:
+    def __call__(self, networks: Sequence[nn.Module], when: Moment) -> list[Mapping[str, float]]:
         tensors = {
             f"{index}/{name}": v for index, network in enumerate(networks) for name, v in _values(network).items()
         }
         (self._folder / _FOLDER).mkdir(exist_ok=True)
-        write_checkpoint(_file(self._folder, epoch), tensors, {"epoch": epoch})
+        write_checkpoint(_file(self._folder, when.epoch), tensors, {"epoch": when.epoch})
         return [{} for _ in networks]
 
 
@@ -66,11 +65,11 @@ def take_at_loss(folder: Path, target: float) -> list[Taken | None]:
 
 def load_taken(folder: Path, index: int, taken: Taken) -> nn.Module:
     """The network at this place among the members of a run, as it was after that epoch."""
-    settings = read_settings(folder)
-    member = settings.members[index]
-    network = build_model(settings.of_variant(member.variant), read_shapes(folder), member.seed)
-    copy_tensors(_read(folder, taken.epoch), _values(network), f"{index}/", _file(folder, taken.epoch))
-    return network.eval()
+    run = load_run(folder)
+    network, prefix = run.initial(index), f"{index}/"
+    own = {n.removeprefix(prefix): v for n, v in _read(folder, taken.epoch).items() if n.startswith(prefix)}
+    run.fill(network, own, _file(folder, taken.epoch))
+    return network
 
 
 def _take(curve: Sequence[float | None], target: float) -> Taken | None:

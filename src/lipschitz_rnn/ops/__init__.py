@@ -1,3 +1,7 @@
-"""The recurrence itself, without parameters: one definition of truth and fast ways to the same numbers."""
+"""The scans, without parameters: one folder each, with its plain reference, its CPU path and its Triton kernels.
 
-from lipschitz_rnn.ops.scan import lipschitz_scan as lipschitz_scan
+``lipschitz`` integrates the Lipschitz recurrence, ``lstm`` and ``modrelu`` run the units of those names; ``common``
+holds what they share.
+"""
+
+from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan as lipschitz_scan

@@ -1,4 +1,4 @@
-"""The Hessian of a loss as something that multiplies vectors: never formed, batch after batch."""
+"""The Hessian of a loss as a linear operator: never formed, evaluated batch by batch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.precision import float32_products
-from lipschitz_rnn.robustness.calls import check_batch, check_device, outputs_of
+from lipschitz_rnn.ops.common.precision import float32_products
+from lipschitz_rnn.robustness.model_calls import check_batch, check_device, outputs_of
 from lipschitz_rnn.tasks import Batch
 from lipschitz_rnn.units.continuous import ContinuousCell
 from lipschitz_rnn.units.lipschitz import LipschitzRNN
@@ -29,8 +29,8 @@ def cross_entropy(outputs: Tensor, batch: Batch) -> Tensor:
 class LossHessian:
     """H = ∇² of the mean loss over all samples, with respect to n chosen parameters in one flat vector.
 
-    A product H v is the gradient of ⟨∇ loss, v⟩. The graph of ∇ loss is built once where all samples fit into one
-    batch, and anew for each product otherwise. Works on a copy: the model keeps its mode, type and gradients.
+    A product H v is the gradient of ⟨∇ loss, v⟩. The graph of ∇ loss is built once if all samples fit into one
+    batch, and again for each product otherwise. Works on a copy: the model keeps its mode, type and gradients.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LossHessian:
         self._kept: Tensor | None = None
 
     def _split(self, batch: Batch, batch_first: bool, size: int) -> tuple[list[Batch], list[float]]:
-        """Parts of at most `size` samples, and the share of each in the mean loss."""
+        """Parts of at most `size` samples, and the weight of each in the mean loss."""
         if size < 1:
             raise ValueError(f"batch_size is {size}; it must be at least 1")
         axis = 0 if batch_first else 1
@@ -161,7 +161,7 @@ def choose_parameters(model: nn.Module, which: Which) -> Sequence[str]:
 def differentiable_twice(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
     """A copy in evaluation mode and, if asked, of another type, whose scans run on the path with second derivatives.
 
-    The fast scans have them too, by way of that path; taken at once, its graph can be kept for many products.
+    The fast scans take theirs from that path too; using it directly, the graph can be kept for many products.
     """
     twin = copy.deepcopy(model).eval()
     for module in twin.modules():

@@ -20,11 +20,11 @@ _POINTS = 1001
 class Density:
     """The distribution of the eigenvalues: point masses, and the same smoothed by a Gaussian of the given width."""
 
-    nodes: np.ndarray  # where the masses sit
-    weights: np.ndarray  # their sizes, 1 in all
+    nodes: np.ndarray  # positions of the point masses
+    weights: np.ndarray  # their sizes, which sum to 1
     width: float
     grid: np.ndarray
-    values: np.ndarray  # the smooth density on the grid, of integral 1
+    values: np.ndarray  # the smoothed density on the grid, with integral 1
 
     @classmethod
     def of(cls, nodes: np.ndarray, weights: np.ndarray, width: float | None = None) -> Density:
@@ -39,11 +39,11 @@ class Density:
 
     @classmethod
     def of_runs(cls, found: Eigenpairs, runs: Sequence[Lanczos], size: int) -> Density:
-        """The eigenvalues found before, each with its share 1/n, and Gauss quadrature for the rest: nodes are the
+        """The eigenvalues found before, each with weight 1/n, and Gauss quadrature for the rest: nodes are the
         eigenvalues of each run's T, weights the squares of the first entries of its eigenvectors."""
         from scipy.linalg import eigh_tridiagonal
 
-        pairs = [eigh_tridiagonal(run.diagonal, run.beside) for run in runs]
+        pairs = [eigh_tridiagonal(run.diagonal, run.off_diagonal) for run in runs]
         rest = (size - len(found.values)) / (size * max(1, len(runs)))
         nodes = np.concatenate([found.values, *(values for values, _ in pairs)])
         known = np.full(len(found.values), 1.0 / size)
@@ -65,7 +65,7 @@ class Lanczos:
     """QᵀHQ = T, tridiagonal, and what is left of H outside: H Q = Q T + residual · (a vector) at the last column."""
 
     diagonal: np.ndarray  # (m,)
-    beside: np.ndarray  # (m − 1,)
+    off_diagonal: np.ndarray  # (m − 1,)
     basis: Tensor  # Qᵀ, (m, n)
     residual: float
 
@@ -73,7 +73,7 @@ class Lanczos:
         """Eigenvectors y of T give Q y with ‖H Q y − θ Q y‖ = residual · |last entry of y|: those where it is small."""
         from scipy.linalg import eigh_tridiagonal
 
-        values, vectors = eigh_tridiagonal(self.diagonal, self.beside)
+        values, vectors = eigh_tridiagonal(self.diagonal, self.off_diagonal)
         near = self.residual * np.abs(vectors[-1]) <= tolerance * np.abs(values)
         chosen = torch.from_numpy(vectors[:, near].T.copy()).to(self.basis)
         return Eigenpairs(values[near], chosen @ self.basis)
@@ -103,7 +103,7 @@ def tridiagonal(
     basis = torch.cat((known, (first / first.norm()).unsqueeze(0)))
     most = min(steps, hessian.size - len(known))
     diagonal: list[float] = []
-    beside: list[float] = []
+    off_diagonal: list[float] = []
     while True:
         image = (hessian @ basis[-1:])[0]
         note()
@@ -113,6 +113,6 @@ def tridiagonal(
         size = image.norm().item()
         # No size left means an invariant subspace: what has been found is exact.
         if len(diagonal) == most or size <= 10 * torch.finfo(image.dtype).eps * scale:
-            return Lanczos(np.array(diagonal), np.array(beside), basis[len(known) :], size)
-        beside.append(size)
+            return Lanczos(np.array(diagonal), np.array(off_diagonal), basis[len(known) :], size)
+        off_diagonal.append(size)
         basis = torch.cat((basis, image.unsqueeze(0) / size))

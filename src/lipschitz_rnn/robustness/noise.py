@@ -1,4 +1,4 @@
-"""White noise and salt-and-pepper noise on the inputs, and the accuracy that is left."""
+"""White noise and salt-and-pepper noise on the inputs, and the accuracy under it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.checks import require_floating, require_number, require_tensor
-from lipschitz_rnn.robustness.calls import (
+from lipschitz_rnn.ops.common.validation import require_floating, require_number, require_tensor
+from lipschitz_rnn.robustness.model_calls import (
     Progress,
     check_classes,
     check_device,
@@ -43,9 +43,9 @@ def white_noise(
 
     Args:
         inputs: (…, T, B, p), or any shape where `bounds` are numbers or None.
-        amount: standard deviation as a share of the range; of the unit 1 without `bounds`.
+        amount: standard deviation as a fraction of the range; an absolute number without `bounds`.
         bounds: lowest and highest valid value.
-        clip: bring the noisy values back into the range.
+        clip: clip the noisy values to the range.
     """
     _check(inputs, amount, math.inf, generator)
     if clip and bounds is None:
@@ -66,10 +66,10 @@ def salt_and_pepper(
     bounds: Range = (0.0, 1.0),
     batch_first: bool = False,
 ) -> Tensor:
-    """A share `amount` of the values of every sample replaced: half by the lowest, half by the highest valid value.
+    """A fraction `amount` of the values of every sample is replaced: half by the lowest, half by the highest value.
 
-    Of the n values of a sample round(amount · n) are replaced, at places drawn without replacement; where that number
-    is odd, the highest value gets one more.
+    Of the n values of a sample, round(amount · n) are replaced, at places drawn without replacement; if that number is
+    odd, one more is set to the highest value.
 
     Args:
         inputs: (T, B, p), or (B, T, p) with `batch_first`.
@@ -140,14 +140,14 @@ def noise_curve(
 ) -> NoiseCurve:
     """Accuracy on a split of `task` under noise of every amount, for every seed of the noise.
 
-    A seed draws the same noise for every amount, only scaled, and for every model, so that curves differ by what the
-    models do and not by luck. The amount 0 is the accuracy on clean inputs. Model and data lie on the same device.
+    A seed draws the same noise for every model and, up to its scale, for every amount, so that curves differ by what
+    the models do and not by chance. The amount 0 gives the clean accuracy. Model and data must be on one device.
 
     Args:
         amounts: see `white_noise` and `salt_and_pepper`; by default those of `AMOUNTS`.
         seeds: of the noise.
         samples: how many samples of the split; all by default.
-        clip: bring white noise back into the valid range.
+        clip: clip inputs with white noise to the valid range.
     """
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(map(repr, KINDS))}")
@@ -185,7 +185,7 @@ def noise_curve(
     with evaluation_mode(model), torch.no_grad():
         for done, amount in enumerate(levels):
             progress(f"{kind} noise", done, len(levels))
-            if amount == 0.0:  # nothing random about it
+            if amount == 0.0:  # no noise, so one run is enough
                 rows.append((accuracy(0.0, chosen[0]),) * len(chosen))
             else:
                 rows.append(tuple(accuracy(amount, seed) for seed in chosen))

@@ -1,4 +1,4 @@
-"""Which samples of a task are looked at, and in which range their values lie."""
+"""Which samples of a task are measured, and the range of their values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw_samples(task: Task, split: Split = "test", samples: int | None = None, 
 
 
 def valid_range(task: Task) -> Range | None:
-    """The values that inputs of a task can take, as pixels do; None where there are no such limits."""
+    """The range of values that a task's inputs can take, as for pixels; None if there are no limits."""
     if isinstance(task, PixelTask):
         raw = isinstance(task, PermutedMnist) and task.options["scaling"] == "raw"
         return 0.0, 255.0 if raw else 1.0
@@ -45,7 +45,7 @@ def valid_range(task: Task) -> Range | None:
 
 
 def unit_range(bounds: Range | None, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Lowest value and width of a range, for sequences (…, T, p) in the type and place of `like`; 0 and 1 for None."""
+    """Lowest value and width of a range, for sequences (…, T, p), as tensors like `like`; 0 and 1 for None."""
     try:
         low, high = (0.0, 1.0) if bounds is None else bounds
     except (TypeError, ValueError):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.stability.certificate import Certificate
-from lipschitz_rnn.stability.certify import certify
-from lipschitz_rnn.stability.inputs import as_float, subjects
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.stability.certification import certify
+from lipschitz_rnn.stability.proof.certificate import Certificate
+from lipschitz_rnn.stability.proof.inputs import as_float, subjects
 
 
 def largest_contracting_step(

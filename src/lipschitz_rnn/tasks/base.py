@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
@@ -63,8 +64,11 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class TaskInfo:
-    """The facts about a task that hold before any data is read; the sizes and shapes are those of its defaults."""
+class TaskInfo(Mapping[str, Any]):
+    """The facts about a task that hold before any data is read; the sizes and shapes are those of its defaults.
+
+    Read them as attributes. Access by key, as in the dictionary that `tasks.info` once returned, is deprecated.
+    """
 
     name: str
     summary: str
@@ -78,6 +82,19 @@ class TaskInfo:
     licence: str
     vocabulary: int | None = None
     stateful: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)  # with their defaults; `tasks.info` fills it in
+
+    def __getitem__(self, key: str) -> Any:
+        warnings.warn(
+            f'tasks.info(…)["{key}"] is deprecated; write tasks.info(…).{key}', DeprecationWarning, stacklevel=2
+        )
+        return asdict(self)[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return (item.name for item in fields(self))
+
+    def __len__(self) -> int:
+        return len(fields(self))
 
 
 _SHAPE_FACTS = ("input_size", "output_size", "sequence_length", "vocabulary")  # options may change these
@@ -87,10 +104,12 @@ class Task(ABC):
     """A sequence problem with its splits ("train", "validation", "test"), loss and metric.
 
     Subclasses set the class attribute `info`, take their options as keyword-only arguments, and put every tensor that
-    must follow `to(device)` into `self._data`.
+    must follow `to(device)` into `self._data`. Those that read files take `root` (a folder or None) first, and
+    `offline`. `defaults` are the settings with which `lipschitz-rnn train` trains the task unless told otherwise.
     """
 
     info: ClassVar[TaskInfo]
+    defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, options: Mapping[str, Any], **differing: Any) -> None:
         """`options`: as given by the user, for the record. `differing`: shape facts that deviate from `info`."""
@@ -141,7 +160,15 @@ class Task(ABC):
         )
         facts["sizes"] = {split: self.size(split) for split in SPLITS}
         facts["options"] = dict(self.options)
+        facts["preprocessing"] = dict(self.preprocessing())
         return facts
+
+    def preprocessing(self) -> Mapping[str, Any]:
+        """What is done to raw inputs before a network sees them, as plain values that are recorded with every run.
+
+        {"scale": a, "shift": b} means raw · a + b, with a number or one for each channel. Empty: nothing is done.
+        """
+        return {}
 
     @classmethod
     def option_defaults(cls) -> dict[str, Any]:

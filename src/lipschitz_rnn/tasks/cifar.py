@@ -86,6 +86,9 @@ class CifarTask(Classification):
     def size(self, split: Split) -> int:
         return len(self._data[f"{check_split(split)}.labels"])
 
+    def preprocessing(self) -> dict[str, Any]:
+        return {name: self._data[name].flatten().tolist() for name in ("scale", "shift")}
+
     def _images(self, split: Split, indices: Tensor, generator: Generators) -> Tensor:
         """(..., B, 3, 32, 32) normalised; augmented when training with a generator."""
         images = self._data[f"{split}.images"][indices]

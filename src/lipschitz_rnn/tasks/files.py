@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from lipschitz_rnn.tasks.base import DataError
 from lipschitz_rnn.tasks.sources import Dataset
+from lipschitz_rnn.tasks.unpacked import is_kept, keep, read_kept
 from lipschitz_rnn.tasks.unpacking import FIX, members, unpack
 
 ENVIRONMENT_VARIABLE = "LIPSCHITZ_RNN_DATA"
@@ -114,15 +115,36 @@ def _find(dataset: Dataset, root: str | os.PathLike[str] | None) -> tuple[dict[s
 
 
 def _look(dataset: Dataset, root: str | os.PathLike[str] | None) -> dict[str, bytes]:
-    """What the disk holds of the data set, loose files before archives, all of it verified."""
-    loose, archive = _find(dataset, root)
+    """What the disk holds of the data set, all of it verified; what had to be unpacked is kept where that pays."""
+    place = unpacked_folder(dataset)
+    with ThreadPoolExecutor() as pool:  # unpacking and hashing run outside Python's lock
+        kept = pool.map(lambda name: read_kept(dataset, name, place), dataset.contents)
+        found = {name: data for name, data in zip(dataset.contents, kept, strict=True) if data is not None}
+        if len(found) == len(dataset.contents):
+            return found
+        loose, archive = _find(dataset, root)
+        unpacked = _unpack(dataset, loose, archive, pool)
+    plain = {name for name, path in loose.items() if path.suffix not in (".gz", ".xz")}
+    if dataset.keep_unpacked and (fresh := unpacked.keys() - found.keys() - plain):
+        keep(dataset, {name: unpacked[name] for name in fresh}, place)
+    return found | unpacked
+
+
+def unpacked_folder(dataset: Dataset) -> Path:
+    """Where files are kept unpacked: not where originals are looked for, so that a damaged one is no obstacle."""
+    return cache_folder() / "unpacked" / dataset.folder
+
+
+def _unpack(
+    dataset: Dataset, loose: Mapping[str, Path], archive: Path | None, pool: ThreadPoolExecutor
+) -> dict[str, bytes]:
+    """Loose files before the archive."""
 
     def read(name: str) -> bytes:
         data = unpack(loose[name], dataset.size_of(name))
         return _verified(data, dataset.contents[name], str(loose[name]), dataset.title)
 
-    with ThreadPoolExecutor() as pool:  # unpacking and hashing run outside Python's lock
-        found = dict(zip(loose, pool.map(read, loose), strict=True))
+    found = dict(zip(loose, pool.map(read, loose), strict=True))
     if archive is not None:
         lacking = set(dataset.contents) - set(found)
 
@@ -145,8 +167,12 @@ def _look(dataset: Dataset, root: str | os.PathLike[str] | None) -> dict[str, by
 def read_dataset(dataset: Dataset, root: str | os.PathLike[str] | None, offline: bool) -> dict[str, bytes]:
     """Unpacked and verified bytes of every file of the data set; what is nowhere is downloaded unless `offline`."""
     found = _look(dataset, root) if _reading.get() else {}  # a file that is here and wrong is told before others lack
+    if len(found) == len(dataset.contents):
+        return found
     loose, archive = _find(dataset, root)
-    lacking = [] if archive is not None else [name for name in dataset.contents if name not in loose]
+    kept = [name for name in dataset.contents if is_kept(dataset, name, unpacked_folder(dataset))]
+    here = {*loose, *found, *(() if _reading.get() else kept)}
+    lacking = [] if archive is not None else [name for name in dataset.contents if name not in here]
     target = cache_folder() / dataset.folder
     wanted = list(dict.fromkeys(dataset.downloads[name] for name in lacking))
     if lacking and offline:

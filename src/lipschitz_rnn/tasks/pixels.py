@@ -63,6 +63,9 @@ class PixelTask(Classification):
         pixels = self._pixels(split, indices, generator)
         return Batch(pixels.to(torch.float32, memory_format=torch.contiguous_format) * self.scale, labels)
 
+    def preprocessing(self) -> dict[str, Any]:
+        return {"scale": self.scale, "shift": 0.0}
+
     def _pixels(self, split: Split, indices: Tensor, generator: Generators) -> Tensor:
         """(..., T, B, p) bytes of the samples."""
         return self._data[f"{split}.pixels"][indices].transpose(-3, -2)

@@ -1,14 +1,16 @@
-"""Names of the tasks, and the one way to build them."""
+"""Names of the tasks, those of the package and those of users, and the one way to build them."""
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
-from lipschitz_rnn.tasks.base import Task
+from lipschitz_rnn.plugins import MissingCodeError, Registered
+from lipschitz_rnn.tasks.base import Task, TaskInfo
 from lipschitz_rnn.tasks.cifar import NoisePaddedCifar10, OrderedCifar10
 from lipschitz_rnn.tasks.files import NotRead, without_reading
 from lipschitz_rnn.tasks.mnist import OrderedMnist, PermutedMnist, RowsMnist
@@ -34,33 +36,73 @@ _ALL: tuple[type[Task], ...] = (
     Copying,
 )
 _TASKS = {task.info.name: task for task in _ALL}
+_OWN = Registered("task", _TASKS)
+Kind = TypeVar("Kind", bound=type[Task])
+
+
+def register(task: Kind) -> Kind:
+    """Make a task known by its `info.name`, for `load` and for every command. A decorator, or a call.
+
+    A package does the same for whoever installs it with an entry point in the group "lipschitz_rnn.tasks".
+    Raises ValueError for a name that is taken.
+    """
+    _OWN.add(_require_task(task).info.name, task)
+    return task
 
 
 def available() -> tuple[str, ...]:
     """The names that `load` and `info` take."""
-    return tuple(_TASKS)
+    return (*_TASKS, *_OWN.names())
 
 
-def _find(name: str) -> type[Task]:
-    if name not in _TASKS:
-        raise ValueError(f"there is no task {name!r}; the tasks are {', '.join(_TASKS)}")
-    return _TASKS[name]
+def is_registered(name: str, own: Mapping[str, Any] | None = None) -> bool:
+    """Whether `load` knows the task that was recorded under this name; `own` where it was not the package's."""
+    return name in _OWN.names() or (own is None and name in _TASKS)
 
 
-def info(name: str) -> dict[str, Any]:
-    """What is known about a task without reading its data: the keys of `Task.describe`, at the default options."""
-    task = _find(name)
-    return asdict(task.info) | {"options": task.option_defaults()}
+def find(name: str) -> type[Task]:
+    """The class of a task."""
+    found = _TASKS.get(name) or _OWN.find(name)
+    if found is None:
+        raise ValueError(
+            f"there is no task {name!r}; the tasks are {', '.join(available())}. "
+            "A task of your own is known once its module is imported: --import MODULE"
+        )
+    kind = _require_task(found)
+    if kind.info.name != name:
+        raise MissingCodeError(
+            f"the entry point {name!r} gives the task {kind.info.name!r}; the names must be the same"
+        )
+    return kind
 
 
-def load(name: str, root: str | os.PathLike[str] | None = None, *, offline: bool = False, **options: Any) -> Task:
-    """Build the task `name`.
+def _require_task(kind: Any) -> type[Task]:
+    if not (isinstance(kind, type) and issubclass(kind, Task)):
+        raise TypeError(f"the task is {kind!r}; give a subclass of lipschitz_rnn.tasks.Task")
+    if not isinstance(getattr(kind, "info", None), TaskInfo):
+        raise TypeError(f"the task {kind.__name__} has no TaskInfo in its class attribute `info`; add one")
+    return kind
+
+
+def info(name: str) -> TaskInfo:
+    """What is known about a task without reading its data, at its default options."""
+    task = find(name)
+    return replace(task.info, options=task.option_defaults())
+
+
+def load(
+    name: str | type[Task], root: str | os.PathLike[str] | None = None, *, offline: bool = False, **options: Any
+) -> Task:
+    """Build a task by its name, or from its class.
 
     Data files are looked for in `root`, then in the folder named by LIPSCHITZ_RNN_DATA, then in the user's cache;
     public ones that are nowhere are downloaded into the cache unless `offline`. Raises `DataError` when a file is
     missing, damaged or of the wrong kind, and ValueError or TypeError for an unknown name or a wrong option.
     """
-    return _checked(name, options)(None if root is None else os.fspath(root), offline=offline, **options)  # type: ignore[call-arg, arg-type]
+    task = _checked(name, options)
+    place: dict[str, Any] = {"root": None if root is None else os.fspath(root), "offline": offline}
+    taken = inspect.signature(task).parameters  # a task without files need not take a folder
+    return task(**{key: value for key, value in place.items() if key in taken}, **options)  # type: ignore[call-arg]
 
 
 def check(
@@ -79,12 +121,12 @@ def check(
     return SimpleNamespace(**{fact: getattr(built, fact) for fact in task.shapes(options)})
 
 
-def _checked(name: str, options: Mapping[str, Any]) -> type[Task]:
+def _checked(name: str | type[Task], options: Mapping[str, Any]) -> type[Task]:
     """The task, or ValueError for a name or an option that does not exist."""
-    task = _find(name)
+    task = find(name) if isinstance(name, str) else _require_task(name)
     allowed = task.option_defaults()
     unknown = [key for key in options if key not in allowed]
     if unknown:
         offered = ", ".join(allowed) or "none"
-        raise ValueError(f"task {name!r} has no option {unknown[0]!r}; its options are: {offered}")
+        raise ValueError(f"task {task.info.name!r} has no option {unknown[0]!r}; its options are: {offered}")
     return task

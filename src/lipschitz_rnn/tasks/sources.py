@@ -34,6 +34,7 @@ class Dataset:
     aliases: tuple[str, ...] = ()
     archives: tuple[str, ...] = ()  # archives that may hold the files under any path
     sizes: Mapping[str, int] = field(default_factory=dict)  # unpacked file name -> its bytes, where they are known
+    keep_unpacked: bool = False  # in the cache, because unpacking takes seconds
 
     def size_of(self, name: str) -> int:
         """The most bytes that the unpacked file may have: unpacking stops there."""
@@ -126,6 +127,7 @@ CIFAR10 = Dataset(
     aliases=("", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
     archives=(_CIFAR10_ARCHIVE.name,),
     sizes=dict.fromkeys(_CIFAR10_CONTENTS, 10_000 * 3_073),
+    keep_unpacked=True,
 )
 
 _PTB_CONTENTS = {

@@ -49,10 +49,15 @@ class SpeechTask(Regression):
         self.names = names
         train = parts["train"][0]
         mean, std = train.mean(0), train.std(0).clamp_min(1e-6)
+        self._frame_scale = {"scale": (1.0 / std).tolist(), "shift": (-mean / std).tolist()}
         for split, (frames, lengths) in parts.items():
             self._data[f"{split}.frames"] = (frames - mean) / std if normalisation == "standard" else frames
             self._data[f"{split}.lengths"] = lengths
             self._data[f"{split}.starts"] = lengths.cumsum(0) - lengths
+
+    def preprocessing(self) -> dict[str, list[float]]:
+        """What is done to the frames, which are in decibels."""
+        return self._frame_scale if self.options["normalisation"] == "standard" else {}
 
     @abstractmethod
     def _split_names(self, sounds: Collection[str]) -> dict[Split, list[str]]:

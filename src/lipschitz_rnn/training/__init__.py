@@ -8,6 +8,7 @@ from lipschitz_rnn.training.interrupts import Interrupted as Interrupted
 from lipschitz_rnn.training.loop import Diverged as Diverged
 from lipschitz_rnn.training.model import SequenceModel as SequenceModel
 from lipschitz_rnn.training.model import build_model as build_model
+from lipschitz_rnn.training.probing import Moment as Moment
 from lipschitz_rnn.training.results import Result as Result
 from lipschitz_rnn.training.settings import Settings as Settings
 from lipschitz_rnn.training.watchers import Watcher as Watcher

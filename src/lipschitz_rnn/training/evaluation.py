@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -80,3 +81,12 @@ def evaluate_members(
     sums, weights, losses = totals.tolist()
     mean_losses = [loss / weight for loss, weight in zip(losses, weights, strict=True)]
     return Scores([task.metric.finish(s / w) for s, w in zip(sums, weights, strict=True)], mean_losses)
+
+
+def count_batches(
+    progress: Callable[[int, int], None], task: Task, split: Split, settings: Settings
+) -> Callable[[], None]:
+    """For `evaluate_members`: calls `progress` with the number of batches before this one, and of all."""
+    total = -(-task.size(split) // (1 if task.stateful else settings.eval_batch_size))
+    numbers = itertools.count()
+    return lambda: progress(next(numbers), total)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 
-from lipschitz_rnn.ops.precision import float32_products
+from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training.environment import describe_environment
 from lipschitz_rnn.training.folder import RunFolder, Saved
-from lipschitz_rnn.training.loop import Builder, Trainer
+from lipschitz_rnn.training.loop import Trainer
 from lipschitz_rnn.training.model import build_model
 from lipschitz_rnn.training.parallel import World, choose_device, joined_world
 from lipschitz_rnn.training.preparation import check_start, check_task
 from lipschitz_rnn.training.probing import Probe
 from lipschitz_rnn.training.results import Result
 from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.training.sources import Builder
 from lipschitz_rnn.training.watchers import TensorBoard, Watcher, Watchers
 
 
@@ -34,10 +35,11 @@ def fit(
     Args:
         folder: where to keep the run; None keeps it in memory only.
         resume: go on from the newest whole checkpoint in `folder`; without one, start from the beginning.
-        build: makes the network of one seed; by default encoder ▶ unit ▶ head as the settings say.
+        build: makes the network of one seed from (settings, task, seed); by default encoder ▶ unit ▶ head as the
+            settings say. Define it in a module, and `load_run` finds it again.
         watcher: is told of progress.
-        probe: called after every epoch with all networks, on the CPU, and the number of that epoch, counted from 0; it
-            gives numbers to note of each network, for example its largest eigenvalues.
+        probe: called after every epoch with all networks, on the CPU, and, if it takes a second argument, with the
+            `Moment` (epoch and step); returns numbers to note of each network, for example its largest eigenvalue.
 
     Raises:
         Diverged: every seed's loss became NaN or infinite.
@@ -58,7 +60,7 @@ def fit(
             # Wrong settings show here, before there is a folder.
             trainer = Trainer(*arguments, run_folder, Watchers(watchers), probe)
             if world.writes:
-                run_folder.open(settings, describe_environment(device), task.describe(), resume)
+                run_folder.open(settings, describe_environment(device), task.describe(), resume, trainer.sources)
             return trainer.run(_saved(run_folder, settings, resume, world))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from lipschitz_rnn.training.checkpoint import CheckpointError, atomic_write, read_checkpoint, write_checkpoint
 from lipschitz_rnn.training.errors import RunConflict as RunConflict
 from lipschitz_rnn.training.errors import RunError as RunError
-from lipschitz_rnn.training.run_settings import check_folder
+from lipschitz_rnn.training.run_settings import check_builder, check_folder
 from lipschitz_rnn.training.run_settings import read_settings as read_settings
 from lipschitz_rnn.training.settings import Settings
 
@@ -28,7 +28,8 @@ class RunFolder:
 
     ```
     config.json        the frozen settings           environment.json   versions, commit, machine, command
-    task.json          what the task told of itself
+    task.json          shapes, options and source of the task
+    sources.json       where task, unit and builder are defined, if outside the package
     metrics.jsonl      one JSON object per line      events/            the same for TensorBoard
     checkpoints/       step-….safetensors, the last two, and best.safetensors
     result.json        when the run is complete      run.lock           held while a process writes
@@ -43,18 +44,27 @@ class RunFolder:
         self._lock: IO[str] | None = None
         self._metrics: IO[bytes] | None = None
 
-    def open(self, settings: Settings, environment: Mapping[str, Any], task: Mapping[str, Any], resume: bool) -> None:
-        """Lock the folder and put down (or compare) the configuration."""
+    def open(
+        self,
+        settings: Settings,
+        environment: Mapping[str, Any],
+        task: Mapping[str, Any],
+        resume: bool,
+        sources: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Lock the folder and write the configuration, or compare it with what is there."""
         check_folder(self.path, settings, resume)
         self._run = origin(settings)
         with self._writing("set up the run"):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path / "run.lock", self.path)
             check_folder(self.path, settings, resume)  # again: another run may have begun and ended before the lock
+            check_builder(self.path, sources or {})
             if not (config := self.path / "config.json").exists():
                 atomic_write(config, _json(settings.to_dict()))
             atomic_write(self.path / "environment.json", _json(environment))
             atomic_write(self.path / "task.json", _json(task))
+            atomic_write(self.path / "sources.json", _json(sources or {}))
             self._metrics = open(self.path / "metrics.jsonl", "ab", buffering=0)  # noqa: SIM115 (closed in close)
 
     def write_record(self, record: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import threading
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any, Self
 
@@ -28,12 +29,21 @@ def describe_rest(saved: str | None, go_on: str | None) -> str:
     return f"; saved as {saved}" + (f". Go on with: {go_on}" if go_on else "")
 
 
-def resume_command(folder: str | os.PathLike[str], processes: int = 1, known_task: bool = True) -> str:
-    """What goes on with the run in a folder: a line for the shell, or a call where the task is somebody's own."""
-    if not known_task:
-        return f"fit(settings, task, {os.fspath(folder)!r}, resume=True)"
+def resume_command(
+    folder: str | os.PathLike[str],
+    processes: int = 1,
+    known_task: bool = True,
+    sources: Mapping[str, Mapping[str, Any] | None] | None = None,
+) -> str:
+    """What goes on with the run in a folder: a line for the shell, or a call for an own model or unregistered task."""
+    own = {name: value for name, value in (sources or {}).items() if value is not None}
+    if not known_task or "build" in own:
+        build = ", build=build" if "build" in own else ""
+        return f"fit(settings, task, {os.fspath(folder)!r}, resume=True{build})"
     start = "lipschitz-rnn" if processes == 1 else f"torchrun --nproc-per-node {processes} -m lipschitz_rnn"
-    return f"{start} train --resume --out {shlex.quote(os.fspath(folder))}"
+    modules = dict.fromkeys(value["module"] for value in own.values() if value["importable"])
+    imports = "".join(f" --import {module}" for module in modules)
+    return f"{start} train --resume --out {shlex.quote(os.fspath(folder))}{imports}"
 
 
 class Interrupts:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lipschitz_rnn.tasks import Split, Task, available
+from lipschitz_rnn.tasks import Split, Task, is_registered
 from lipschitz_rnn.training.checkpoint import CheckpointError
 from lipschitz_rnn.training.ensemble import Ensemble, state_leaves
 from lipschitz_rnn.training.evaluation import Scores, evaluate_members
@@ -18,16 +18,15 @@ from lipschitz_rnn.training.graph import GraphedStep
 from lipschitz_rnn.training.interrupts import Interrupted, Interrupts, describe_rest, resume_command
 from lipschitz_rnn.training.model import State, count_parameters, read_size
 from lipschitz_rnn.training.parallel import World
-from lipschitz_rnn.training.probing import Probe, Probing
+from lipschitz_rnn.training.probing import Moment, Probe, Probing
 from lipschitz_rnn.training.results import Result, SeedResult, Selection
 from lipschitz_rnn.training.schedules import learning_rate
 from lipschitz_rnn.training.settings import Member, Settings
+from lipschitz_rnn.training.sources import Builder, describe_sources
 from lipschitz_rnn.training.streams import Stream, derived_seed
 from lipschitz_rnn.training.update import Updater, finite_or_none
 from lipschitz_rnn.training.variation import check_variants
 from lipschitz_rnn.training.watchers import Watcher
-
-Builder = Callable[[Settings, Task, int], nn.Module]
 
 
 class Diverged(RunError):
@@ -50,6 +49,7 @@ class Trainer:
     ) -> None:
         self.settings, self.task, self.world, self.folder = settings, task, world, folder
         self.watcher = watcher
+        self.sources = describe_sources(settings, task, build)
         self.members = settings.members
         models = [build(settings.of_variant(member.variant), task, member.seed) for member in self.members]
         check_variants(models[0], settings.unit, settings.variants)
@@ -99,7 +99,8 @@ class Trainer:
         """How to resume this run, where it has a folder."""
         if self.folder is None:
             return None
-        return resume_command(self.folder.path, self.world.size, self.task.name in available())
+        known = is_registered(self.task.name, self.sources["task"])
+        return resume_command(self.folder.path, self.world.size, known, self.sources)
 
     @property
     def done(self) -> int:
@@ -239,7 +240,7 @@ class Trainer:
         return {self.task.metric.name: _plain(scores.metric), "loss": _plain(scores.loss)}
 
     def _start_probe(self, epoch: int) -> None:
-        self._probing.start({"epoch": epoch, "step": (epoch + 1) * self.stream.steps}, self.updater.evaluated)
+        self._probing.start(Moment(epoch, (epoch + 1) * self.stream.steps), self.updater.evaluated)
         if not self._probing.beside:
             self._collect_probe()
 

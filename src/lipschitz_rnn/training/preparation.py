@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from lipschitz_rnn.training.errors import RunError
 from lipschitz_rnn.training.graph import graph_obstacle
 from lipschitz_rnn.training.model import Shapes, build_model, draws_random_numbers
 from lipschitz_rnn.training.parallel import World, choose_device
-from lipschitz_rnn.training.run_settings import check_folder
+from lipschitz_rnn.training.run_settings import check_builder, check_folder
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.variation import check_variants
 
@@ -41,6 +42,7 @@ def check_start(
     device = choose_device(settings.device)
     if folder is not None:
         check_folder(folder, settings, resume)
+        check_builder(Path(folder), {})
     plain = _built(settings.of_variant({}), shapes)
     check_variants(plain, settings.unit, settings.variants)
     for variant in settings.variants:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import nn
 
 from lipschitz_rnn.training.ensemble import Ensemble, Values
 
-# From all networks, and the epoch after which they are as they are, counted from 0.
-Probe = Callable[[Sequence[nn.Module], int], Sequence[Mapping[str, float]]]
+
+@dataclass(frozen=True)
+class Moment:
+    """When a probe sees the networks: after this epoch, counted from 0, and so many optimiser steps."""
+
+    epoch: int
+    step: int
+
+
+Numbers = Sequence[Mapping[str, float]]  # of each network, by name
+Probe = Callable[[Sequence[nn.Module], Moment], Numbers] | Callable[[Sequence[nn.Module]], Numbers]
 
 
 class Probing:
@@ -22,9 +33,10 @@ class Probing:
     """
 
     def __init__(self, probe: Probe | None, ensemble: Ensemble) -> None:
-        self._probe, self._ensemble = probe, ensemble
+        self._probe = None if probe is None else _with_moment(probe)
+        self._ensemble = ensemble
         self._pool = ThreadPoolExecutor(1) if probe is not None and ensemble.device.type == "cuda" else None
-        self._started: tuple[dict[str, Any], Future[Sequence[Mapping[str, float]]]] | None = None
+        self._started: tuple[Moment, Future[Numbers]] | None = None
 
     @property
     def pending(self) -> bool:
@@ -36,25 +48,37 @@ class Probing:
         """Whether training may go on before the record is collected."""
         return self._pool is not None
 
-    def start(self, place: Mapping[str, Any], values: Values) -> None:
-        """Probe the networks with these values; `place` says when that is: epoch and step."""
+    def start(self, when: Moment, values: Values) -> None:
+        """Probe the networks with these values."""
         if self._probe is None:
             return
         members = self._ensemble.members(values, "cpu")
         if self._pool is not None:
-            future = self._pool.submit(self._probe, members, place["epoch"])
+            future = self._pool.submit(self._probe, members, when)
         else:
             future = Future()
-            future.set_result(self._probe(members, place["epoch"]))
-        self._started = dict(place), future
+            future.set_result(self._probe(members, when))
+        self._started = when, future
 
     def collect(self) -> dict[str, Any] | None:
         """The record of what was started, name -> one number per member; None where nothing was."""
         if self._started is None:
             return None
-        (place, future), self._started = self._started, None
+        (when, future), self._started = self._started, None
         found = future.result()
         names = dict.fromkeys(name for values in found for name in values)
         numbers = {name: [values.get(name, math.nan) for values in found] for name in names}
         plain = {name: [value if math.isfinite(value) else None for value in row] for name, row in numbers.items()}
-        return {"kind": "probe", **place, **plain}
+        return {"kind": "probe", **asdict(when), **plain}
+
+
+def _with_moment(probe: Probe) -> Callable[[Sequence[nn.Module], Moment], Numbers]:
+    """A probe need not ask when it is called."""
+    try:
+        inspect.signature(probe).bind((), None)
+    except TypeError:
+        plain: Any = probe
+        return lambda networks, when: plain(networks)
+    except ValueError:  # a function of C, which does not say what it takes
+        pass
+    return probe  # type: ignore[return-value]

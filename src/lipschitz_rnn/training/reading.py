@@ -70,7 +70,21 @@ def read_shapes(folder: str | os.PathLike[str]) -> SimpleNamespace:
         raise RunError(f"{path} has readout = {facts.get('readout')!r}, which is neither last nor all; {_FIX}")
     if not isinstance(facts.setdefault("options", {}), dict):
         raise RunError(f"{path} has options = {facts['options']!r}, which is not an object; {_FIX}")
+    if not isinstance(facts.setdefault("preprocessing", {}), dict):
+        raise RunError(f"{path} has preprocessing = {facts['preprocessing']!r}, which is not an object; {_FIX}")
     return SimpleNamespace(**facts)
+
+
+def read_sources(folder: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """Where the task, the unit and the builder of a run were defined, as far as they are not part of the package."""
+    path = Path(folder) / "sources.json"
+    if not is_there(path):  # runs of earlier versions
+        return {}
+    found = {name: value for name, value in read_json(path).items() if value is not None}
+    for name, value in found.items():
+        if not isinstance(value, dict):
+            raise RunError(f"{path} has {name} = {value!r}, which is not an object; {_FIX}")
+    return found
 
 
 def read_result(folder: str | os.PathLike[str], networks: int) -> dict[str, Any]:

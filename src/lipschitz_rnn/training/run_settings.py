@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from lipschitz_rnn.training.errors import RunConflict, RunError
-from lipschitz_rnn.training.reading import is_there, read_json
+from lipschitz_rnn.training.reading import is_there, read_json, read_sources
 from lipschitz_rnn.training.settings import Settings
 
 _NAMED = 10  # run folders in a message
@@ -41,6 +43,17 @@ def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool)
             f"{folder} holds a run with {name} = {frozen!r}, now {asked!r} is asked for; "
             "resume without changed settings, or choose another folder"
         )
+
+
+def check_builder(folder: Path, sources: Mapping[str, Any]) -> None:
+    """Refuse to continue a run with the package's model where it had its own, and the other way round."""
+    if not (folder / "sources.json").exists():
+        return
+    before, now = read_sources(folder).get("build"), sources.get("build")
+    if (before is None) != (now is None):
+        own = f"{before.get('name')} of {before.get('module')}" if before else "the package's own builder"
+        fix = "pass that function as build= in Python" if before else "leave build= out"
+        raise RunConflict(f"{folder} holds a run whose networks were built by {own}; {fix}, or choose another folder")
 
 
 def read_settings(path: str | os.PathLike[str]) -> Settings:

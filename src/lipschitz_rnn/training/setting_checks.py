@@ -4,46 +4,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin
 
 import torch
 
 _LARGEST = 2**31 - 1  # of any count: far beyond every machine, and small enough for the products of two
-_COUNTS = {"hidden_size": 1, "num_layers": 1, "batch_size": 1, "eval_batch_size": 1, "log_steps": 1, "epochs": 0}
-_RANGES: dict[str, tuple[float, float]] = {
-    "dropout": (0.0, 1.0),
-    "momentum": (0.0, 1.0),
-    "smoothing": (0.0, 1.0),
-    "weight_decay": (0.0, math.inf),
-    "warmup": (0.0, 1.0),
-    "final_rate": (0.0, 1.0),
-    "decay_factor": (0.0, math.inf),
-    "checkpoint_minutes": (0.0, math.inf),
-}
-_UNLIMITED = ("checkpoint_minutes",)  # inf: none inside an epoch
-_POSITIVE = ("learning_rate", "clip", "averaging")
-_OPTIONAL = ("clip", "averaging")
 
 
-def check_settings(values: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> None:
-    """Raise ValueError or TypeError for the first value that no run can have. `choices`: those with few values."""
+@dataclass(frozen=True)
+class Setting:
+    """What a setting says of itself: its help, its place on a help page, its flags, and the numbers that it may be.
+
+    flags: none for the name of the setting with dashes. low, high: included; above, below: excluded.
+    """
+
+    help: str
+    group: str = ""
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    low: float = -math.inf
+    high: float = math.inf
+    above: float | None = None
+    below: float | None = None
+    finite: bool = True
+
+    def check(self, name: str, kind: Any, value: object) -> None:
+        """Raise TypeError or ValueError for a choice or a number that cannot be; other kinds are checked elsewhere."""
+        kinds = get_args(kind) if get_origin(kind) is UnionType else (kind,)
+        if value is None and NoneType in kinds:
+            return
+        if get_origin(kind) is Literal:
+            if value not in get_args(kind):
+                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(get_args(kind))}")
+        elif int in kinds:
+            _check_integer(name, value, int(self.low), _LARGEST)
+        elif float in kinds and not self._holds(_number(name, value)):
+            raise ValueError(f"{name} is {value}; it must be {self._limits()}")
+
+    def _holds(self, value: float) -> bool:
+        inside = self.low <= value <= self.high and (math.isfinite(value) or (not self.finite and value > 0))
+        return inside and (self.above is None or value > self.above) and (self.below is None or value < self.below)
+
+    def _limits(self) -> str:
+        high, excluded = (self.high, "") if self.below is None else (self.below, f", without {self.below:g}")
+        if high == math.inf:
+            return "a positive number" if self.above == 0 else f"at least {self.low:g}{' and finite' * self.finite}"
+        low = self.low if self.above is None else self.above
+        excluded = excluded if self.above is None else f", without {self.above:g}"
+        return f"between {low:g} and {high:g}{excluded}"
+
+
+def check_settings(values: Mapping[str, Any]) -> None:
+    """Raise ValueError or TypeError for the first value that no run can have and that no `Setting.check` finds."""
     for name in ("task", "unit"):
         _check_name(name, values[name])
-    for name, allowed in choices.items():
-        if values[name] not in allowed:
-            raise ValueError(f"{name} is {values[name]!r}; it must be one of {', '.join(allowed)}")
-    for name, minimum in _COUNTS.items():
-        _check_integer(name, values[name], minimum, _LARGEST)
-    for name, (low, high) in _RANGES.items():
-        _check_range(name, values[name], low, high)
-    for name in _POSITIVE:
-        value = values[name]
-        if value is None and name in _OPTIONAL:
-            continue
-        if not 0.0 < _number(name, value) < math.inf:
-            raise ValueError(f"{name} is {value}; it must be a positive number")
-    if values["averaging"] is not None and values["averaging"] > 1.0:
-        raise ValueError(f"averaging is {values['averaging']}; a rate lies in (0, 1], for example 0.002")
     seeds = values["seeds"]
     for seed in seeds:
         _check_integer("a seed", seed, 0, 2**63 - 1)
@@ -115,14 +131,6 @@ def _check_name(name: str, value: object) -> None:
         raise TypeError(f"{name} is {value!r} ({type(value).__name__}); it must be a name")
     if not value.strip() or "\0" in value:
         raise ValueError(f"{name} is {value!r}; it must be a name")
-
-
-def _check_range(name: str, given: object, low: float, high: float) -> None:
-    value = _number(name, given)
-    inside = low <= value <= high and (math.isfinite(value) or name in _UNLIMITED)
-    if not inside or (name == "dropout" and value == 1.0):
-        allowed = "at least 0 and finite" if high == math.inf else f"between {low:g} and {high:g}"
-        raise ValueError(f"{name} is {value}; it must be {allowed}{', and not 1' if name == 'dropout' else ''}")
 
 
 def _number(name: str, value: object) -> float:

@@ -8,23 +8,19 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from lipschitz_rnn.training.setting_checks import as_integers, check_settings, plain_options, plain_variants
+from lipschitz_rnn.training.setting_checks import Setting, as_integers, check_settings, plain_options, plain_variants
 
 Optimiser = Literal["adam", "adamw", "sgd", "rmsprop"]
 Schedule = Literal["constant", "step", "one-cycle", "cosine"]
 Precision = Literal["highest", "high", "medium", "bfloat16", "float64"]
 EnsembleMode = Literal["auto", "vmap", "sequential"]
 CudaGraph = Literal["auto", "on", "off"]
-CHOICES: dict[str, tuple[str, ...]] = {
-    "optimiser": get_args(Optimiser),
-    "schedule": get_args(Schedule),
-    "precision": get_args(Precision),
-    "ensemble": get_args(EnsembleMode),
-    "cuda_graph": get_args(CudaGraph),
-}
+NETWORK, OPTIMISATION, MACHINE = "Network", "Optimisation", "Machine"  # groups of settings on a help page
+WHERE, OUTPUT = "Run folder and data", "Output"
 
 _LARGEST_TOML = 1 << 20  # bytes
 
@@ -52,6 +48,7 @@ class Settings:
     With `variants`, every one of them is trained for every seed: each is a set of unit options laid over
     `unit_options`. Equal seeds start from the same random numbers and see the same batches in every variant.
 
+    Each setting describes itself in its annotation: the same text is the help of its option of `lipschitz-rnn train`.
     Every value is checked when settings are made, by `replace` too: a wrong one raises ValueError or TypeError with the
     value and what is allowed. Options are plain values, as JSON and TOML know them.
 
@@ -59,38 +56,101 @@ class Settings:
     incomplete batch of an epoch is left out (the order is drawn anew each epoch, so every sample has its turn).
     """
 
-    task: str
-    task_options: Mapping[str, Any] = field(default_factory=dict)
-    unit: str = "lipschitz"
-    unit_options: Mapping[str, Any] = field(default_factory=dict)
-    variants: tuple[Mapping[str, Any], ...] = ()  # such as ({"beta": 0.5}, {"beta": 0.75}): side by side in one run
-    hidden_size: int = 128
-    num_layers: int = 1
-    dropout: float = 0.0  # on what the head reads, with masks from each seed's own generator
-    seeds: tuple[int, ...] = (0,)
-    epochs: int = 100
-    batch_size: int = 128  # stateful tasks take their number of streams from their own options
-    eval_batch_size: int = 1000
-    optimiser: Optimiser = "adam"
-    learning_rate: float = 0.001
-    momentum: float = 0.9  # sgd
-    smoothing: float = 0.9  # rmsprop's α
-    weight_decay: float = 0.0
-    clip: float | None = None  # largest gradient norm of one network
-    schedule: Schedule = "constant"
-    decay_factor: float = 0.1  # step: the rate is multiplied by this …
-    decay_epochs: tuple[int, ...] = ()  # … after each of these epochs, as the paper's "at 90" acts after index 90
-    warmup: float = 0.1  # one-cycle, cosine: share of all steps in which the rate rises
-    final_rate: float = 0.0  # one-cycle, cosine: last rate as a share of learning_rate
-    averaging: float | None = None  # rate of an exponential average of the weights; evaluation then uses the average
-    precision: Precision = "highest"  # float32 products: highest, high (TF32), medium; or bfloat16 autocast, float64
-    ensemble: EnsembleMode = "auto"
-    device: str = "auto"
-    cuda_graph: CudaGraph = "auto"
-    log_steps: int = 50  # the device is read back once per this many steps
-    checkpoint_minutes: float = 10.0  # between checkpoints inside an epoch; every epoch ends with one
-    data_dir: str | None = None
-    offline: bool = False
+    task: Annotated[str, Setting("Name of a task; `lipschitz-rnn tasks` lists them.")]
+    task_options: Annotated[
+        Mapping[str, Any],
+        Setting("Option of the task, e.g. length=300; repeat for more.", NETWORK, ("--task-option", "-t")),
+    ] = field(default_factory=dict)
+    unit: Annotated[str, Setting("Recurrent unit; `lipschitz-rnn units` lists them. Default: lipschitz.", NETWORK)] = (
+        "lipschitz"
+    )
+    unit_options: Annotated[
+        Mapping[str, Any],
+        Setting("Option of the unit, e.g. beta=0.8; repeat for more.", NETWORK, ("--unit-option", "-u")),
+    ] = field(default_factory=dict)
+    variants: Annotated[
+        tuple[Mapping[str, Any], ...],  # such as ({"beta": 0.5}, {"beta": 0.75}): side by side in one run
+        Setting(
+            'Train one more network with these unit options, e.g. "beta=0.5 gamma=0.1"; repeat for each variant.',
+            NETWORK,
+            ("--variant",),
+        ),
+    ] = ()
+    hidden_size: Annotated[int, Setting("Hidden size N.", NETWORK, ("--hidden-size", "-n"), low=1)] = 128
+    num_layers: Annotated[int, Setting("Number of stacked layers.", NETWORK, low=1)] = 1
+    dropout: Annotated[  # with masks from each seed's own generator
+        float, Setting("Dropout on what the head reads, in training.", NETWORK, low=0, below=1)
+    ] = 0.0
+    seeds: Annotated[
+        tuple[int, ...], Setting("Seeds to train together, e.g. 0-11 or 0,2,5. Default: 0.", NETWORK, ("--seeds", "-s"))
+    ] = (0,)
+    epochs: Annotated[int, Setting("Number of epochs.", OPTIMISATION, ("--epochs", "-e"), low=0)] = 100
+    batch_size: Annotated[
+        int,
+        Setting(
+            "Batch size over all processes (text tasks: -t train_batch=N).",
+            OPTIMISATION,
+            ("--batch-size", "-b"),
+            low=1,
+        ),
+    ] = 128
+    eval_batch_size: Annotated[int, Setting("Batch size for validation and test.", OPTIMISATION, low=1)] = 1000
+    optimiser: Annotated[Optimiser, Setting("Optimiser; sgd has momentum.", OPTIMISATION)] = "adam"
+    learning_rate: Annotated[
+        float,
+        Setting("Learning rate; with a schedule, the largest one.", OPTIMISATION, ("--learning-rate", "--lr"), above=0),
+    ] = 0.001
+    momentum: Annotated[float, Setting("sgd: momentum.", OPTIMISATION, low=0, high=1)] = 0.9
+    smoothing: Annotated[float, Setting("rmsprop: smoothing constant α.", OPTIMISATION, low=0, high=1)] = 0.9
+    weight_decay: Annotated[float, Setting("Weight decay.", OPTIMISATION, low=0)] = 0.0
+    clip: Annotated[
+        float | None, Setting("Clip the gradient norm of each network; 0: no clipping.", OPTIMISATION, above=0)
+    ] = None
+    schedule: Annotated[Schedule, Setting("How the learning rate changes over the run.", OPTIMISATION)] = "constant"
+    decay_factor: Annotated[
+        float, Setting("step: factor on the learning rate after each of the decay epochs.", OPTIMISATION, low=0)
+    ] = 0.1
+    decay_epochs: Annotated[  # the paper's "at 90" acts after index 90
+        tuple[int, ...], Setting("step: decay after these epochs, counted from 0, e.g. 90 or 30,60.", OPTIMISATION)
+    ] = ()
+    warmup: Annotated[
+        float, Setting("one-cycle, cosine: share of the run in which the rate rises.", OPTIMISATION, low=0, high=1)
+    ] = 0.1
+    final_rate: Annotated[
+        float, Setting("one-cycle, cosine: final rate as a share of --lr.", OPTIMISATION, low=0, high=1)
+    ] = 0.0
+    averaging: Annotated[
+        float | None,
+        Setting(
+            "Evaluate a moving average of the weights that is updated at this rate, e.g. 0.002.",
+            OPTIMISATION,
+            above=0,
+            high=1,
+        ),
+    ] = None
+    precision: Annotated[
+        Precision,
+        Setting("Arithmetic: highest (default), high (TF32) or medium in float32; bfloat16; float64.", MACHINE),
+    ] = "highest"
+    ensemble: Annotated[
+        EnsembleMode, Setting("How seeds train: auto (default), vmap (all in one call) or sequential.", MACHINE)
+    ] = "auto"
+    device: Annotated[str, Setting("auto, cpu, cuda or cuda:1. Default: auto.", MACHINE)] = "auto"
+    cuda_graph: Annotated[
+        CudaGraph, Setting("Replay each step as a CUDA graph: auto (default), on or off.", MACHINE)
+    ] = "auto"
+    log_steps: Annotated[  # the device is read back once per this many steps
+        int, Setting("Log metrics every N steps.", OUTPUT, low=1)
+    ] = 50
+    checkpoint_minutes: Annotated[  # every epoch ends with one
+        float,
+        Setting("Save a checkpoint every so many minutes within an epoch; inf: never.", OUTPUT, low=0, finite=False),
+    ] = 10.0
+    data_dir: Annotated[
+        str | None,
+        Setting("Folder with data files. Default: LIPSCHITZ_RNN_DATA, else the cache.", WHERE, metavar="FOLDER"),
+    ] = None
+    offline: Annotated[bool, Setting("Never download data.", WHERE)] = False
 
     def __post_init__(self) -> None:
         for name in ("seeds", "decay_epochs"):
@@ -100,7 +160,9 @@ class Settings:
         object.__setattr__(self, "variants", plain_variants(self.variants))
         if isinstance(self.data_dir, os.PathLike):
             object.__setattr__(self, "data_dir", os.fspath(self.data_dir))
-        check_settings({item.name: getattr(self, item.name) for item in dataclasses.fields(self)}, CHOICES)
+        for name, (kind, setting) in described_settings().items():
+            setting.check(name, kind, getattr(self, name))
+        check_settings({item.name: getattr(self, item.name) for item in dataclasses.fields(self)})
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -139,6 +201,13 @@ class Settings:
         """Settings, other than of place, in which two runs differ: name -> (self, other)."""
         mine, theirs = self.to_dict(), other.to_dict()
         return {key: (mine[key], theirs[key]) for key in mine if key not in PLACE_SETTINGS and mine[key] != theirs[key]}
+
+
+@cache
+def described_settings() -> dict[str, tuple[Any, Setting]]:
+    """Every setting: its type, and what it says of itself, for checks and for the options of `lipschitz-rnn train`."""
+    hints = get_type_hints(Settings, include_extras=True)
+    return {item.name: get_args(hints[item.name])[:2] for item in dataclasses.fields(Settings)}  # type: ignore[misc]
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -1,29 +1,36 @@
-"""The call that every recurrent unit answers: that of `torch.nn.RNN`, with `lengths` in addition."""
+"""The base class of every recurrent unit: the call of `torch.nn.RNN`, with lengths and timespans in addition."""
 
-import warnings
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from lipschitz_rnn.ops.checks import require_lengths
-from lipschitz_rnn.units.lipschitz.sequences import Sequences
-
-State = tuple[Tensor, ...]
-"""What a unit carries from step to step: (h,), (h, c), (y, z), ..."""
+from lipschitz_rnn.ops.common.validation import require_count, require_number
+from lipschitz_rnn.units.arguments import renamed, true_or_false, warn_user
+from lipschitz_rnn.units.call_types import Call
+from lipschitz_rnn.units.call_types import State as State
+from lipschitz_rnn.units.catalogue import ROWS, name_of
+from lipschitz_rnn.units.sequences import Sequences, reverse
+from lipschitz_rnn.units.stream import Stream, UnitStream
 
 
 class Recurrent(nn.Module, ABC):
-    """`output, h_n = unit(x, h_0=None, lengths=None)`: the forms of a sequence here, the recurrence in `run`.
+    """`output, h_n = unit(input, hx=None)`: the forms of a sequence, the layers and the directions.
 
-    x:       (T, B, input_size); (B, T, input_size) with `batch_first`; (T, input_size) without a batch; or a
-             PackedSequence.
-    h_0:     (num_layers · directions, B, width), or a tuple of such when the unit carries more than one state;
-             None starts where the unit's paper starts. Without a batch the axis B is left out.
-    lengths: (B,) valid steps of each sequence, None when all steps count. Outputs past the end are zero and h_n is
-             the state after the last valid step.
-    output:  like x, with `output_size` values a step (twice as many when `bidirectional`); h_n: like h_0.
+    A unit says what one layer does in one direction, `run_layer`, or runs all of them itself, `run`. A unit that
+    integrates a differential equation sets `takes_timespans`.
     """
+
+    takes_timespans: bool = False
+    positional_once: ClassVar[tuple[str, ...]] = ("lengths",)  # what older programs pass after hx without a name
+
+    if TYPE_CHECKING:
+        __call__: Call[Tensor | State]
 
     def __init__(
         self,
@@ -35,56 +42,129 @@ class Recurrent(nn.Module, ABC):
         bidirectional: bool = False,
     ) -> None:
         super().__init__()
-        for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout must be in [0, 1), got {dropout!r}")
-        if dropout > 0.0 and num_layers == 1:
-            warnings.warn("dropout acts between layers, so it has no effect with num_layers=1", stacklevel=2)
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.batch_first, self.dropout, self.bidirectional = batch_first, float(dropout), bidirectional
-        self.num_directions = 2 if bidirectional else 1
+        self.input_size = require_count("input_size", input_size)
+        self.hidden_size = require_count("hidden_size", hidden_size)
+        self.num_layers = require_count("num_layers", num_layers)
+        self.batch_first, self.bidirectional = batch_first, bidirectional
+        self.dropout = require_number("dropout", dropout, low=0.0, high=1.0)
+        if self.dropout > 0.0 and num_layers == 1:
+            warn_user("dropout acts between layers, so it has no effect with num_layers=1")
         self.output_size = hidden_size * self.num_directions
+
+    @property
+    def num_directions(self) -> int:
+        return 2 if self.bidirectional else 1
 
     @abstractmethod
     def state_sizes(self) -> tuple[int, ...]:
-        """Width of each state a layer carries: (N,) for a plain unit, (N, N) for an LSTM."""
+        """Width of each state that a layer carries: (N,) for a plain unit, (N, N) for an LSTM."""
 
-    @abstractmethod
-    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        """(T, B, input_size) and the states of all layers -> outputs (T, B, output_size) and the last states."""
+    def run_layer(
+        self, layer: int, direction: int, x: Tensor, state: State | None, sequences: Sequences, need_output: bool
+    ) -> tuple[Tensor | None, State]:
+        """One layer in one direction, which reads x (T, B, ·) and `sequences.timespans` from their first step on.
+
+        Returns outputs (T, B, ·), zero past `sequences.lengths` (None is allowed unless `need_output`), and the last
+        state of each sample, (B, ·) each.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define run_layer, or run")
 
     def penalty(self) -> Tensor:
         """What the unit's paper adds to the loss to keep a soft constraint; zero for most units."""
         return next(self.parameters()).new_zeros(())
 
-    def forward(
-        self, x: Tensor | PackedSequence, h_0: Tensor | State | None = None, lengths: Tensor | None = None
-    ) -> tuple[Tensor | PackedSequence, Tensor | State]:
-        sequences = Sequences.read(x, self.input_size, self.batch_first, lengths, timespans=None)
-        steps, batch = sequences.inputs.shape[:2]
-        lengths = sequences.lengths
-        if lengths is not None:
-            if lengths.shape != (batch,):
-                raise ValueError(
-                    f"lengths has shape {tuple(lengths.shape)}; it must be ({batch},), one for each sample"
-                )
-            require_lengths(lengths, steps)
-            lengths = lengths.to(sequences.inputs.device)
-        state = None if h_0 is None else self._read_state(h_0, sequences)
-        output, last = self.run(sequences.inputs, state, lengths)
-        h_n = tuple(sequences.write_state(part) for part in last)
-        return sequences.write_output(output), h_n if len(h_n) > 1 else h_n[0]
+    def stream(self, batch_size: int | None = None) -> Stream:
+        """This unit, as it is now, on one sample after another: `stream(x_t)` with x_t (p,), or (B, p) for a batch."""
+        return UnitStream(self, batch_size)
 
-    def _read_state(self, h_0: Tensor | State, sequences: Sequences) -> State:
-        parts = (h_0,) if isinstance(h_0, Tensor) else tuple(h_0)
+    def initial_state(self, batch: int) -> State:
+        """Where the unit starts if it is given no hx: (layers · directions, B, width) each; zero for most units."""
+        like, rows = next(self.parameters()), self.num_layers * self.num_directions
+        return tuple(like.new_zeros(rows, batch, width) for width in self.state_sizes())
+
+    def freeze(self) -> None:
+        """Compute now what one call computes from the parameters alone; later changes of them do not count."""
+
+    @renamed(2, x="input", h_0="hx")
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | State | None = None,
+        *,
+        lengths: Tensor | None = None,
+        timespans: Tensor | PackedSequence | None = None,
+        need_output: bool = True,
+    ) -> tuple[Tensor | PackedSequence | None, Tensor | State]:
+        """Run over whole sequences.
+
+        Args:
+            input: (T, B, p); (B, T, p) with `batch_first`; (T, p) without a batch; or a `PackedSequence`.
+            hx: the initial state, (layers · directions, B, N), or a tuple of such where the unit carries more than
+                one; without a batch the axis B is left out. None starts where the unit's paper starts.
+            lengths: (B,), valid steps of each sample of a padded batch, where no `PackedSequence` is wanted.
+            timespans: (T, B), (B, T) with `batch_first`, or (T,): the time since the previous sample at each step. It
+                replaces `step_size`; a unit without a continuous time refuses it.
+            need_output: False gives None for the output, and saves its memory where the unit's scan can.
+
+        Returns:
+            The output of the last layer at every step, like the input with `output_size` features and zero past a
+            sample's end; and h_n, like hx, the state of each sample after its last valid step.
+        """
+        sequences = self.read(input, lengths, timespans)
+        state = None if hx is None else self.read_state(hx, sequences)
+        need_output = true_or_false("need_output", need_output, "False leaves the output out")
+        output, last = self.run(sequences.settled(), state, need_output)
+        h_n = tuple(sequences.write_state(part) for part in last)
+        written = sequences.write_output(output) if need_output and output is not None else None
+        return written, h_n if len(h_n) > 1 else h_n[0]
+
+    def read(
+        self, input: Tensor | PackedSequence, lengths: Tensor | None, timespans: Tensor | PackedSequence | None
+    ) -> Sequences:
+        if timespans is not None and not self.takes_timespans:
+            takers = ", ".join(row.name for row in ROWS if row.timespans)
+            raise ValueError(
+                f"timespans were given, but the unit {self.registered_name()!r} has no continuous time; {takers} take "
+                "them. Leave timespans out, or add the times to the features of the input"
+            )
+        return Sequences.read(input, self.input_size, self.batch_first, lengths, timespans)
+
+    def read_state(self, hx: Tensor | State, sequences: Sequences) -> State:
+        parts = (hx,) if isinstance(hx, Tensor) else tuple(hx)
         widths = self.state_sizes()
         if len(parts) != len(widths):
-            raise ValueError(f"h_0 has {len(parts)} parts; this unit carries {len(widths)} of widths {widths}")
+            raise ValueError(
+                f"hx has {len(parts)} parts; the unit {self.registered_name()!r} carries {len(widths)} of widths "
+                f"{widths}, as in its h_n"
+            )
         rows = self.num_layers * self.num_directions
-        read = [sequences.read_state(part, rows, width) for part, width in zip(parts, widths, strict=True)]
-        return tuple(part for part in read if part is not None)
+        return tuple(sequences.read_state(part, rows, width) for part, width in zip(parts, widths, strict=True))
+
+    def run(self, sequences: Sequences, state: State | None, need_output: bool) -> tuple[Tensor | None, State]:
+        """All layers and directions, with dropout in between: outputs (T, B, output_size) and the last states."""
+        x = sequences.inputs
+        last: list[State] = []
+        backwards = sequences.reversed() if self.bidirectional else sequences
+        for layer in range(self.num_layers):
+            top = layer == self.num_layers - 1
+            outputs = []
+            for direction in range(self.num_directions):
+                start = None if state is None else tuple(part[len(last)] for part in state)
+                seen, order = (reverse(x, sequences.lengths), backwards) if direction else (x, sequences)
+                output, end = self.run_layer(layer, direction, seen, start, order, need_output or not top)
+                if output is not None:
+                    outputs.append(reverse(output, sequences.lengths) if direction else output)
+                last.append(end)
+            if not outputs:
+                return None, _stacked(last)
+            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+            if self.dropout and not top:
+                x = F.dropout(x, self.dropout, self.training)
+        return x, _stacked(last)
+
+    def registered_name(self) -> str:
+        """What `units.build` calls this unit; the name of its class where no row has it."""
+        return name_of(type(self))
 
     def extra_repr(self) -> str:
         text = f"{self.input_size}, {self.hidden_size}"
@@ -92,3 +172,10 @@ class Recurrent(nn.Module, ABC):
             value = getattr(self, name)
             text += "" if value == usual else f", {name}={value}"
         return text
+
+
+def _stacked(last: list[State]) -> State:
+    """The last states of all layers and directions; one alone needs no copy."""
+    if len(last) == 1:
+        return tuple(part.unsqueeze(0) for part in last[0])
+    return tuple(torch.stack(parts) for parts in zip(*last, strict=True))

@@ -6,13 +6,15 @@ from typing import NamedTuple
 class Row(NamedTuple):
     name: str
     paper: str
-    year: int
+    year: int | None
     equation: str
     constraint: str
     source: str
     """Module and class within lipschitz_rnn.units, imported when first used."""
     ensembles: bool = True
     """Whether S networks can be trained at once through `torch.func.vmap` over stacked parameters."""
+    timespans: bool = False
+    """Whether the unit has a continuous time, and takes the time since the previous sample at each step."""
 
 
 # fmt: off
@@ -49,19 +51,19 @@ ROWS = (
         "h⁺ = modReLU(W h + U x), W = P (Λ + T) Pᵀ", "P orthogonal, eigenvalues of W on the unit circle",
         "spectral:NonNormalCell"),
     Row("antisymmetric", "Chang et al., ICLR", 2019,
-        "h⁺ = h + ε tanh((K − γI) h + U x + b)", "K = −Kᵀ", "continuous:AntisymmetricCell"),
+        "h⁺ = h + ε tanh((K − γI) h + U x + b)", "K = −Kᵀ", "continuous:AntisymmetricCell", timespans=True),
     Row("antisymmetric-gated", "Chang et al., ICLR", 2019,
         "h⁺ = h + ε sigmoid(W h + V x + c) ⊙ tanh(W h + U x + b), W = K − γI", "K = −Kᵀ",
-        "gated:GatedAntisymmetricCell"),
+        "gated:GatedAntisymmetricCell", timespans=True),
     Row("nais", "Ciccone et al., NeurIPS", 2018,
         "h⁺ = h + ε tanh(A h + U x + b), A = −RᵀR − κI", "eigenvalues of A in [κ − 1, −κ]: contraction",
-        "continuous:NaisCell"),
+        "continuous:NaisCell", timespans=True),
     Row("irnn", "Kag et al., ICLR", 2020,
         "g ← g + η (tanh(W (g + h) + U x + b) − α (g + h)) K times, h⁺ = g", "none", "incremental:IncrementalCell"),
     Row("neural-ode", "Rubanova et al., NeurIPS", 2019,
-        "h' = tanh(W h + U x + b)", "none", "continuous:NeuralODECell"),
+        "h' = tanh(W h + U x + b)", "none", "continuous:NeuralODECell", timespans=True),
     Row("residual", "He et al., CVPR", 2016,
-        "h⁺ = h + ε tanh(W h + U x + b), ε = 1 unless told", "none", "continuous:ResidualCell"),
+        "h⁺ = h + ε tanh(W h + U x + b), ε = 1 unless told", "none", "continuous:ResidualCell", timespans=True),
     Row("fastrnn", "Kusupati et al., NeurIPS", 2018,
         "h⁺ = α tanh(W h + U x + b) + β h", "0 < α, β < 1", "fast:FastRNNCell"),
     Row("fastgrnn", "Kusupati et al., NeurIPS", 2018,
@@ -73,14 +75,20 @@ ROWS = (
         "h⁺ = relu(W h + U x + b), W = P diag(s) Qᵀ by reflections", "singular values within 1 ± r",
         "spectral:SpectralRNNCell"),
     Row("lipschitz", "Erichson et al., ICLR", 2021,
-        "h' = A h + tanh(W h + U x + b)", "A, W = (1−β)(M + Mᵀ) + β(M − Mᵀ) − γI", "lipschitz:LipschitzRNN"),
+        "h' = A h + tanh(W h + U x + b)", "A, W = (1−β)(M + Mᵀ) + β(M − Mᵀ) − γI",
+        "lipschitz:LipschitzRNN", timespans=True),
     Row("lipschitz-gated", "Erichson et al., code of ICLR", 2021,
         "h' = sigmoid(W h + V x + c) ⊙ (A h + tanh(W h + U x + b))", "A, W as in lipschitz",
-        "gated:GatedLipschitzCell"),
+        "gated:GatedLipschitzCell", timespans=True),
     Row("cornn", "Rusch, Mishra, ICLR", 2021,
-        "y'' = tanh(W y + V y' + U x + b) − γ y − ε y'", "none", "oscillatory:CoRNNCell"),
+        "y'' = tanh(W y + V y' + U x + b) − γ y − ε y'", "none", "oscillatory:CoRNNCell", timespans=True),
     Row("lem", "Rusch et al., ICLR", 2022,
         "z⁺ = (1 − a) ⊙ z + a ⊙ tanh(W₃ y + …), y⁺ = (1 − d) ⊙ y + d ⊙ tanh(W₄ z⁺ + …)", "none",
-        "oscillatory:LEMCell"),
+        "oscillatory:LEMCell", timespans=True),
 )
 # fmt: on
+
+
+def name_of(kind: type) -> str:
+    """The unit that a class or a cell makes; the name of the class where it makes none of these."""
+    return next((row.name for row in ROWS if row.source.endswith(f":{kind.__name__}")), kind.__name__)

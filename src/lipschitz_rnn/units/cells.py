@@ -3,15 +3,15 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from lipschitz_rnn.ops.precision import full_products
+from lipschitz_rnn.ops.common.precision import full_products
 from lipschitz_rnn.units.base import Recurrent, State
-from lipschitz_rnn.units.lipschitz.sequences import reverse
+from lipschitz_rnn.units.catalogue import name_of
+from lipschitz_rnn.units.sequences import Sequences
 
 
 class Cell(nn.Module, ABC):
@@ -23,6 +23,8 @@ class Cell(nn.Module, ABC):
     """
 
     input: nn.Linear
+    takes_timespans: ClassVar[bool] = False
+    _frozen: tuple[Any, ...] = ()  # the weights of a cell that no longer learns
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -56,31 +58,84 @@ class Cell(nn.Module, ABC):
         """The regulariser of the cell's paper, None where it has none."""
         return None
 
-    def scan(self, inputs: Tensor, state: State, weights: Any, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def scan(
+        self,
+        inputs: Tensor,
+        state: State,
+        weights: Any,
+        lengths: Tensor | None,
+        timespans: Tensor | None,
+        need_output: bool = True,
+    ) -> tuple[Tensor | None, State]:
         """All steps: (T, B, ·) -> first states (T, B, N) and the last state. A finished sequence keeps its state."""
         history = []
         for t, now in enumerate(inputs.unbind(0)):
-            new = self.step(now, state, weights)
+            if timespans is None:
+                new = self.step(now, state, weights)
+            else:
+                new = self.advance(now, state, weights, timespans[t])
             if lengths is not None:
                 running = (t < lengths).unsqueeze(-1)
                 new = tuple(torch.where(running, after, before) for after, before in zip(new, state, strict=True))
             state = new
-            history.append(state[0])
-        return torch.stack(history), state
+            if need_output:
+                history.append(state[0])
+        return torch.stack(history) if need_output else None, state
 
-    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def advance(self, inputs: Tensor, state: State, weights: Any, time: Tensor) -> State:
+        """One step over the times (B,); of cells that integrate a differential equation."""
+        raise NotImplementedError(f"{type(self).__name__} has no continuous time")
+
+    def run(
+        self,
+        x: Tensor,
+        state: State | None,
+        lengths: Tensor | None = None,
+        timespans: Tensor | None = None,
+        need_output: bool = True,
+    ) -> tuple[Tensor | None, State]:
         """(T, B, p) -> outputs (T, B, output_size), zero past the end of a sequence, and the last state."""
         padding = None
         if lengths is not None:
+            lengths = lengths.to(x.device)
             padding = (torch.arange(len(x), device=x.device).unsqueeze(-1) >= lengths).unsqueeze(-1)
             x = x.masked_fill(padding, 0.0)  # so that not even NaN in the padding reaches a gradient
         if state is None:
             state = self.initial_state(x.shape[1], x)
-        with _full_precision(x.device):
-            weights = self.weights()
-        states, last = self.scan(self.project(x), state, weights, lengths)
+        (weights,) = self._frozen or (self._formed_weights(x.device),)
+        states, last = self.scan(self.project(x), state, weights, lengths, timespans, need_output)
+        if states is None or not need_output:
+            return None, last
         output = self.output(states)
         return output if padding is None else output.masked_fill(padding, 0.0), last
+
+    def freeze(self) -> None:
+        """Form the weights now, for all later steps: changes of the parameters no longer reach them."""
+        self._frozen = (self._formed_weights(next(self.parameters()).device),)
+
+    def _formed_weights(self, device: torch.device) -> Any:
+        with _full_precision(device):
+            return self.weights()
+
+
+class TimedCell(Cell):
+    """A cell that integrates a differential equation: a step takes the time `step_size`, or that which it is given."""
+
+    takes_timespans = True
+    step_size: float
+
+    def step(self, inputs: Tensor, state: State, weights: Any) -> State:
+        return self.step_over(self.step_size, inputs, state, weights)
+
+    def advance(self, inputs: Tensor, state: State, weights: Any, time: Tensor) -> State:
+        # In float32 at least: a time in 16 bits would be another time.
+        wide = torch.float64 if state[0].dtype == torch.float64 else torch.float32
+        new = self.step_over(time.to(wide).unsqueeze(-1), inputs, state, weights)
+        return tuple(after.to(before.dtype) for after, before in zip(new, state, strict=True))
+
+    def step_over(self, time: float | Tensor, inputs: Tensor, state: State, weights: Any) -> State:
+        """One step of a length that is one number, or one for each sample, (B, 1)."""
+        raise NotImplementedError(f"{type(self).__name__} has its own scan")
 
 
 @contextmanager
@@ -121,6 +176,7 @@ class CellStack(Recurrent):
             self.cells.extend(layer)
             width = sum(direction.output_size for direction in layer)
         self.output_size = width
+        self.takes_timespans = cell.takes_timespans
 
     def cell(self, layer: int = 0, direction: int = 0) -> Cell:
         found = self.cells[layer * self.num_directions + direction]
@@ -131,20 +187,25 @@ class CellStack(Recurrent):
         return self.cell().state_sizes()
 
     def penalty(self) -> Tensor:
-        terms = [self.cell(layer, d).penalty() for layer in range(self.num_layers) for d in range(self.num_directions)]
+        terms = [cell.penalty() for cell in self._cells()]
         return sum((term for term in terms if term is not None), super().penalty())
 
-    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        last: list[State] = []
-        for layer in range(self.num_layers):
-            outputs = []
-            for direction in range(self.num_directions):
-                start = None if state is None else tuple(part[len(last)] for part in state)
-                forward_in_time = reverse(x, lengths) if direction else x
-                output, end = self.cell(layer, direction).run(forward_in_time, start, lengths)
-                outputs.append(reverse(output, lengths) if direction else output)
-                last.append(end)
-            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
-            if self.dropout and layer < self.num_layers - 1:
-                x = F.dropout(x, self.dropout, self.training)
-        return x, tuple(torch.stack(parts) for parts in zip(*last, strict=True))
+    def run_layer(
+        self, layer: int, direction: int, x: Tensor, state: State | None, sequences: Sequences, need_output: bool
+    ) -> tuple[Tensor | None, State]:
+        cell = self.cell(layer, direction)
+        return cell.run(x, state, sequences.lengths, sequences.timespans, need_output)
+
+    def initial_state(self, batch: int) -> State:
+        starts = [cell.initial_state(batch, next(cell.parameters())) for cell in self._cells()]
+        return tuple(torch.stack(parts) for parts in zip(*starts, strict=True))
+
+    def freeze(self) -> None:
+        for cell in self._cells():
+            cell.freeze()
+
+    def registered_name(self) -> str:
+        return name_of(type(self.cell()))
+
+    def _cells(self) -> list[Cell]:
+        return [self.cell(layer, d) for layer in range(self.num_layers) for d in range(self.num_directions)]

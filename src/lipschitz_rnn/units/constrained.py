@@ -49,9 +49,17 @@ class ConstrainedCell(Cell):
             return (mod_relu(z, self.bias),)
         return (NONLINEARITIES[self.nonlinearity](z + self.bias),)
 
-    def scan(self, inputs: Tensor, state: State, weights: Tensor, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def scan(
+        self,
+        inputs: Tensor,
+        state: State,
+        weights: Tensor,
+        lengths: Tensor | None,
+        timespans: Tensor | None,
+        need_output: bool = True,
+    ) -> tuple[Tensor | None, State]:
         if self.nonlinearity != "modrelu" or weights.is_complex() or lengths is not None or len(inputs) == 0:
-            return super().scan(inputs, state, weights, lengths)
+            return super().scan(inputs, state, weights, lengths, timespans, need_output)
         states = modrelu_scan(inputs, weights.mT, self.bias, state[0])
         return states, (states[-1].clone(),)
 

@@ -2,19 +2,19 @@
 
 import math
 from abc import abstractmethod
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops import lipschitz_scan
+from lipschitz_rnn.ops.common.validation import seen_values
 from lipschitz_rnn.units.base import State
-from lipschitz_rnn.units.cells import Cell
+from lipschitz_rnn.units.cells import TimedCell
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 from lipschitz_rnn.units.matrices import skew, triangle_size
 
 
-class ContinuousCell(Cell):
+class ContinuousCell(TimedCell):
     """h' = σ(W h + U x + b) over one step of length `step_size`: the Lipschitz unit without its linear term.
 
     The input holds over a step. Input weights start as those of `nn.Linear` unless a unit says otherwise.
@@ -46,14 +46,22 @@ class ContinuousCell(Cell):
         """x itself: the scan forms U x + b on the way, where that saves memory."""
         return x
 
-    def scan(self, inputs: Tensor, state: State, weights: Tensor, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def scan(
+        self,
+        inputs: Tensor,
+        state: State,
+        weights: Tensor,
+        lengths: Tensor | None,
+        timespans: Tensor | None,
+        need_output: bool = True,
+    ) -> tuple[Tensor | None, State]:
         x, W, h0, U, b = to_compute_dtype(inputs, weights, state[0], self.input.weight, self.input.bias)
         states, last = lipschitz_scan(
             x,
             torch.zeros_like(W),
             W,
             h0,
-            step_size=self.step_size,
+            step_size=self.step_size if timespans is None else timespans,
             alpha=0.0,
             integrator=self.integrator,
             nonlinearity=self.nonlinearity,
@@ -61,8 +69,9 @@ class ContinuousCell(Cell):
             backend=self.backend,
             input_weight=U,
             bias=b,
+            all_states=need_output,
         )
-        return cast(Tensor, states), (last,)
+        return states, (last,)
 
     def extra_repr(self) -> str:
         return f"step_size={self.step_size}, integrator={self.integrator!r}, nonlinearity={self.nonlinearity!r}"
@@ -185,6 +194,22 @@ class NaisCell(ContinuousCell):
             raise ValueError(f"nais contracts for a step_size of at most 1, got {step_size!r}")
         self.kappa = kappa
         self.root = nn.Parameter(torch.empty(hidden_size, hidden_size).normal_(0.0, 1.0 / math.sqrt(hidden_size)))
+
+    def scan(
+        self,
+        inputs: Tensor,
+        state: State,
+        weights: Tensor,
+        lengths: Tensor | None,
+        timespans: Tensor | None,
+        need_output: bool = True,
+    ) -> tuple[Tensor | None, State]:
+        values = None if timespans is None else seen_values(timespans)
+        if values is not None and values.numel() > 0 and (longest := float(values.max())) > 1.0 + 1e-6:
+            raise ValueError(
+                f"timespans reaches {longest:g}, but nais contracts for steps of at most 1; scale time down"
+            )
+        return super().scan(inputs, state, weights, lengths, timespans, need_output)
 
     def weights(self) -> Tensor:
         gram = self.root.mT @ self.root

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.units.base import State
-from lipschitz_rnn.units.cells import Cell
+from lipschitz_rnn.units.cells import TimedCell
 from lipschitz_rnn.units.continuous import antisymmetric_matrix, chang_initialisation
 from lipschitz_rnn.units.lipschitz import SymmetricSkew
 from lipschitz_rnn.units.matrices import triangle_size
 
 
-class GatedCell(Cell):
+class GatedCell(TimedCell):
     """h⁺ = h + ε sigmoid(W h + V x + c) ⊙ (α A h + tanh(W h + U x + b)): gate and rate share W; A may be absent."""
 
     def __init__(self, input_size: int, hidden_size: int, step_size: float, alpha: float = 1.0) -> None:
@@ -34,14 +34,16 @@ class GatedCell(Cell):
         linear, hidden = self.hidden_matrices()
         return None if linear is None else self.alpha * linear.mT, hidden.mT
 
-    def step(self, inputs: Tensor, state: State, weights: tuple[Tensor | None, Tensor]) -> State:
+    def step_over(
+        self, time: float | Tensor, inputs: Tensor, state: State, weights: tuple[Tensor | None, Tensor]
+    ) -> State:
         (h,), (linear, hidden) = state, weights
         drive, gate = inputs.chunk(2, -1)
         shared = h @ hidden
         rate = torch.tanh(drive + shared)
         if linear is not None:
             rate = rate + h @ linear
-        return (h + self.step_size * torch.sigmoid(gate + shared) * rate,)
+        return (h + time * torch.sigmoid(gate + shared) * rate,)
 
 
 class GatedAntisymmetricCell(GatedCell):

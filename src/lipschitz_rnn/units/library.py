@@ -4,13 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lipschitz_rnn.ops.lstm import lstm_scan
 from lipschitz_rnn.units.base import Recurrent, State
-from lipschitz_rnn.units.lipschitz.sequences import reverse
+from lipschitz_rnn.units.sequences import Sequences
 
 
 class LibraryUnit(Recurrent):
@@ -40,7 +39,11 @@ class LibraryUnit(Recurrent):
     def state_sizes(self) -> tuple[int, ...]:
         return (self.hidden_size,) * self.states
 
-    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def freeze(self) -> None:
+        self.inner.flatten_parameters()  # which a copy needs, or cuDNN warns
+
+    def run(self, sequences: Sequences, state: State | None, need_output: bool) -> tuple[Tensor | None, State]:
+        x, lengths = sequences.inputs, sequences.lengths
         start: Any = state[0] if state is not None and self.states == 1 else state
         if lengths is None:
             output, last = self.inner(x, start)
@@ -120,23 +123,17 @@ class LSTM(LibraryUnit):
             if name.startswith("bias"):  # PyTorch adds two of them
                 bias[self.hidden_size : 2 * self.hidden_size] = forget_bias if name.startswith("bias_ih") else 0.0
 
-    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        if not self.fused or lengths is not None:
-            return super().run(x, state, lengths)
-        last: list[tuple[Tensor, Tensor]] = []
-        for layer in range(self.num_layers):
-            outputs = []
-            for direction in range(self.num_directions):
-                U, W, b = self._weights(f"l{layer}" + ("_reverse" if direction else ""))
-                zero = W.new_zeros(x.shape[1], self.hidden_size)
-                h, c = (zero, zero) if state is None else (part[len(last)] for part in state)
-                output, *end = lstm_scan(reverse(x, None) if direction else x, U, W, b, h, c)
-                outputs.append(reverse(output, None) if direction else output)
-                last.append((end[0], end[1]))
-            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
-            if self.dropout and layer < self.num_layers - 1:
-                x = F.dropout(x, self.dropout, self.training)
-        return x, tuple(torch.stack(parts) for parts in zip(*last, strict=True))
+    def run(self, sequences: Sequences, state: State | None, need_output: bool) -> tuple[Tensor | None, State]:
+        run = Recurrent.run if self.fused and sequences.lengths is None else LibraryUnit.run
+        return run(self, sequences, state, need_output)
+
+    def run_layer(
+        self, layer: int, direction: int, x: Tensor, state: State | None, sequences: Sequences, need_output: bool
+    ) -> tuple[Tensor | None, State]:
+        U, W, b = self._weights(f"l{layer}" + ("_reverse" if direction else ""))
+        zero = W.new_zeros(x.shape[1], self.hidden_size)
+        output, h, c = lstm_scan(x, U, W, b, *((zero, zero) if state is None else state))
+        return output, (h, c)
 
     def _weights(self, place: str) -> tuple[Tensor, Tensor, Tensor]:
         """U, W and the sum of both biases of one layer and direction."""

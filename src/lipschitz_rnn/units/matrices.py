@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.modrelu import modrelu
+from lipschitz_rnn.ops.modrelu.reference import modrelu
 
 
 def triangle_size(size: int) -> int:

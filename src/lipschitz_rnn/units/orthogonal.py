@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.checks import has_values
+from lipschitz_rnn.ops.common.validation import has_values
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.constrained import ConstrainedCell
 from lipschitz_rnn.units.matrices import cayley, exponential, planar_rotations, skew
@@ -115,10 +115,17 @@ class DtrivCell(ExpRNNCell):
     def hidden_matrix(self) -> Tensor:
         return self.base @ super().hidden_matrix()
 
-    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def run(
+        self,
+        x: Tensor,
+        state: State | None,
+        lengths: Tensor | None = None,
+        timespans: Tensor | None = None,
+        need_output: bool = True,
+    ) -> tuple[Tensor | None, State]:
         if self.training:
             self.count_update()
-        return super().run(x, state, lengths)
+        return super().run(x, state, lengths, timespans, need_output)
 
 
 class ScoRNNCell(OrthogonalCell):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.ops import lipschitz_scan
 from lipschitz_rnn.units.base import State
-from lipschitz_rnn.units.cells import Cell
+from lipschitz_rnn.units.cells import TimedCell
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 
 
@@ -15,7 +15,7 @@ def _uniform(*shape: int, reach: float) -> nn.Parameter:
     return nn.Parameter(torch.empty(*shape).uniform_(-reach, reach))
 
 
-class CoRNNCell(Cell):
+class CoRNNCell(TimedCell):
     """Coupled oscillators: z⁺ = z + Δt (tanh(W y + V z + U x + b) − γ y − ε z), y⁺ = y + Δt z⁺. The state is (y, z).
 
     Rusch, Mishra, "Coupled oscillatory recurrent neural network (coRNN)", ICLR 2021, with the Δt, γ and ε of its
@@ -58,24 +58,49 @@ class CoRNNCell(Cell):
         """(W V)ᵀ: (2N, N)."""
         return torch.cat([self.hidden[0], self.hidden[1]], -1).mT
 
-    def step(self, inputs: Tensor, state: State, weights: Tensor) -> State:
+    def step_over(self, time: float | Tensor, inputs: Tensor, state: State, weights: Tensor) -> State:
         y, z = state
         force = torch.tanh(inputs + torch.cat([y, z], -1) @ weights)
-        z = z + self.step_size * (force - self.gamma * y - self.epsilon * z)
-        return y + self.step_size * z, z
+        z = z + time * (force - self.gamma * y - self.epsilon * z)
+        return y + time * z, z
 
-    def scan(self, inputs: Tensor, state: State, weights: Tensor, lengths: Tensor | None) -> tuple[Tensor, State]:
-        if not self._fused(inputs):
-            return super().scan(inputs, state, weights, lengths)
+    def scan(
+        self,
+        inputs: Tensor,
+        state: State,
+        weights: Tensor,
+        lengths: Tensor | None,
+        timespans: Tensor | None,
+        need_output: bool = True,
+    ) -> tuple[Tensor | None, State]:
+        fused = self._fused(inputs)
+        if fused and timespans is not None:  # q holds the length of the step before, so W would change at every step
+            if self.backend != "auto":
+                raise ValueError(
+                    f"backend is {self.backend!r}, a scan in which cornn takes equal steps only; build the unit with "
+                    "backend='auto' to give it timespans"
+                )
+            inputs, fused = self.input(inputs), False
+        if not fused:
+            return super().scan(inputs, state, weights, lengths, timespans, need_output)
         y, z = state
         U, b = (torch.cat([torch.zeros_like(part), part]) for part in (self.input.weight, self.input.bias))
         start = torch.cat([y - self.step_size * z, z], -1)
         x, A, W, h0, U, b = to_compute_dtype(inputs, *self._matrices(weights), start, U, b)
         states, last = lipschitz_scan(
-            x, A, W, h0, self.step_size, lengths=lengths, backend=self.backend, input_weight=U, bias=b
+            x,
+            A,
+            W,
+            h0,
+            self.step_size,
+            lengths=lengths,
+            backend=self.backend,
+            input_weight=U,
+            bias=b,
+            all_states=need_output,
         )
-        assert states is not None
-        return self._positions(states), (self._positions(last), last[..., self.hidden_size :])
+        end = (self._positions(last), last[..., self.hidden_size :])
+        return None if states is None else self._positions(states), end
 
     def _matrices(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """A and W of the state (q, z), (2N, 2N) each."""
@@ -91,7 +116,7 @@ class CoRNNCell(Cell):
         return q + self.step_size * z
 
 
-class LEMCell(Cell):
+class LEMCell(TimedCell):
     """Long expressive memory: two learned time steps a, d and two states y, z. The state is (y, z).
 
     a = Δt sigmoid(W₁ y + U₁ x + b₁), d = Δt sigmoid(W₂ y + U₂ x + b₂),
@@ -116,10 +141,11 @@ class LEMCell(Cell):
     def weights(self) -> tuple[Tensor, Tensor]:
         return self.hidden[:3].flatten(0, 1).mT, self.hidden[3].mT
 
-    def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, Tensor]) -> State:
+    def step_over(self, time: float | Tensor, inputs: Tensor, state: State, weights: tuple[Tensor, Tensor]) -> State:
         y, z = state
         now, last = inputs.split([3 * self.hidden_size, self.hidden_size], -1)
         a, d, target = (now + y @ weights[0]).chunk(3, -1)
-        a, d = self.step_size * torch.sigmoid(a), self.step_size * torch.sigmoid(d)
+        a, d = time * torch.sigmoid(a), time * torch.sigmoid(d)
         z = (1.0 - a) * z + a * torch.tanh(target)
-        return (1.0 - d) * y + d * torch.tanh(last + z @ weights[1]), z
+        drive = last + z.to(weights[1].dtype) @ weights[1]  # z is wider than 16 bits where times are given
+        return (1.0 - d) * y + d * torch.tanh(drive), z

@@ -55,20 +55,24 @@ class UnstatedRecurrenceError(TypeError):
     """What a module runs is not what its statement would say."""
 
 
-_HARMLESS = frozenset({"extra_repr", "reset_parameters", "flatten_parameters", "from_pretrained", "stream"})
+_HARMLESS = frozenset(
+    {"extra_repr", "reset_parameters", "flatten_parameters", "from_pretrained", "stream", "penalty", "registered_name"}
+    | {"positional_once", "_abc_impl"}
+)
 _ALWAYS = frozenset({"forward", "__call__", "_call_impl", "__getattr__", "__getattribute__"})
 
 
 def require_own_statement(module: nn.Module) -> None:
     """Refuse to state the recurrence of a module that a subclass, an instance or a hook has changed.
 
-    A class that redefines something that the stating class defines must state its recurrence itself. Hooks see and may
-    replace the arguments and the result of a call, and nobody can tell from outside whether they do.
+    A class that redefines something that the stating class or its bases define must state its recurrence itself. Hooks
+    see and may replace the arguments and the result of a call, and nobody can tell from outside whether they do.
     """
     kind = type(module)
     mro = kind.__mro__
     stating = next(place for place, base in enumerate(mro) if "stated_recurrences" in vars(base))
-    defined = {name for name in vars(mro[stating]) if not name.startswith("__")} - _HARMLESS | _ALWAYS
+    own = [base for base in mro[stating:] if issubclass(base, nn.Module) and base is not nn.Module]
+    defined = {name for base in own for name in vars(base) if not name.startswith("__")} - _HARMLESS | _ALWAYS
     for base in mro[:stating]:
         changed = sorted(defined & set(vars(base)))
         if changed:

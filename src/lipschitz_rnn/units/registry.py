@@ -1,15 +1,21 @@
 """Every recurrent unit by name: where it comes from, what it computes, and how to build it."""
 
 import inspect
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 
+from lipschitz_rnn.plugins import MissingCodeError, Registered
 from lipschitz_rnn.units.catalogue import ROWS, Row
+
+if TYPE_CHECKING:
+    from lipschitz_rnn.units.base import Recurrent
+    from lipschitz_rnn.units.cells import Cell
 
 PACKAGE = "lipschitz_rnn.units"
 
@@ -17,8 +23,10 @@ PACKAGE = "lipschitz_rnn.units"
 class UnitInfo(Row):
     """What the listing says of a unit: its row of the catalogue, and what can be asked of it."""
 
-    def load(self) -> type[nn.Module]:
+    def load(self) -> "type[Recurrent] | type[Cell]":
         """The class, imported now."""
+        if self.name not in UNITS:
+            return _class_of(self.name)
         module, _, attribute = self.source.partition(":")
         return getattr(import_module(f"{PACKAGE}.{module}"), attribute)
 
@@ -53,20 +61,70 @@ def _keywords(kind: type) -> list[str]:
 
 
 UNITS = {row.name: UnitInfo(*row) for row in ROWS}
+_OWN = Registered("unit", UNITS)
+_FACTS: dict[str, UnitInfo] = {}  # what `register` was told
+Kind = TypeVar("Kind", bound=type[nn.Module])
+
+
+def register(
+    name: str,
+    *,
+    paper: str = "",
+    year: int | None = None,
+    equation: str = "",
+    constraint: str = "none",
+    ensembles: bool = True,
+) -> Callable[[Kind], Kind]:
+    """A decorator that makes a class known as a unit, for `build`, `lipschitz-rnn train --unit` and everything else.
+
+    The class is a `Cell`, or a module with the call of `nn.RNN` that is made from (input_size, hidden_size) and its
+    options. It has an `output_size` unless that is the hidden size. A package does the same for whoever installs it
+    with an entry point in the group "lipschitz_rnn.units". Raises ValueError for a name that is taken.
+    """
+
+    def add(kind: Kind) -> Kind:
+        _OWN.add(name, _require_module(kind))
+        source = f"{kind.__module__}:{kind.__qualname__}"
+        _FACTS[name] = UnitInfo(name, paper, year, equation, constraint, source, ensembles)
+        count_parameters.cache_clear()
+        return kind
+
+    return add
+
+
+def _require_module(kind: Any) -> type[nn.Module]:
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise TypeError(f"the unit is {kind!r}; give a subclass of torch.nn.Module")
+    return kind
+
+
+def _class_of(name: str) -> Any:
+    found = _OWN.find(name)
+    if found is None:
+        raise MissingCodeError(f"the unit {name!r} is not registered")
+    return _require_module(found)
 
 
 def available() -> list[str]:
     """Names of all units."""
-    return list(UNITS)
+    return [*UNITS, *_OWN.names()]
 
 
 def info(name: str) -> UnitInfo:
     """What is known of one unit; a wrong name is answered with the right ones."""
-    if name not in UNITS:
-        close = get_close_matches(str(name), UNITS, n=1)
+    names = available()
+    if name not in names:
+        close = get_close_matches(str(name), names, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"no unit is called {name!r}{hint}; there are {', '.join(UNITS)}")
-    return UNITS[name]
+        raise ValueError(
+            f"no unit is called {name!r}{hint}; there are {', '.join(names)}. "
+            "A unit of your own is known once its module is imported: --import MODULE"
+        )
+    if name in UNITS:
+        return UNITS[name]
+    kind = _class_of(name)
+    plain = UnitInfo(name, "", None, "", "none", f"{kind.__module__}:{kind.__qualname__}")
+    return _FACTS.get(name, plain)
 
 
 def build(
@@ -77,8 +135,8 @@ def build(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     **options: Any,
-) -> nn.Module:
-    """A unit by name, with the call of `nn.RNN`: `output, h_n = unit(x, h_0=None, lengths=None)`.
+) -> "Recurrent":
+    """A unit by name, with the call of `nn.RNN`: `output, h_n = unit(input, hx=None, *, lengths=None, timespans=None)`.
 
     All units take num_layers, batch_first, dropout, bidirectional, device and dtype; `info(name).options()` lists
     the unit's own. `unit.output_size` is the width of its output (2N for units with a complex state).
@@ -91,13 +149,11 @@ def build(
         if option not in allowed:
             raise TypeError(f"unit {name!r} has no option {option!r}; it has {', '.join(allowed)}")
     kind = unit_info.load()
-    unit: nn.Module
+    unit: Recurrent
     if issubclass(kind, Cell):
         unit = CellStack(kind, input_size, hidden_size, **options)
     else:
         unit = kind(input_size, hidden_size, **options)
-    if not hasattr(unit, "output_size"):
-        unit.output_size = hidden_size * (2 if options.get("bidirectional") else 1)  # type: ignore[assignment]
     return unit.to(device=device, dtype=dtype)
 
 
@@ -106,5 +162,5 @@ def count_parameters(name: str, hidden_size: int, input_size: int = 1, classes: 
     """Trainable numbers of a unit, and of a linear head with `classes` outputs (0: no head)."""
     with torch.random.fork_rng(devices=[]):
         unit = build(name, input_size, hidden_size)
-    head = classes * (int(unit.output_size) + 1)  # type: ignore[arg-type]
+    head = classes * (unit.output_size + 1)
     return sum(parameter.numel() for parameter in unit.parameters() if parameter.requires_grad) + head

@@ -60,11 +60,11 @@ def test_unbatched_and_times(generator: torch.Generator) -> None:
     cell = layer(generator).cell()
     x, h = sequence(generator, 4, 3), sequence(generator, 4, 5)
     dt = 0.05 * sequence(generator, 4).abs()
-    together = cell(x, h, dt=dt)
+    together = cell(x, h, timespans=dt)
     for i in range(4):
-        torch.testing.assert_close(cell(x[i], h[i], dt=dt[i]), together[i], rtol=1e-12, atol=1e-13)
-        torch.testing.assert_close(cell(x[i], h[i], dt=float(dt[i])), together[i], rtol=1e-12, atol=1e-13)
-    assert torch.equal(cell(x, h, dt=0.0), h)
+        torch.testing.assert_close(cell(x[i], h[i], timespans=dt[i]), together[i], rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(cell(x[i], h[i], timespans=float(dt[i])), together[i], rtol=1e-12, atol=1e-13)
+    assert torch.equal(cell(x, h, timespans=0.0), h)
     assert torch.equal(cell(x), cell(x, torch.zeros_like(h)))
 
 
@@ -81,23 +81,43 @@ def zeros(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu") 
 
 
 WRONG: list[tuple[tuple, dict[str, Any], type[Exception], str]] = [
-    (([1.0],), {}, TypeError, "x is a list; pass a torch.Tensor"),
-    ((zeros(2, 4),), {}, ValueError, "x has shape (2, 4); it must be (B, 3) or (3,), one sample in time"),
-    ((zeros(7, 2, 3),), {}, ValueError, "x has shape (7, 2, 3); it must be (B, 3) or (3,)"),
-    ((zeros(2, 3, dtype=torch.float64),), {}, TypeError, "x is torch.float64 but the parameters are torch.float32"),
-    ((zeros(2, 3, dtype=torch.int64),), {}, TypeError, "x is torch.int64; it must be floating point"),
-    ((zeros(2, 3, device="meta"),), {}, ValueError, "x is on meta but the parameters are on cpu; move one"),
-    ((zeros(2, 3), zeros(2, 4)), {}, ValueError, "h has shape (2, 4); it must be (2, 5), batch size by hidden size"),
-    ((zeros(3), zeros(1, 5)), {}, ValueError, "h has shape (1, 5); it must be (5)"),
-    ((zeros(2, 3), zeros(2, 5, dtype=torch.float64)), {}, TypeError, "h is torch.float64 but the parameters are"),
-    ((zeros(2, 3), zeros(2, 5, device="meta")), {}, ValueError, "h is on meta but the parameters are on cpu"),
-    ((zeros(2, 3),), {"dt": -0.1}, ValueError, "dt is -0.1; it must be at least 0 and finite"),
-    ((zeros(2, 3),), {"dt": float("nan")}, ValueError, "dt is nan; it must be at least 0 and finite"),
-    ((zeros(2, 3),), {"dt": "now"}, TypeError, "dt is 'now', a str; pass a number"),
-    ((zeros(2, 3),), {"dt": zeros(3)}, ValueError, "dt has shape (3); it must be (2), one time for each sample"),
-    ((zeros(2, 3),), {"dt": zeros(2) - 1}, ValueError, "timespans[0] is -1.0; times between samples must be finite"),
-    ((zeros(2, 3),), {"dt": zeros(2, dtype=torch.int64)}, TypeError, "dt is torch.int64; it must be one of float64"),
-    ((zeros(2, 3),), {"dt": zeros(2, device="meta")}, ValueError, "dt is on meta but x is on cpu; move one"),
+    (([1.0],), {}, TypeError, "input is a list; pass a torch.Tensor"),
+    ((zeros(2, 4),), {}, ValueError, "input has shape (2, 4); it must be (B, 3) or (3,), one sample in time"),
+    ((zeros(7, 2, 3),), {}, ValueError, "input has shape (7, 2, 3); it must be (B, 3) or (3,)"),
+    ((zeros(2, 3, dtype=torch.float64),), {}, TypeError, "input is torch.float64 but the parameters are torch.float32"),
+    ((zeros(2, 3, dtype=torch.int64),), {}, TypeError, "input is torch.int64; it must be floating point"),
+    ((zeros(2, 3, device="meta"),), {}, ValueError, "input is on meta but the parameters are on cpu; move one"),
+    ((zeros(2, 3), zeros(2, 4)), {}, ValueError, "hx has shape (2, 4); it must be (2, 5), batch size by hidden size"),
+    ((zeros(3), zeros(1, 5)), {}, ValueError, "hx has shape (1, 5); it must be (5)"),
+    ((zeros(2, 3), zeros(2, 5, dtype=torch.float64)), {}, TypeError, "hx is torch.float64 but the parameters are"),
+    ((zeros(2, 3), zeros(2, 5, device="meta")), {}, ValueError, "hx is on meta but the parameters are on cpu"),
+    ((zeros(2, 3),), {"timespans": -0.1}, ValueError, "timespans is -0.1; it must be at least 0 and finite"),
+    ((zeros(2, 3),), {"timespans": float("nan")}, ValueError, "timespans is nan; it must be at least 0 and finite"),
+    ((zeros(2, 3),), {"timespans": "now"}, TypeError, "timespans is 'now', a str; pass a number"),
+    (
+        (zeros(2, 3),),
+        {"timespans": zeros(3)},
+        ValueError,
+        "timespans has shape (3); it must be (2), one time for each sample",
+    ),
+    (
+        (zeros(2, 3),),
+        {"timespans": zeros(2) - 1},
+        ValueError,
+        "timespans[0] is -1.0; times between samples must be finite",
+    ),
+    (
+        (zeros(2, 3),),
+        {"timespans": zeros(2, dtype=torch.int64)},
+        TypeError,
+        "timespans is torch.int64; it must be one of float64",
+    ),
+    (
+        (zeros(2, 3),),
+        {"timespans": zeros(2, device="meta")},
+        ValueError,
+        "timespans is on meta but input is on cpu; move one",
+    ),
     ((zeros(2, 3),), {"matrices": (zeros(5, 5), zeros(4, 4))}, ValueError, "W has shape (4, 4); it must be (5, 5)"),
 ]
 

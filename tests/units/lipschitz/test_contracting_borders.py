@@ -18,9 +18,9 @@ def test_a_stream_keeps_the_settings_it_was_made_with() -> None:
     rnn = unit()
     stream = rnn.stream()
     rnn.max_step = 0.1
-    with pytest.raises(ValueError, match="dt reaches 5"):
-        stream(torch.zeros(2), dt=5.0)
-    rnn.stream()(torch.zeros(2), dt=5.0)
+    with pytest.raises(ValueError, match="timespans reaches 5"):
+        stream(torch.zeros(2), timespans=5.0)
+    rnn.stream()(torch.zeros(2), timespans=5.0)
 
 
 @pytest.mark.parametrize("time", [-5.0, -0.05])
@@ -28,11 +28,11 @@ def test_negative_times_are_refused_or_nan(time: float) -> None:
     rnn, x, first = unit(), torch.zeros(8, 1, 2), torch.ones(1, 1, 6)
     spans = torch.full((8, 1), time)
     with pytest.raises(ValueError, match="timespans"):
-        rnn(x, first, spans)
+        rnn(x, first, timespans=spans)
     with pytest.raises(ValueError, match="timespans"):
-        torch.func.vmap(lambda each: rnn(x, first, each)[1])(spans.expand(3, 8, 1))
+        torch.func.vmap(lambda each: rnn(x, first, timespans=each)[1])(spans.expand(3, 8, 1))
     with torch.no_grad():
-        _, last = torch.compile(rnn, backend="eager")(x, first, spans)
+        _, last = torch.compile(rnn, backend="eager")(x, first, timespans=spans)
     assert last.isnan().all()
 
 

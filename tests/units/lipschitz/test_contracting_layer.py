@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lipschitz_rnn as lr
-from lipschitz_rnn.ops.substeps import count_substeps
+from lipschitz_rnn.ops.lipschitz.substeps import count_substeps
 
 
 @pytest.mark.parametrize("integrator", ["euler", "midpoint"])
@@ -59,8 +59,8 @@ def test_steps_beyond_the_proof_are_refused() -> None:
     layer(x, timespans=torch.full((3, 2), 0.1))
     with pytest.raises(ValueError, match=r"timespans reaches 0\.2, .* proved for steps up to 0\.1"):
         layer(x, timespans=torch.full((3, 2), 0.2))
-    with pytest.raises(ValueError, match=r"dt reaches 0\.3"):
-        layer.cell()(x[0], dt=0.3)
+    with pytest.raises(ValueError, match=r"timespans reaches 0\.3"):
+        layer.cell()(x[0], timespans=0.3)
     with pytest.raises(AttributeError, match="part of this unit's proof"):
         layer.step_size = 0.5
 
@@ -88,7 +88,7 @@ def test_sub_steps_stay_within_the_proved_step(step: float, dtype: torch.dtype) 
     layer = lr.LipschitzRNN(1, 4, stability="contracting", step_size=step, max_step=step, dtype=dtype)
     for count in (1, 2, 3, 7, 50):
         span = torch.tensor([[count * step]], dtype=dtype)
-        limit = layer.cell().step_limit("timespans", layer.cell().without_rounding(span))
+        limit = layer.cell().step_limit(layer.cell().without_rounding(span))
         assert limit is not None
         assert int(count_substeps(span, limit)) == count
     spans = step * (1 + 3 * torch.rand(1000, 1, generator=torch.Generator().manual_seed(0), dtype=dtype))

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import lipschitz_rnn as lr
-from lipschitz_rnn.ops.precision import float32_products
+from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.units.lipschitz import layer as layer_module
 from lipschitz_rnn.units.lipschitz.proved import proved_step
 

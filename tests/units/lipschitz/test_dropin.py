@@ -31,7 +31,8 @@ def test_the_initial_state_under_all_its_names() -> None:
     expected = rnn(X, STATE)[0]
     assert not torch.equal(expected, rnn(X)[0])
     assert torch.equal(rnn(X, hx=STATE)[0], expected)
-    assert torch.equal(rnn(X, h_0=STATE)[0], expected)
+    with pytest.warns(DeprecationWarning, match="h_0= is deprecated"):
+        assert torch.equal(rnn(X, h_0=STATE)[0], expected)
     assert torch.equal(rnn(input=X, hx=STATE)[0], expected)
 
 
@@ -74,9 +75,10 @@ ANSWERS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: deep().gold, AttributeError, "'LipschitzRNN' object has no attribute 'gold'"),
     (lambda: lr.LipschitzRNN(3, 5, proj_size=2), ValueError, "put nn.Linear(5, 2) behind the layer"),
     (lambda: lr.LipschitzRNN(3, 5, 1, "tanh"), TypeError, "bias is 'tanh'; it must be True or False"),
-    (lambda: deep()(X, (STATE, STATE)), TypeError, "this layer has no cell state: pass its first entry, h_0[0]"),
+    (lambda: deep()(X, (STATE, STATE)), TypeError, "this layer has no cell state: pass its first entry, hx[0]"),
     (lambda: deep()(X, hx=(STATE, STATE)), TypeError, "this layer has no cell state: pass its first entry, hx[0]"),
-    (lambda: deep()(X, STATE, hx=STATE), TypeError, "h_0 and hx were both given"),
+    (lambda: deep()(X, h_0=STATE, hx=STATE), TypeError, "h_0 and hx were both given"),
+    (lambda: deep()(X, STATE, hx=STATE), TypeError, "multiple values for argument 'hx'"),
     (lambda: torch.jit.script(deep()), TypeError, "LipschitzRNN does not run in TorchScript"),
     (lambda: torch.jit.script(nn.Sequential(nn.Linear(3, 3), deep())), TypeError, "Use torch.export.export"),
     (lambda: torch.jit.script(deep().cell()), TypeError, "LipschitzRNNCell does not run in TorchScript"),

@@ -163,9 +163,9 @@ def test_times_lengths_and_states_of_any_shape(generator: torch.Generator) -> No
 
     def arguments(T: int, B: int) -> dict[str, Tensor]:
         times, lengths = 0.05 * sequence(generator, T, B).abs().float(), torch.arange(B) % T + 1
-        return {"h_0": sequence(generator, 2, B, 5).float(), "timespans": times, "lengths": lengths}
+        return {"hx": sequence(generator, 2, B, 5).float(), "timespans": times, "lengths": lengths}
 
-    shapes = {"input": {0: ANY, 1: ANY}, "h_0": {1: ANY}, "timespans": {0: ANY, 1: ANY}, "lengths": {0: ANY}}
+    shapes = {"input": {0: ANY, 1: ANY}, "hx": {1: ANY}, "timespans": {0: ANY, 1: ANY}, "lengths": {0: ANY}}
     program = torch.export.export(rnn, (torch.zeros(7, 2, 3),), arguments(7, 2), dynamic_shapes=shapes).module()
     for T, B in ((11, 5), (3, 4)):
         x, others = sequence(generator, T, B, 3).float(), arguments(T, B)

@@ -12,7 +12,7 @@ import torch
 from torch.func import functional_call, stack_module_state, vmap
 
 import lipschitz_rnn as lr
-from lipschitz_rnn.ops.integrators import INTEGRATORS
+from lipschitz_rnn.ops.lipschitz.integrators import INTEGRATORS
 from lipschitz_rnn.units.lipschitz.gaps import judge, stability_polynomial
 
 MESSAGE = re.compile(
@@ -52,7 +52,11 @@ def test_a_hundred_gaps_of_a_minute_are_told_once() -> None:
     parts = told(lambda: rnn(x, timespans=dt))
     assert parts is not None
     assert parts[:3] == ("timespans", "60", "euler")
-    for again in (lambda: rnn(x, timespans=dt), lambda: rnn.stream()(x[0, 0], 60.0), lambda: rnn.cell()(x[0], dt=99.0)):
+    for again in (
+        lambda: rnn(x, timespans=dt),
+        lambda: rnn.stream()(x[0, 0], 60.0),
+        lambda: rnn.cell()(x[0], timespans=99.0),
+    ):
         assert told(again) is None
     # What it advises is enough.
     assert told(lambda: fresh(max_step=float(parts[5]))(x, timespans=dt)) is None
@@ -93,10 +97,10 @@ def test_the_stability_polynomial_is_what_a_step_of_a_number_does() -> None:
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda rnn: rnn.cell()(X[0], dt=60.0), "dt"),
-        (lambda rnn: rnn.cell()(X[0], dt=torch.tensor([1.0, 60.0, 2.0])), "dt"),
-        (lambda rnn: rnn.stream()(X[0, 0], 60.0), "dt"),
-        (lambda rnn: rnn.stream(3)(X[0], 60.0), "dt"),
+        (lambda rnn: rnn.cell()(X[0], timespans=60.0), "timespans"),
+        (lambda rnn: rnn.cell()(X[0], timespans=torch.tensor([1.0, 60.0, 2.0])), "timespans"),
+        (lambda rnn: rnn.stream()(X[0, 0], 60.0), "timespans"),
+        (lambda rnn: rnn.stream(3)(X[0], 60.0), "timespans"),
         (lambda rnn: rnn(X, timespans=spans(60.0)), "timespans"),
     ],
     ids=["cell", "cell, batch", "stream", "stream, batch", "layer"],

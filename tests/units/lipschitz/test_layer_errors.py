@@ -60,20 +60,20 @@ CALLS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"input": zeros(7, 2, 3, dtype=torch.float64)}, TypeError, "input is torch.float64 but the parameters are"),
     ({"input": zeros(7, 2, 3, dtype=torch.int64)}, TypeError, "input is torch.int64; it must be floating point"),
     ({"input": zeros(7, 2, 3, device="meta")}, ValueError, "input is on meta but the parameters are on cpu"),
-    ({"input": X, "h_0": zeros(2, 5)}, ValueError, "h_0 has shape (2, 5); it must be (1, 2, 5): layers × directions"),
-    ({"input": X, "h_0": zeros(2, 2, 5)}, ValueError, "h_0 has shape (2, 2, 5); it must be (1, 2, 5)"),
+    ({"input": X, "hx": zeros(2, 5)}, ValueError, "hx has shape (2, 5); it must be (1, 2, 5): layers × directions"),
+    ({"input": X, "hx": zeros(2, 2, 5)}, ValueError, "hx has shape (2, 2, 5); it must be (1, 2, 5)"),
     (
-        {"input": X[:, 0], "h_0": zeros(1, 1, 5)},
+        {"input": X[:, 0], "hx": zeros(1, 1, 5)},
         ValueError,
         "it must be (1, 5): layers × directions, hidden size, since",
     ),
     (
-        {"input": X, "h_0": zeros(1, 2, 5, dtype=torch.float64)},
+        {"input": X, "hx": zeros(1, 2, 5, dtype=torch.float64)},
         TypeError,
-        "h_0 is torch.float64 but the parameters are",
+        "hx is torch.float64 but the parameters are",
     ),
-    ({"input": X, "h_0": zeros(1, 2, 5, device="meta")}, ValueError, "h_0 is on meta but the parameters are on cpu"),
-    ({"input": X, "h_0": (zeros(1, 2, 5), zeros(1, 2, 5))}, TypeError, "h_0 is a tuple, as the (h_0, c_0)"),
+    ({"input": X, "hx": zeros(1, 2, 5, device="meta")}, ValueError, "hx is on meta but the parameters are on cpu"),
+    ({"input": X, "hx": (zeros(1, 2, 5), zeros(1, 2, 5))}, TypeError, "hx is a tuple, as the (h_0, c_0)"),
     ({"input": X, "timespans": zeros(2, 7)}, ValueError, "timespans has shape (2, 7); it must have shape (7, 2)"),
     ({"input": X, "timespans": zeros(7)}, ValueError, "timespans has shape (7); it must have shape (7, 2)"),
     ({"input": X[:, 0], "timespans": spans}, ValueError, "timespans has shape (7, 2); it must have shape (7,)"),
@@ -108,7 +108,7 @@ def test_wrong_call(
 ) -> None:
     """Raised before any work: no backend is reached."""
     rnn = lr.LipschitzRNN(3, 5)
-    monkeypatch.setattr("lipschitz_rnn.ops.scan.run", lambda *_: pytest.fail("the scan ran on wrong input"))
+    monkeypatch.setattr("lipschitz_rnn.ops.lipschitz.scan.run", lambda *_: pytest.fail("the scan ran on wrong input"))
     with pytest.raises(error, match=re.escape(message)):
         rnn(**arguments)
 

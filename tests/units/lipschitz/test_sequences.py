@@ -121,7 +121,7 @@ def test_irregular_times_equal_the_cell_in_a_loop(integrator: str, generator: to
     output, h_n = rnn(x, h[None], timespans=dt)
     cell = rnn.cell()
     for t in range(6):
-        h = cell(x[t], h, dt=dt[t])
+        h = cell(x[t], h, timespans=dt[t])
         torch.testing.assert_close(h, output[t], rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(h, h_n[0], rtol=1e-12, atol=1e-13)
 

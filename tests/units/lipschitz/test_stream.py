@@ -9,12 +9,12 @@ import torch
 from lipschitz_layers import layer, sequence
 
 import lipschitz_rnn as lr
-from lipschitz_rnn.units.lipschitz.stream import Stream
+from lipschitz_rnn.units.lipschitz.stream import LipschitzStream
 
 WINDOW = 8
 
 
-def run(stream: Stream, x: torch.Tensor, times: torch.Tensor | None = None) -> torch.Tensor:
+def run(stream: LipschitzStream, x: torch.Tensor, times: torch.Tensor | None = None) -> torch.Tensor:
     spans: Any = [None] * len(x) if times is None else times
     return torch.stack([stream(value, dt) for value, dt in zip(x, spans, strict=True)])
 
@@ -127,24 +127,24 @@ def test_a_contracting_unit_refuses_longer_steps(generator: torch.Generator) -> 
     stream = lr.LipschitzRNN(3, 6, stability="contracting", step_size=0.1).stream()
     stream(torch.zeros(3), 0.1)
     with pytest.raises(
-        ValueError, match=re.escape("dt reaches 0.2, but this contracting unit is proved for steps up to 0.1")
+        ValueError, match=re.escape("timespans reaches 0.2, but this contracting unit is proved for steps up to 0.1")
     ):
         stream(torch.zeros(3), 0.2)
 
 
 def test_bad_input_is_named() -> None:
     stream, batched = lr.LipschitzRNN(3, 6, 2).stream(), lr.LipschitzRNN(3, 6).stream(4)
-    with pytest.raises(ValueError, match=re.escape("x has shape (4, 3)")):
+    with pytest.raises(ValueError, match=re.escape("input has shape (4, 3)")):
         stream(torch.zeros(4, 3))
-    with pytest.raises(ValueError, match=re.escape("x has shape (3)")):
+    with pytest.raises(ValueError, match=re.escape("input has shape (3)")):
         batched(torch.zeros(3))
-    with pytest.raises(TypeError, match=r"x is .*ndarray"):
+    with pytest.raises(TypeError, match=r"input is .*ndarray"):
         stream(np.zeros(3))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"x is torch.float64 but the parameters are torch.float32"):
+    with pytest.raises(TypeError, match=r"input is torch.float64 but the parameters are torch.float32"):
         stream(torch.zeros(3, dtype=torch.float64))
-    with pytest.raises(ValueError, match=r"dt is -1"):
+    with pytest.raises(ValueError, match=r"timespans is -1"):
         stream(torch.zeros(3), -1.0)
-    with pytest.raises(ValueError, match=re.escape("dt has shape (2)")):
+    with pytest.raises(ValueError, match=re.escape("timespans has shape (2)")):
         stream(torch.zeros(3), torch.ones(2))
     with pytest.raises(ValueError, match=re.escape("state has shape (1, 6)")):
         stream.state = torch.zeros(1, 6)

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.problem import autocast_enabled, exporting, operand_dtype
+from lipschitz_rnn.ops.common.dtypes import autocast_enabled, operand_dtype
+from lipschitz_rnn.ops.common.tracing import exporting
 
 
 def to_compute_dtype(*tensors: Tensor | None) -> tuple[Any, ...]:

@@ -8,37 +8,33 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.checks import (
-    require_device,
-    require_floating,
+from lipschitz_rnn.ops.common.dtypes import compute_dtype, state_dtype, without_autocast
+from lipschitz_rnn.ops.common.validation import (
     require_number,
     require_shape,
     require_tensor,
-    require_timespans,
-    seen_values,
     shape_of,
 )
-from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
-from lipschitz_rnn.ops.problem import autocast_enabled, compute_dtype, exporting, state_dtype, without_autocast
-from lipschitz_rnn.ops.reference import integrate_step
-from lipschitz_rnn.ops.scan import lipschitz_scan
-from lipschitz_rnn.ops.substeps import TOLERANCE
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
+from lipschitz_rnn.ops.lipschitz.reference import integrate_step
+from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
+from lipschitz_rnn.units.arguments import renamed, require_parameter_dtype
 from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.dropin import refuse_torchscript, refuse_tracing
-from lipschitz_rnn.units.lipschitz.gaps import GapWatch, longest_time
+from lipschitz_rnn.units.lipschitz.gaps import GapWatch
 from lipschitz_rnn.units.lipschitz.parametrization import OfHidden, SymmetricSkewPair
 from lipschitz_rnn.units.lipschitz.proved import proved_step
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
-from lipschitz_rnn.units.lipschitz.settings import SettingsModule, describe
+from lipschitz_rnn.units.lipschitz.settings import describe
+from lipschitz_rnn.units.lipschitz.step_times import StepTimes
 from lipschitz_rnn.units.recurrence import Recurrence, as_number, repeatable_matrices, require_own_statement
+from lipschitz_rnn.units.sequences import longest_time
 
-_ROUNDED_UP = 1 + 1e-6  # times that are differences of timestamps come with rounding
 
-
-class LipschitzRNNCell(SettingsModule):
+class LipschitzRNNCell(StepTimes):
     r"""One step of ``ḣ = αA h + σ(W h + U x + b)``, for streaming and for loops of one's own.
 
     Args:
@@ -56,7 +52,7 @@ class LipschitzRNNCell(SettingsModule):
         rate: of that approach, per unit of time; 0.01 if None.
         max_step: a time longer than this is taken in equal sub-steps of at most it, with the input held.
 
-    Shapes: ``cell(x, h)`` takes x (B, p) or (p,), h (B, N) or (N,), zeros if None, and gives the next h.
+    Shapes: ``cell(input, hx)`` takes input (B, p) or (p,), hx (B, N) or (N,), zeros if None, and gives the next hx.
 
     The next h has 16 bits under autocast or with parameters of 16 bits, and a loop then loses the small steps. The
     layer and ``stream()`` do not; run a loop of one's own with float32 parameters, and with autocast off.
@@ -207,38 +203,39 @@ class LipschitzRNNCell(SettingsModule):
             )
         ]
 
+    @renamed(4, x="input", h="hx", dt="timespans")
     def forward(
         self,
-        x: Tensor,
-        h: Tensor | None = None,
-        dt: float | Tensor | None = None,
+        input: Tensor,
+        hx: Tensor | None = None,
+        timespans: float | Tensor | None = None,
         matrices: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """The state after one step.
 
         Args:
-            x: (B, p) or (p,).
-            h: (B, N) or (N,); zeros if None.
-            dt: time since the previous sample instead of ``step_size``: a number, or a tensor () or (B,).
+            input: (B, p) or (p,).
+            hx: (B, N) or (N,); zeros if None.
+            timespans: time since the previous sample instead of ``step_size``: a number, or a tensor () or (B,).
             matrices: A and W from ``hidden_matrices()``, to form them once for many steps.
         """
         refuse_tracing(self)
-        self._check(x, h, matrices)
-        return self.advance(x, h, dt, matrices or self.hidden_matrices()).to(result_dtype(self.weight_ih))
+        self._check(input, hx, matrices)
+        return self.advance(input, hx, timespans, matrices or self.hidden_matrices()).to(result_dtype(self.weight_ih))
 
     def advance(
-        self, x: Tensor, h: Tensor | None, dt: float | Tensor | None, matrices: tuple[Tensor, Tensor]
+        self, x: Tensor, h: Tensor | None, timespans: float | Tensor | None, matrices: tuple[Tensor, Tensor]
     ) -> Tensor:
         """The next state as it adds up, in float32 at least; whoever keeps it loses no small steps in 16 bits."""
         if self.contracting:
-            return proved_step(self, x, h, dt, matrices)
+            return proved_step(self, x, h, timespans, matrices)
         A, W, U, b, x = to_compute_dtype(*matrices, self.weight_ih, self.bias_ih, x)
         wide = compute_dtype(A.dtype, A.device)
         A, W, U, x, b = A.to(wide), W.to(wide), U.to(wide), x.to(wide), None if b is None else b.to(wide)
-        step: float | Tensor = self.step_size if dt is None else self.read_step(dt, x, state_dtype(wide))
-        if dt is not None:
-            self.watch_gaps("dt", longest_time(step), *matrices)
-        limit = self.step_limit("dt", step)
+        step: float | Tensor = self.step_size if timespans is None else self.read_step(timespans, x, state_dtype(wide))
+        if timespans is not None:
+            self.watch_gaps(longest_time(step), *matrices)
+        limit = self.step_limit(step)
         with without_autocast(x.device):
             state = (A.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h).to(state_dtype(wide))
             u = nn.functional.linear(x, U, b)
@@ -248,16 +245,16 @@ class LipschitzRNNCell(SettingsModule):
             return integrate_step(state, u, A, W, step, self.alpha, tableau, sigma)
 
     def _check(self, x: Tensor, h: Tensor | None, matrices: tuple[Tensor, Tensor] | None) -> None:
-        require_tensor("x", x)
+        require_tensor("input", x)
         if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
             raise ValueError(
-                f"x has shape {shape_of(x)}; it must be (B, {self.input_size}) or ({self.input_size},), "
+                f"input has shape {shape_of(x)}; it must be (B, {self.input_size}) or ({self.input_size},), "
                 "one sample in time. For whole sequences use LipschitzRNN"
             )
-        require_parameter_dtype("x", x, self.weight_ih)
+        require_parameter_dtype("input", x, self.weight_ih)
         if h is not None:
-            require_shape("h", require_tensor("h", h), (*x.shape[:-1], self.hidden_size), "batch size by hidden size")
-            require_parameter_dtype("h", h, self.weight_ih)
+            require_shape("hx", require_tensor("hx", h), (*x.shape[:-1], self.hidden_size), "batch size by hidden size")
+            require_parameter_dtype("hx", h, self.weight_ih)
         if matrices is not None and not (isinstance(matrices, (tuple, list)) and len(matrices) == 2):
             raise TypeError(f"matrices is a {type(matrices).__name__}; pass the pair that hidden_matrices() gives")
         for name, matrix in zip(("A", "W"), matrices or (), strict=False):
@@ -292,93 +289,17 @@ class LipschitzRNNCell(SettingsModule):
         )
         return last.reshape(shape)
 
-    def step_limit(self, name: str, times: float | Tensor) -> float | None:
-        """The longest single step that may be taken of these times; None where any is.
-
-        A contracting unit is proved for steps up to its own. It refuses longer ones unless it has a ``max_step``; a
-        compiled or exported program, which sees no values and so cannot refuse, divides them instead.
-        """
-        if not self.contracting:
-            return self.max_step
-        # Sub-steps may exceed the limit by TOLERANCE, but not the proved step, beyond the rounding of its own number.
-        slack = max(0.75 * torch.finfo(held_dtype(self.weight_ih.dtype)).eps, 1e-12)
-        proved = self.step_size * (1 - TOLERANCE) * (1 + slack)
-        if self.max_step is not None:
-            return min(self.max_step, proved)
-        if isinstance(times, Tensor):
-            values = seen_values(times)
-            if values is None:
-                return proved
-            times = float(values.max()) if values.numel() > 0 else 0.0
-        self.require_covered(name, times)
-        return None
-
-    def watch_gaps(self, name: str, longest: float | None, A: Tensor, W: Tensor) -> None:
+    def watch_gaps(self, longest: float | None, A: Tensor, W: Tensor) -> None:
         """Tell the user, once, of a time that is too long for one step; None is a time that nobody may look at."""
         if longest is not None:
-            self._gaps.look(self, name, longest, lambda: (self.alpha * A.detach(), W))
+            self._gaps.look(self, longest, lambda: (self.alpha * A.detach(), W))
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
         self._gaps.reset()
-
-    def require_covered(self, name: str, time: float) -> None:
-        """Raise where a contracting unit without max_step is not proved for a step of this time."""
-        if self.max_step is None and self.contracting and time > self.step_size * _ROUNDED_UP:
-            raise ValueError(
-                f"{name} reaches {time:g}, but this contracting unit is proved for steps up to {self.step_size:g}; "
-                f"build it with step_size at least the longest time between samples, or pass max_step="
-                f"{self.step_size:g} to take longer times in several steps"
-            )
-
-    def without_rounding(self, times: Tensor) -> Tensor:
-        """Times that rounding put just beyond the step of a contracting unit are cut to it; others stay."""
-        if not self.contracting:
-            return times
-        times = times.to(held_dtype(self.weight_ih.dtype))
-        if seen_values(times) is None:  # a traced program cannot refuse: a negative time gives NaN
-            times = times.where(times >= 0, math.nan)
-        return times.where(times > self.step_size * _ROUNDED_UP, times.clamp(max=self.step_size))
-
-    def require_step(self, dt: float) -> float:
-        """A time that may be taken."""
-        number = require_number("dt", dt, low=0.0)
-        self.require_covered("dt", number)
-        rounded_up = self.contracting and number <= self.step_size * _ROUNDED_UP
-        return min(number, self.step_size) if rounded_up else number
-
-    def read_step(self, dt: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
-        """The time of a step, checked: a number, or a tensor that broadcasts against the state."""
-        if not isinstance(dt, Tensor):
-            if self.max_step is None or exporting() or not torch.compiler.is_compiling():
-                return self.require_step(dt)
-            # A compiler may hold it as a symbol, which has no number of sub-steps; it follows a sum into a tensor.
-            dt = x.new_zeros((), dtype=dtype) + require_number("dt", dt, low=0.0)
-        require_floating("dt", dt)
-        if dt.dim() > 0:
-            require_shape("dt", dt, tuple(x.shape[:-1]), "one time for each sample, or a single number")
-            require_device("dt", dt, "x", x)
-        require_timespans(dt)
-        dt = self.without_rounding(dt)
-        return dt.to(dtype).unsqueeze(-1)
 
     def __prepare_scriptable__(self) -> NoReturn:
         refuse_torchscript(self)
 
     def extra_repr(self) -> str:
         return describe(self)
-
-
-def require_parameter_dtype(name: str, tensor: Tensor, parameter: Tensor) -> None:
-    """Input and parameters agree in device, and in dtype unless autocast converts both."""
-    if tensor.device != parameter.device:
-        raise ValueError(
-            f"{name} is on {tensor.device} but the parameters are on {parameter.device}; move one with .to()"
-        )
-    if not tensor.is_floating_point():
-        raise TypeError(f"{name} is {tensor.dtype}; it must be floating point. Convert it with .to({parameter.dtype})")
-    if tensor.dtype != parameter.dtype and not autocast_enabled(tensor.device):
-        raise TypeError(
-            f"{name} is {tensor.dtype} but the parameters are {parameter.dtype}; "
-            f"convert one, e.g. {name}.to({parameter.dtype})"
-        )

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
-from lipschitz_rnn.ops.problem import without_autocast
+from lipschitz_rnn.ops.common.dtypes import without_autocast
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
 from lipschitz_rnn.units.lipschitz.midpoint_level import largest_share, midpoint_level
 from lipschitz_rnn.units.lipschitz.rounding import LARGEST_NORM, held_dtype, matrix_reserve, step_rounding, within
 from lipschitz_rnn.units.recurrence import Recurrence, repeatable_matrices, require_own_statement
@@ -61,7 +61,7 @@ class ContractingPair(nn.Module):
         step_size: ε > 0, the largest step that will be taken.
         integrator: ``euler``, ``midpoint`` (``rk2``) or ``heun``.
         alpha: the factor of A in ḣ = αA h + σ(W h + u); not 0.
-        nonlinearity: a name known to ``lipschitz_rnn.ops.nonlinearities``.
+        nonlinearity: a name known to ``lipschitz_rnn.ops.lipschitz.nonlinearities``.
         rate: λ > 0, the guaranteed rate per unit of time.
         init_scale: standard deviation of the free matrices, times √N.
         metric_spread: bound on the square root of the condition number of P; 1 keeps the Euclidean metric.

@@ -55,18 +55,12 @@ def set_weight(layer: LipschitzRNN, name: str, value: Any) -> bool:
     return True
 
 
-def choose_state(h_0: Any, hx: Any) -> Tensor | None:
-    """The initial state under either name, and not that of an LSTM."""
-    if h_0 is not None and hx is not None:
-        raise TypeError("h_0 and hx were both given; they are two names of the initial state, pass one of them")
-    state = hx if h_0 is None else h_0
-    if isinstance(state, (tuple, list)):
-        name = "hx" if h_0 is None else "h_0"
+def refuse_cell_state(hx: Any) -> None:
+    if isinstance(hx, (tuple, list)):
         raise TypeError(
-            f"{name} is a {type(state).__name__}, as the (h_0, c_0) of an LSTM; this layer has no cell state: "
-            f"pass its first entry, {name}[0]"
+            f"hx is a {type(hx).__name__}, as the (h_0, c_0) of an LSTM; this layer has no cell state: "
+            "pass its first entry, hx[0]"
         )
-    return state  # type: ignore[no-any-return]
 
 
 def refuse_projection(proj_size: int, hidden_size: int) -> None:

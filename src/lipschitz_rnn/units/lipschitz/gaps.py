@@ -9,8 +9,6 @@ identity keep a slope for large states, so that αA + W is looked at too.
 from __future__ import annotations
 
 import math
-import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,21 +16,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.checks import has_values
-from lipschitz_rnn.ops.integrators import Tableau, get_integrator
+from lipschitz_rnn.ops.common.validation import has_values
+from lipschitz_rnn.ops.lipschitz.integrators import Tableau, get_integrator
+from lipschitz_rnn.units.arguments import warn_user
 
 if TYPE_CHECKING:
     from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
 
 ALLOWED = 1.05
 _SLOPES_OF_LARGE_STATES = {"tanh": (0.0,), "sigmoid": (0.0,), "relu": (0.0, 1.0), "identity": (1.0,)}
-
-
-def longest_time(times: float | Tensor) -> float | None:
-    """None where values are not to be looked at: in compiled programs and under function transforms."""
-    if not isinstance(times, Tensor):
-        return None if torch.compiler.is_compiling() else times  # a compiler may hold it as a symbol
-    return float(times.detach().max()) if times.numel() > 0 and has_values(times) else None
 
 
 @dataclass
@@ -60,20 +52,17 @@ class GapWatch:
         """Other parameters: what was fine need not be."""
         self.fine_up_to, self.calls, self.next_check = 0.0, 0, 1
 
-    def look(
-        self, cell: LipschitzRNNCell, name: str, time: float, matrices: Callable[[], tuple[Tensor, Tensor]]
-    ) -> None:
+    def look(self, cell: LipschitzRNNCell, time: float, matrices: Callable[[], tuple[Tensor, Tensor]]) -> None:
         """Warn where a step of ``time``, or of the unit's ``max_step`` if that is shorter, is out of range.
 
         Args:
-            name: of the argument, as the user knows it.
             matrices: gives αA and W; asked only where they are needed.
         """
         if self.told.already or isinstance(cell.step_size, Tensor):  # a tensor in an ensemble
             return
         if time <= cell.step_size or cell.stability is not None:
             return
-        which = f"{name} reaches {time:g}"
+        which = f"timespans reaches {time:g}"
         if cell.max_step is not None and time > cell.max_step:
             time, which = cell.max_step, f"max_step is {cell.max_step:g}"
         scheme = (cell.integrator, cell.nonlinearity)
@@ -92,12 +81,10 @@ class GapWatch:
             self.fine_up_to = time
             return
         self.told.already = True
-        warnings.warn(
+        warn_user(
             f"{which}, too long for one {cell.integrator} step of this unit: such a step multiplies a large state by "
             f"up to {verdict.factor:.3g}, and only steps up to {verdict.longest:.3g} are stable. Set "
-            f"max_step={verdict.suggested:g} to take longer times in several steps, or scale time down",
-            UserWarning,
-            stacklevel=_users_level(),
+            f"max_step={verdict.suggested:g} to take longer times in several steps, or scale time down"
         )
 
 
@@ -184,11 +171,3 @@ def _rounded_down(value: float) -> float:
     """To two digits."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.floor(value / unit) * unit:.2g}")
-
-
-def _users_level() -> int:
-    """How far up the caller is who called a module of this package: a warning points there."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("lipschitz_rnn.", "torch.")):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
-from typing import Any, Generic, NoReturn, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, cast, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from lipschitz_rnn.ops.checks import require_lengths, require_tensor, shape_of
-from lipschitz_rnn.ops.problem import exporting
-from lipschitz_rnn.ops.scan import lipschitz_scan
+from lipschitz_rnn.ops.common.tracing import exporting
+from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
+from lipschitz_rnn.units.arguments import require_parameter_dtype
+from lipschitz_rnn.units.base import Recurrent
+from lipschitz_rnn.units.call_types import Call, State
 from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype, to_proved_dtype
-from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype
+from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
 from lipschitz_rnn.units.lipschitz.dropin import (
-    choose_state,
     find_weight,
+    refuse_cell_state,
     refuse_projection,
     refuse_torchscript,
     refuse_tracing,
     set_weight,
 )
-from lipschitz_rnn.units.lipschitz.sequences import Sequences, reverse
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule, describe
-from lipschitz_rnn.units.lipschitz.stream import Stream
+from lipschitz_rnn.units.lipschitz.stream import LipschitzStream
 from lipschitz_rnn.units.recurrence import Recurrence, UnstatedRecurrenceError, require_own_statement
+from lipschitz_rnn.units.sequences import Sequences
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ class _Shared(Generic[T]):
             setattr(cell, self.name, value)
 
 
-class LipschitzRNN(SettingsModule):
+class LipschitzRNN(SettingsModule, Recurrent):
     r"""The Lipschitz recurrent network of Erichson et al. (ICLR 2021), with the call of ``nn.RNN``.
 
     Each layer integrates
@@ -85,8 +86,8 @@ class LipschitzRNN(SettingsModule):
         proj_size: of ``nn.LSTM``, which has 0 for none; the state is not projected here.
 
     Shapes, with D = 2 if bidirectional else 1 (and B first in all but h if ``batch_first``):
-        input: (T, B, p), (T, p) or a ``PackedSequence``; h_0: (D·layers, B, N) or (D·layers, N).
-        output: (T, B, D·N), (T, D·N) or a ``PackedSequence``; h_n as h_0.
+        input: (T, B, p), (T, p) or a ``PackedSequence``; hx: (D·layers, B, N) or (D·layers, N).
+        output: (T, B, D·N), (T, D·N) or a ``PackedSequence``; h_n as hx.
 
     Parameters are named ``cells.l{k}.weight_ih``, ``.bias_ih``, ``.hidden.M_A``, ``.hidden.M_W``, with ``l{k}_reverse``
     for the other direction. ``cell(k)`` is the unit of one layer, sharing them; ``stream()`` takes samples one by one.
@@ -101,15 +102,14 @@ class LipschitzRNN(SettingsModule):
     checks = settings.LAYER_CHECKS
     fixed = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional")
     built_in = ("stability", "rate", "init_scale", "proj_size")
-    input_size: int
-    hidden_size: int
-    num_layers: int
+    takes_timespans = True
+    positional_once = ("timespans", "lengths", "need_output")
     bias: bool
-    batch_first: bool
-    dropout: float
-    bidirectional: bool
     backend: str
     recompute_every: int | None
+
+    if TYPE_CHECKING:
+        __call__: Call[Tensor]
 
     # One unit's settings are all units' settings, and live there alone: a change reaches streaming and layer alike.
     step_size = _Shared[float]("step_size")
@@ -146,14 +146,9 @@ class LipschitzRNN(SettingsModule):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
         refuse_projection(proj_size, hidden_size)
-        self.num_layers, self.dropout = num_layers, dropout
-        if self.dropout > 0.0 and num_layers == 1:
-            warnings.warn("dropout acts between layers, so it has no effect with num_layers=1", stacklevel=2)
-        self.input_size, self.hidden_size = input_size, hidden_size
-        self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional
-        self.backend, self.recompute_every = backend, recompute_every
+        super().__init__(input_size, hidden_size, num_layers, batch_first, dropout, bidirectional)
+        self.bias, self.backend, self.recompute_every = bias, backend, recompute_every
         self.cells = nn.ModuleDict()
         for layer in range(num_layers):
             for direction in range(self.num_directions):
@@ -190,10 +185,6 @@ class LipschitzRNN(SettingsModule):
         return read_pretrained(name).layer(cls, options)
 
     @property
-    def num_directions(self) -> int:
-        return 2 if self.bidirectional else 1
-
-    @property
     def proj_size(self) -> int:
         """0, as ``nn.LSTM`` says it of a layer that does not project its state."""
         return 0
@@ -219,12 +210,12 @@ class LipschitzRNN(SettingsModule):
         assert isinstance(cell, LipschitzRNNCell)
         return cell
 
-    def stream(self, batch_size: int | None = None) -> Stream:
+    def stream(self, batch_size: int | None = None) -> LipschitzStream:
         """This layer, as it is now, on one sample after another: ``stream(x_t)`` with x_t (p,), or (B, p) for a batch.
 
-        Later changes of the parameters do not reach it. See :class:`lipschitz_rnn.units.lipschitz.stream.Stream`.
+        Later changes of the parameters do not reach it.
         """
-        return Stream(self, batch_size)
+        return LipschitzStream(self, batch_size)
 
     def hidden_matrices(self, layer: int = 0, direction: int = 0) -> tuple[Tensor, Tensor]:
         """A and W of one layer and direction, (N, N) each, differentiable."""
@@ -253,79 +244,34 @@ class LipschitzRNN(SettingsModule):
     def flatten_parameters(self) -> None:
         """Nothing to do; here so that code written for ``nn.RNN`` runs unchanged."""
 
-    def forward(
-        self,
-        input: Tensor | PackedSequence,
-        h_0: Tensor | None = None,
-        timespans: Tensor | None = None,
-        lengths: Tensor | None = None,
-        need_output: bool = True,
-        *,
-        hx: Tensor | None = None,
-    ) -> tuple[Tensor | PackedSequence | None, Tensor]:
-        """Run over whole sequences.
+    def state_sizes(self) -> tuple[int, ...]:
+        return (self.hidden_size,)
 
-        Args:
-            input: (T, B, p), (T, p) or a ``PackedSequence``.
-            h_0: initial states; zeros if None.
-            timespans: (T, B) or (T,), the time since the previous sample at each step; replaces ``step_size``.
-            lengths: (B,), valid steps of each sample of a padded batch, where no ``PackedSequence`` is wanted.
-                Output beyond them is zero.
-            need_output: False gives None for the output and saves its memory where only h_n is wanted.
-            hx: another name of h_0, that of ``nn.RNN``.
-
-        Returns:
-            The states of the last layer at every step, and the last state of every layer and direction.
-        """
+    def read(
+        self, input: Tensor | PackedSequence, lengths: Tensor | None, timespans: Tensor | PackedSequence | None
+    ) -> Sequences:
         refuse_tracing(self)
-        need_output = settings.true_or_false("need_output", need_output, "False leaves the output out")
-        sequences = Sequences.read(input, self.input_size, self.batch_first, lengths, timespans)
-        x = sequences.inputs
-        require_parameter_dtype("input", x, self.cell().weight_ih)
-        lengths = sequences.lengths
-        if lengths is not None:
-            if tuple(require_tensor("lengths", lengths).shape) != (x.shape[1],):
-                raise ValueError(
-                    f"lengths has shape {shape_of(lengths)}; it must be ({x.shape[1]},): one for each sample"
-                )
-            require_lengths(lengths, x.shape[0])
-        initial = sequences.read_state(choose_state(h_0, hx), self.num_layers * self.num_directions, self.hidden_size)
-        sequences = sequences.settled()
-        if initial is not None:
-            require_parameter_dtype("h_0", initial, self.cell().weight_ih)
+        sequences = super().read(input, lengths, timespans)
+        require_parameter_dtype("input", sequences.inputs, self.cell().weight_ih)
+        return sequences
 
-        last_states: list[Tensor] = []
-        for layer in range(self.num_layers):
-            top = layer == self.num_layers - 1
-            outputs = []
-            for direction in range(self.num_directions):
-                h0 = None if initial is None else initial[len(last_states)]
-                if h0 is not None and exporting():
-                    h0 = h0.clone()  # the loop of an exported program takes no part of another tensor
-                states, last = self._run(layer, direction, x, h0, sequences, need_output or not top)
-                outputs.append(states)
-                last_states.append(last)
-            if outputs[0] is not None:
-                x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)  # type: ignore[arg-type]
-            if not top:
-                x = nn.functional.dropout(x, self.dropout, self.training)
-        output = sequences.write_output(x) if need_output else None
-        # One state needs no copy to become a stack of one.
-        h_n = last_states[0].unsqueeze(0) if len(last_states) == 1 else torch.stack(last_states)
-        return output, sequences.write_state(h_n)
+    def read_state(self, hx: Tensor | State, sequences: Sequences) -> State:
+        refuse_cell_state(hx)
+        (state,) = super().read_state(hx, sequences)
+        require_parameter_dtype("hx", state, self.cell().weight_ih)
+        return (state,)
 
-    def _run(
-        self, layer: int, direction: int, x: Tensor, h0: Tensor | None, sequences: Sequences, need_states: bool
-    ) -> tuple[Tensor | None, Tensor]:
-        """One layer in one direction: states (T, B, N) in the order of time, and the last state (B, N)."""
-        cell, lengths, timespans = self.cell(layer, direction), sequences.lengths, sequences.timespans
-        if direction == 1:
-            x = reverse(x, lengths)
-            timespans = None if timespans is None else reverse(timespans, lengths)
+    def run_layer(
+        self, layer: int, direction: int, x: Tensor, state: State | None, sequences: Sequences, need_output: bool
+    ) -> tuple[Tensor | None, State]:
+        cell, timespans = self.cell(layer, direction), sequences.timespans
+        h0 = None if state is None else state[0]
+        if h0 is not None and exporting():
+            h0 = h0.clone()  # the loop of an exported program takes no part of another tensor
         step_size = cell.step_size if timespans is None else cell.without_rounding(timespans)
-        limit = cell.step_limit("timespans", step_size)
+        limit = cell.step_limit(step_size)
         (A, W), alpha = cell.hidden_matrices(), cell.alpha
-        cell.watch_gaps("timespans", sequences.longest_time, A, W)
+        cell.watch_gaps(sequences.longest_time, A, W)
         if isinstance(alpha, Tensor):  # in an ensemble whose members differ in it; the scan takes one number for all
             A, alpha = alpha.to(A.dtype) * A, 1.0
         convert = to_proved_dtype if cell.contracting else to_compute_dtype
@@ -339,11 +285,11 @@ class LipschitzRNN(SettingsModule):
             alpha=alpha,
             integrator=cell.integrator,
             nonlinearity=cell.nonlinearity,
-            lengths=lengths,
+            lengths=sequences.lengths,
             backend=self.backend,
             input_weight=U,
             bias=b,
-            all_states=need_states,
+            all_states=need_output,
             recompute_every=self.recompute_every,
             exact_products=cell.contracting,
             max_step=limit,
@@ -351,9 +297,7 @@ class LipschitzRNN(SettingsModule):
         if cell.contracting:
             dtype = result_dtype(cell.weight_ih)
             states, last = None if states is None else states.to(dtype), last.to(dtype)
-        if direction == 1 and states is not None:
-            states = reverse(states, lengths)
-        return states, last
+        return states, (last,)
 
     def __getattr__(self, name: str) -> Any:
         if name == "all_weights" or name.startswith(("weight_", "bias_")):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.problem import exporting
+from lipschitz_rnn.ops.common.tracing import exporting
 
 _TOLERANCE = 1e-13
 _SMALLEST_SHARE = 1e-60  # never reached by finite parameters

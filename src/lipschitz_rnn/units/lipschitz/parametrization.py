@@ -12,8 +12,8 @@ from typing import Any, Self, overload
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.checks import require_tensor, shape_of
-from lipschitz_rnn.ops.registration import forward_mode, plain_eager
+from lipschitz_rnn.ops.common.tracing import forward_mode, plain_eager
+from lipschitz_rnn.ops.common.validation import require_tensor, shape_of
 from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 

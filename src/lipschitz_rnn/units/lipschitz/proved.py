@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from lipschitz_rnn.ops.scan import lipschitz_scan
+from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
 from lipschitz_rnn.units.lipschitz.autocast import to_proved_dtype
 
 if TYPE_CHECKING:
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def proved_step(
-    cell: LipschitzRNNCell, x: Tensor, h: Tensor | None, dt: float | Tensor | None, matrices: tuple[Tensor, Tensor]
+    cell: LipschitzRNNCell, x: Tensor, h: Tensor | None, times: float | Tensor | None, matrices: tuple[Tensor, Tensor]
 ) -> Tensor:
     """The next state in the dtype of the matrices, not rounded: a scan of one step, whose products are exact."""
     A, W, x, h, U, b = to_proved_dtype(*matrices, x, h, cell.weight_ih, cell.bias_ih)
-    step: float | Tensor = cell.step_size if dt is None else cell.read_step(dt, x, A.dtype)
-    limit = cell.step_limit("dt", step)
+    step: float | Tensor = cell.step_size if times is None else cell.read_step(times, x, A.dtype)
+    limit = cell.step_limit(step)
     lone = x.dim() == 1
     if lone:
         x, h = x.unsqueeze(0), None if h is None else h.unsqueeze(0)

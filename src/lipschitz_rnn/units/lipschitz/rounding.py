@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.integrators import Tableau
+from lipschitz_rnn.ops.lipschitz.integrators import Tableau
 
 # A rotation or a feedback beyond this norm per step is scaled back to it: a solve in float64 keeps 10 digits up to
 # there, and at 10⁴ a rotation is within 2·10⁻⁴ of the half turn that is the limit of all of them.

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.checks import FLOATING, require_count, require_number
-from lipschitz_rnn.ops.dispatch import BACKENDS
-from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.ops.nonlinearities import get_nonlinearity
+from lipschitz_rnn.ops.common.validation import FLOATING, require_count, require_number
+from lipschitz_rnn.ops.lipschitz.dispatch import BACKENDS
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
+from lipschitz_rnn.units.arguments import true_or_false
 
 Check = Callable[[str, Any], Any]
 
@@ -134,12 +135,6 @@ def _same(one: Any, other: Any) -> bool:
 
 def size(name: str, value: Any) -> int:
     return require_count(name, value)
-
-
-def true_or_false(name: str, value: Any, hint: str = "") -> bool:
-    if not isinstance(value, (bool, int)) or value not in (0, 1):
-        raise TypeError(f"{name} is {value!r}; it must be True or False. {hint}".rstrip())
-    return bool(value)
 
 
 def switch(name: str, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""One sample in, one output out: a trained layer on data as it arrives."""
+"""The stream of a Lipschitz layer: on NumPy for one series on a CPU, and on its cells for the rest."""
 
 from __future__ import annotations
 
@@ -9,39 +9,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.checks import require_floating, require_shape, require_tensor
-from lipschitz_rnn.ops.integrators import get_integrator
-from lipschitz_rnn.ops.single import SIGMAS, Array, Step
-from lipschitz_rnn.ops.substeps import substeps_of
+from lipschitz_rnn.ops.common.validation import require_floating, require_shape, require_tensor
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.single import SIGMAS, Array, Step
+from lipschitz_rnn.ops.lipschitz.substeps import substeps_of
+from lipschitz_rnn.units.arguments import renamed, require_parameter_dtype
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype
-from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell, require_parameter_dtype
-from lipschitz_rnn.units.lipschitz.settings import size
+from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
+from lipschitz_rnn.units.stream import Stream
 
 if TYPE_CHECKING:
     from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
 
 
-class Stream:
-    """The layer as it is now, on one sample after another: its state kept, A and W formed once, no gradients.
+class LipschitzStream(Stream):
+    """The layer as it is now, on one sample after another.
 
-    Call it with x (p,), or (B, p) if it was made for a batch, and optionally ``dt``, the time since the last sample in
-    place of ``step_size``: a number, or one for each of the batch. It gives out what the layer in evaluation mode gives
-    at that step: (N,) or (B, N). ``state`` is that of all layers, like the layer's ``h_n``, and may be set. Only
-    what is given out is ever rounded to 16 bits, under autocast or with such parameters; the state kept is float32.
-
-    A single series in float32 or float64 on a CPU runs on NumPy, whose calls cost a fraction of PyTorch's.
+    Only what is given out is ever rounded to 16 bits, under autocast or with such parameters; the state kept is
+    float32. A single series in float32 or float64 on a CPU runs on NumPy, whose calls cost a fraction of PyTorch's.
     """
 
     def __init__(self, layer: LipschitzRNN, batch_size: int | None = None) -> None:
-        if layer.bidirectional:
-            raise ValueError("bidirectional is True; a stream has no end to read from, build the layer without it")
-        self.batch_size = None if batch_size is None else size("batch_size", batch_size)
-        batch = () if self.batch_size is None else (self.batch_size,)
+        super().__init__(layer, batch_size)
         cells = [layer.cell(k) for k in range(layer.num_layers)]
-        self._weight = cells[0].weight_ih.detach()
-        self._shape = torch.Size((*batch, layer.input_size))
-        self._state_shape = (layer.num_layers, *batch, layer.hidden_size)
-        plain = self._weight.device.type == "cpu" and self._weight.dtype in (torch.float32, torch.float64)
+        self._state_shape = (layer.num_layers, *self._batch, layer.hidden_size)
+        plain = self._like.device.type == "cpu" and self._like.dtype in (torch.float32, torch.float64)
         kind = _ArrayUnit if plain and self.batch_size is None else _TensorUnit
         with torch.no_grad():
             self._units = [kind(cell) for cell in cells]
@@ -49,13 +41,12 @@ class Stream:
             unit.cell._gaps.told = cells[0]._gaps.told
         self.reset()
 
-    def __call__(self, x: Tensor, dt: float | Tensor | None = None) -> Tensor:
-        if not isinstance(x, Tensor) or x.shape != self._shape:
-            require_shape("x", require_tensor("x", x), tuple(self._shape), "one sample in time")
-        require_parameter_dtype("x", x, self._weight)
-        value: Any = self._units[0].take(x)
+    @renamed(2, x="input", dt="timespans")
+    def __call__(self, input: Tensor, timespans: float | Tensor | None = None) -> Tensor:
+        self.check_input(input)
+        value: Any = self._units[0].take(input)
         for unit in self._units:
-            value = unit(value, dt)
+            value = unit(value, timespans)
         return self._units[-1].give(value)
 
     @property
@@ -64,15 +55,15 @@ class Stream:
         return torch.stack([unit.state for unit in self._units])
 
     @state.setter
-    def state(self, h: Tensor) -> None:
-        require_shape("state", require_tensor("state", h), self._state_shape, "as the layer's h_n")
-        require_parameter_dtype("state", h, self._weight)
-        for unit, own in zip(self._units, h.detach(), strict=True):
+    def state(self, value: Tensor) -> None:
+        require_shape("state", require_tensor("state", value), self._state_shape, "as the layer's h_n")
+        require_parameter_dtype("state", value, self._like)
+        for unit, own in zip(self._units, value.detach(), strict=True):
             unit.state = own
 
     def reset(self) -> None:
         """Back to the state zero, for the next series."""
-        self.state = self._weight.new_zeros(self._state_shape)
+        self.state = self._like.new_zeros(self._state_shape)
 
 
 class _TensorUnit:
@@ -84,8 +75,10 @@ class _TensorUnit:
         self._state = cell.weight_ih.new_empty(0)
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, dt: float | Tensor | None) -> Tensor:
-        self._state = self.cell.advance(x, self._state, dt, self.matrices)  # not rounded between steps, as in the layer
+    def __call__(self, x: Tensor, time: float | Tensor | None) -> Tensor:
+        self._state = self.cell.advance(
+            x, self._state, time, self.matrices
+        )  # not rounded between steps, as in the layer
         return self._state.to(result_dtype(self.cell.weight_ih))
 
     @property
@@ -104,12 +97,12 @@ class _TensorUnit:
 
 
 class _ArrayUnit:
-    """One layer on NumPy, in units of ε as `ops.single` has it: g = h/ε, and a time dt is dt/ε steps."""
+    """One layer on NumPy, in units of ε as `ops.single` has it: g = h/ε, and a time s is s/ε steps."""
 
     def __init__(self, cell: LipschitzRNNCell) -> None:
         A, W = cell.hidden_matrices()
         self.cell = copy.deepcopy(cell).requires_grad_(False)  # later changes of the layer do not reach a stream
-        self.unit, self.max_step = float(cell.step_size), cell.step_limit("dt", cell.step_size)
+        self.unit, self.max_step = float(cell.step_size), cell.step_limit(cell.step_size)
         tableau = get_integrator(cell.integrator)
         scaled = torch.cat((A * (float(cell.alpha) * self.unit), W * self.unit)).numpy()
         self.step = Step(scaled, SIGMAS[cell.nonlinearity], tableau)
@@ -121,8 +114,8 @@ class _ArrayUnit:
         self.scale = scaled.dtype.type(self.unit)
         self.scaled = torch.from_numpy(scaled)
 
-    def __call__(self, x: Array, dt: float | Tensor | None) -> Array:
-        seconds = self.unit if dt is None else self._seconds(dt)
+    def __call__(self, x: Array, time: float | Tensor | None) -> Array:
+        seconds = self.unit if time is None else self._seconds(time)
         count = 1 if self.max_step is None else substeps_of(seconds, self.max_step)
         steps = seconds / self.unit / count
         with np.errstate(all="ignore"):  # a state that overflows shows in the result, as everywhere in PyTorch
@@ -133,14 +126,14 @@ class _ArrayUnit:
                 np.copyto(self.g, self.step(self.g, u, steps, self.values))
             return self.g * self.scale
 
-    def _seconds(self, dt: float | Tensor) -> float:
-        if isinstance(dt, Tensor):
-            require_floating("dt", dt)
-            require_shape("dt", dt, (), "a single number, since the stream has no batch")
-            dt = float(dt)
-        seconds = self.cell.require_step(dt)
+    def _seconds(self, time: float | Tensor) -> float:
+        if isinstance(time, Tensor):
+            require_floating("timespans", time)
+            require_shape("timespans", time, (), "a single number, since the stream has no batch")
+            time = float(time)
+        seconds = self.cell.require_step(time)
         if seconds > self.unit:
-            self.cell._gaps.look(self.cell, "dt", seconds, self._matrices)
+            self.cell._gaps.look(self.cell, seconds, self._matrices)
         return seconds
 
     def _matrices(self) -> tuple[Tensor, Tensor]:

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn.experiments.campaign import Measures, Plan
+from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.experiments.studies.figures.drawings import measure_drawings
 from lipschitz_rnn.experiments.studies.figures.page import tracks_and_drawings
 from lipschitz_rnn.experiments.study import QUICK, Row, Study
-from lipschitz_rnn.stability.tracking import spectral_curves, spectral_probe
-from lipschitz_rnn.training import build_model
-from lipschitz_rnn.training.folder import read_settings
+from lipschitz_rnn.stability.studies.tracking import spectral_curves, spectral_probe
 from lipschitz_rnn.training.history import read_run
-from lipschitz_rnn.training.reading import read_shapes
 
 _BETAS = {"variants": ({"beta": 0.65}, {"beta": 0.95})}  # the two panels of the paper's figure
 
@@ -34,9 +32,8 @@ class Spectra(Measures):
 
 def initial_spectra(folder: Path) -> dict[str, list[float | None]]:
     """The largest real parts of A and W that every network of a run started from, found again from its seed."""
-    settings, shapes = read_settings(folder), read_shapes(folder)
-    models = [build_model(settings.of_variant(member.variant), shapes, member.seed) for member in settings.members]
-    found = spectral_probe(models)
+    run = load_run(folder)
+    found = spectral_probe([run.initial(index) for index in range(len(run.settings.members))])
     probe = {name: [values[name] for values in found] for name in found[0]}
     return {name: [value for (value,) in members] for name, members in spectral_curves([probe]).items()}
 

@@ -33,8 +33,8 @@ def tracks_and_drawings(study: Study, records: Sequence[Record]) -> list[Block]:
             Paragraph(_origin(record)),
         ]
     numbers = records[0].measures["drawings"]  # of no task, so the same in every record
-    for drawing in DRAWINGS:
-        found += [Heading(drawing.title), drawing.picture(numbers[drawing.name]), Paragraph(drawing.seen)]
+    for name, drawing in DRAWINGS.items():
+        found += [Heading(drawing.title), drawing.picture(name, numbers[name])]
     return found
 
 

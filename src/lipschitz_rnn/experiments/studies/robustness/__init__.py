@@ -18,8 +18,8 @@ from lipschitz_rnn.experiments.runner import load_task
 from lipschitz_rnn.experiments.studies.robustness.page import comparison
 from lipschitz_rnn.experiments.study import QUICK, Row, Study
 from lipschitz_rnn.experiments.target_loss import KeepEveryEpoch, lowest_common_loss, take_at_loss
-from lipschitz_rnn.robustness.attacking import require_foolbox
-from lipschitz_rnn.robustness.hessian import require_scipy
+from lipschitz_rnn.robustness.attacks.runner import require_foolbox
+from lipschitz_rnn.robustness.hessian_spectrum import require_scipy
 from lipschitz_rnn.robustness.measuring import Method
 from lipschitz_rnn.training import Watcher, fit
 from lipschitz_rnn.training.processes import Watch

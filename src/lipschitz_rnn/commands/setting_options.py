@@ -1,0 +1,72 @@
+"""The options of `train` made from the fields of `Settings`: each setting describes itself where it is defined."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+
+from lipschitz_rnn.commands.parsing import parse_epochs, parse_options, parse_seeds
+from lipschitz_rnn.commands.signatures import Command, with_options
+from lipschitz_rnn.training.setting_checks import Setting
+from lipschitz_rnn.training.settings import described_settings
+
+_ASSIGNMENT = "NAME=VALUE"
+_METAVARS = {"unit_options": _ASSIGNMENT, "task_options": _ASSIGNMENT, "variants": "OPTIONS", "decay_epochs": "EPOCHS"}
+
+
+def with_settings(command: Command) -> Command:
+    """The command with an option for every setting but the task; it gets those that were given as `given`."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asked = {name: kwargs.pop(_parameter(name)) for name in _SETTINGS}
+        given = {name: _read(name, value) for name, value in asked.items() if not _is_absent(value)}
+        command(*args, **kwargs, given=given)
+
+    options = {_parameter(name): _option(name, kind, setting) for name, (kind, setting) in _SETTINGS.items()}
+    return with_options(run, command, options, instead_of="given")
+
+
+_SETTINGS = {name: described for name, described in described_settings().items() if name != "task"}
+
+
+def _is_absent(value: Any) -> bool:
+    return value is None or value is False or value == []  # 0 is a value
+
+
+def _parameter(name: str) -> str:
+    """What the option is called: --unit-option sets one of the unit options."""
+    flags = _SETTINGS[name][1].flags
+    return flags[0].removeprefix("--").replace("-", "_") if flags else name
+
+
+def _option(name: str, kind: Any, setting: Setting) -> Any:
+    """Every option names its flags: Typer 0.27 would take them from the metavar."""
+    flags = setting.flags or ("--" + name.replace("_", "-"),)
+    metavar = setting.metavar or _METAVARS.get(name)
+    option = typer.Option(*flags, help=setting.help, metavar=metavar, rich_help_panel=setting.group, show_default=False)
+    return Annotated[_typed(kind), option]
+
+
+def _typed(kind: Any) -> Any:
+    """How the shell gives a value of this kind; None where it was not given."""
+    origin = get_origin(kind)
+    several = origin is tuple and get_origin(get_args(kind)[0]) is Mapping
+    if origin is Mapping or several:
+        return list[str] | None
+    return (str if origin is tuple else kind) | None if kind is not bool else bool
+
+
+def _read(name: str, value: Any) -> Any:
+    if name == "seeds":
+        return parse_seeds(value)
+    if name == "decay_epochs":
+        return parse_epochs(value)
+    if name == "variants":
+        return tuple(parse_options(options.split(), "--variant") for options in value)
+    if name in ("unit_options", "task_options"):
+        return parse_options(value, _SETTINGS[name][1].flags[0])
+    return None if name == "clip" and value == 0 else value

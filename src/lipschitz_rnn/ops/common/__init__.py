@@ -1,0 +1,1 @@
+"""What every scan needs: argument checks, dtypes, precision settings, tracing, vmap rules, Triton support."""

@@ -1,0 +1,80 @@
+"""How PyTorch computes float32 products: reading the setting, and changing it within a block."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+
+def rounds_float32(device: torch.device) -> bool:
+    """Whether PyTorch may round the operands of float32 products on this device, to TF32 or bfloat16."""
+    if device.type == "mps":  # knows no such setting, and no float64
+        return False
+    settings = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    return settings.matmul.fp32_precision not in ("ieee", "none")
+
+
+SETTINGS = ("highest", "high", "medium")
+_PLAIN = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "addmm", "baddbmm", "linear", "einsum"}
+_PRODUCTS = _PLAIN | {"matrix_exp", "linalg_matrix_exp", "linalg_solve", "linalg_solve_triangular"}
+_WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+
+class _InFloat64(TorchFunctionMode):
+    """Products of float32 in float64 and rounded back; a mode belongs to the thread that enters it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") not in _PRODUCTS:
+            return func(*args, **kwargs)
+        given = next((leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, Tensor)), None)
+        if given not in _WIDE:
+            return func(*args, **kwargs)
+        wide = tree_map_only(Tensor, lambda tensor: tensor.to(_WIDE.get(tensor.dtype, tensor.dtype)), args)
+        return func(*wide, **kwargs).to(given)
+
+
+def full_products(device: torch.device) -> AbstractContextManager[object]:
+    """Products of float32 in this block are taken in at least that, here and in the backward pass.
+
+    For the products that a module's forward pass forms by PyTorch's functions; other threads are not affected.
+    """
+    return _InFloat64() if rounds_float32(device) else nullcontext()
+
+
+_lock = threading.Lock()
+_asked_for: list[list[str]] = []  # one entry for each open block, in any thread; the last one applies
+_before = "highest"
+
+
+@contextmanager
+def float32_products(precision: str) -> Iterator[None]:
+    """``torch.set_float32_matmul_precision(precision)``, and what was set before at the end.
+
+    The setting belongs to the whole process. Blocks may be nested, overlap in different threads and end in any
+    order: the one that began last applies, and after all of them have ended the user's setting is restored.
+    """
+    global _before
+    if precision not in SETTINGS:
+        raise ValueError(f"precision is {precision!r}; choose one of {', '.join(SETTINGS)}")
+    entry = [precision]
+    with _lock:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(precision)
+        if not _asked_for:
+            _before = before
+        _asked_for.append(entry)
+    try:
+        yield
+    finally:
+        with _lock:
+            place = next(i for i, other in enumerate(_asked_for) if other is entry)
+            del _asked_for[place]
+            torch.set_float32_matmul_precision(_asked_for[-1][0] if _asked_for else _before)

@@ -1,0 +1,193 @@
+"""Gradients of the matrices and of the input map: products over all steps and samples, after the backward scan.
+
+The axis that is summed over is long (T·B) and the result small, so it is split among programs. Each writes a partial
+sum, and partial sums are added in a fixed order: same input, same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lipschitz_rnn.ops.common.triton.launching import divide_up, launch, power_of_two
+from lipschitz_rnn.ops.common.triton.products import round_to_operand
+
+PROGRAMS = 264  # two for each multiprocessor of a large GPU
+
+
+def matrix_partial_sums(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Tensor:
+    """[κ; d] Hᵀ summed over steps and samples, as partial sums: (S, sums, 2N, N) in float32.
+
+    Args:
+        pairs: κ and d side by side, (S, T, B, 2N), each with the states H at which they belong, (S, T, B, N); the last
+            axis contiguous, T of its own for each pair.
+    """
+    S, _, _, double = pairs[0][0].shape
+    N = double // 2
+    single = pairs[0][0].dtype == torch.float32
+    if precision == "tf32":
+        precision = "bf16x3"  # both operands lie the wrong way round for TF32, and turning them takes longer
+    # Smaller blocks would leave the warp-group instructions, and six passes do not compile without them.
+    least = 64 if precision == "bf16x6" else 32
+    rows, columns = (min(128, max(least, power_of_two(size))) for size in (double, N))
+    inner = 32 if single else 64
+    tiles = divide_up(double, rows) * divide_up(N, columns)
+    plans = [_split(left.shape[1] * left.shape[2], inner, S * tiles) for left, _ in pairs]
+    count = sum(splits for splits, _ in plans)
+    sums = torch.empty((S, count, double, N), dtype=torch.float32, device=pairs[0][0].device)
+    first = 0
+    for (left, right), (splits, length) in zip(pairs, plans, strict=True):
+        _, T, B, _ = left.shape
+        numbers = (T * B, B, N, length, first, count, *left.stride()[:3], *right.stride()[:3])
+        launch(
+            _gradient_kernel, (splits, tiles, S), (left, right, sums), numbers,
+            (precision, rows, columns, inner, single), num_warps=8 if rows >= 128 else 4, num_stages=1 if single else 3,
+        )  # fmt: skip
+        first += splits
+    return sums
+
+
+def _split(length: int, inner: int, others: int) -> tuple[int, int]:
+    """Parts of the long axis, and the length of each: enough of them to fill the chip, each worth its launch."""
+    splits = max(1, min(divide_up(length, 4 * inner), PROGRAMS // others))
+    part = divide_up(divide_up(length, splits), inner) * inner
+    return divide_up(length, part), part
+
+
+@triton.jit(do_not_specialize=["L", "length", "first", "count"])
+def _gradient_kernel(
+    left, right, sums, L, B, N, length, first, count, left_s, left_t, left_b, right_s, right_t, right_b,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """ROWS of the 2N that κ and d have together, and COLUMNS of the N of H, over ``length`` of the L samples.
+
+    AHEAD loads into registers a turn before the values are used. Triton's own pipeline, which is better for half
+    precision, copies what has to be rounded on its way to the tensor cores four bytes at a time.
+    """
+    split, tile = tl.program_id(0), tl.program_id(1)
+    network = tl.program_id(2).to(tl.int64)
+    wide = tl.cdiv(N, COLUMNS)
+    m = (tile // wide) * ROWS + tl.arange(0, ROWS)
+    n = (tile % wide) * COLUMNS + tl.arange(0, COLUMNS)
+    m_mask, n_mask = m < 2 * N, n < N
+    left += network * left_s
+    right += network * right_s
+    # Sample r is step r // B, sample r % B of its batch. A division in every turn would cost more than the product, so
+    # places move on by what INNER samples make, and by the rest of a step where that passes the end of the batch.
+    start = split.to(tl.int64) * length
+    r = tl.arange(0, INNER)
+    last = tl.minimum(L - start, length).to(tl.int32)  # of this program's samples, counted from its first
+    t, place = (start + r) // B, (start + r) % B
+    b = place.to(tl.int32)
+    left_rows, right_rows = t * left_t + place * left_b, t * right_t + place * right_b
+    whole, part = tl.cast(INNER // B, tl.int64), INNER % B
+    rest = tl.cast(part, tl.int64)
+    left_step, right_step = whole * left_t + rest * left_b, whole * right_t + rest * right_b
+    left_turn, right_turn = left_t - tl.cast(B, tl.int64) * left_b, right_t - tl.cast(B, tl.int64) * right_b
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    if AHEAD:
+        kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < last)
+    for _ in range(0, length, INNER):
+        if not AHEAD:
+            kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < last)
+        r += INNER
+        b += part
+        turned = b >= B
+        b = tl.where(turned, b - B, b)
+        left_rows += tl.where(turned, left_step + left_turn, left_step)
+        right_rows += tl.where(turned, right_step + right_turn, right_step)
+        if AHEAD:
+            kd_next, H_next = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < last)
+        total = _accumulate(kd, H, total, PRECISION)
+        if AHEAD:
+            kd, H = kd_next, H_next
+    out = sums + (network * count + first + split) * (2 * N * N)
+    tl.store(out + m[:, None] * N + n[None, :], total, mask=m_mask[:, None] & n_mask[None, :])
+
+
+@triton.jit
+def _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, valid):
+    """κ and d, (INNER, ROWS), and H, (INNER, COLUMNS)."""
+    kd = tl.load(left + left_rows[:, None] + m[None, :], mask=valid[:, None] & m_mask[None, :], other=0.0)
+    H = tl.load(right + right_rows[:, None] + n[None, :], mask=valid[:, None] & n_mask[None, :], other=0.0)
+    return kd, H
+
+
+@triton.jit
+def _accumulate(left, right, total, PRECISION: tl.constexpr):
+    """total + leftᵀ right."""
+    l1, r1 = round_to_operand(left, PRECISION), round_to_operand(right, PRECISION)
+    if PRECISION == "bf16x3":
+        l2 = round_to_operand(left - l1.to(tl.float32), PRECISION)
+        r2 = round_to_operand(right - r1.to(tl.float32), PRECISION)
+        total = tl.dot(tl.trans(l2), r1, total)
+        total = tl.dot(tl.trans(l1), r2, total)
+        total = tl.dot(tl.trans(l1), r1, total)
+    elif PRECISION == "bf16x6":
+        l_rest, r_rest = left - l1.to(tl.float32), right - r1.to(tl.float32)
+        l2, r2 = round_to_operand(l_rest, PRECISION), round_to_operand(r_rest, PRECISION)
+        l3 = round_to_operand(l_rest - l2.to(tl.float32), PRECISION)
+        r3 = round_to_operand(r_rest - r2.to(tl.float32), PRECISION)
+        small = tl.dot(tl.trans(l3), r1)  # small terms first
+        small = tl.dot(tl.trans(l2), r2, small)
+        small = tl.dot(tl.trans(l1), r3, small)
+        small = tl.dot(tl.trans(l2), r1, small)
+        small = tl.dot(tl.trans(l1), r2, small)
+        # The tensor cores truncate as they add, so the long sum is taken outside of them.
+        total += tl.dot(tl.trans(l1), r1, small)
+    else:
+        total = tl.dot(tl.trans(l1), r1, total)
+    return total
+
+
+def add_partial_sums(
+    sums: Tensor, input_sums: Tensor | None, alpha: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """∂A, ∂W, (S, N, N), and where there are partial sums of them ∂U, (S, N, 1), and ∂b, (S, N): one launch for all."""
+    S, count, double, N = sums.shape
+    grad_A = torch.empty((S, N, N), dtype=dtype, device=sums.device)
+    grad_W, tiles = torch.empty_like(grad_A), 0
+    grad_U = grad_b = grad_A  # any tensor may stand where none is written
+    if input_sums is not None:
+        tiles = input_sums.shape[1]
+        grad_U, grad_b = grad_A.new_empty((S, N, 1)), grad_A.new_empty((S, N))
+    tensors = (sums, sums if input_sums is None else input_sums, grad_A, grad_W, grad_U, grad_b)
+    grid = (double + (1 if tiles else 0), S, 1)
+    block = power_of_two(N)
+    chunk = max(1, min(16, 2048 // block))
+    launch(_add_kernel, grid, tensors, (count, tiles, N, alpha), (block, chunk), num_warps=4)
+    return grad_A, grad_W, grad_U if tiles else None, grad_b if tiles else None
+
+
+@triton.jit(do_not_specialize=["count", "tiles"])
+def _add_kernel(
+    sums, input_sums, grad_A, grad_W, grad_U, grad_b, count, tiles, N, alpha,
+    BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """One row of ∂A or ∂W, or after those ∂U and ∂b. CHUNK partial sums are loaded at a time."""
+    row, network = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    n = tl.arange(0, BLOCK)
+    mask = n < N
+    total = tl.zeros((BLOCK,), tl.float32)
+    if row < 2 * N:
+        index = tl.arange(0, CHUNK)
+        place = sums + ((network * count + index) * 2 * N + row)[:, None] * N + n[None, :]
+        for start in range(0, count, CHUNK):
+            inside = (start + index < count)[:, None] & mask[None, :]
+            total += tl.sum(tl.load(place + tl.cast(start, tl.int64) * 2 * N * N, mask=inside, other=0.0), 0)
+        if row < N:
+            tl.store(grad_A + (network * N + row) * N + n, total * alpha, mask=mask)
+        else:
+            tl.store(grad_W + (network * N + row - N) * N + n, total, mask=mask)
+    else:
+        bias = tl.zeros((BLOCK,), tl.float32)
+        for tile in range(tiles):
+            entry = input_sums + (network * tiles + tile) * (2 * N) + n
+            total += tl.load(entry, mask=mask, other=0.0)
+            bias += tl.load(entry + N, mask=mask, other=0.0)
+        tl.store(grad_U + network * N + n, total, mask=mask)
+        tl.store(grad_b + network * N + n, bias, mask=mask)

@@ -1,0 +1,69 @@
+"""The definition of truth: the recurrence in plain PyTorch, one step after another.
+
+Any dtype, any device, differentiable any number of times. Every other backend is tested against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.ops.common.dtypes import state_dtype
+from lipschitz_rnn.ops.lipschitz.integrators import Tableau
+from lipschitz_rnn.ops.lipschitz.nonlinearities import Nonlinearity
+from lipschitz_rnn.ops.lipschitz.problem import Problem, needs_float64
+
+
+def integrate_step(
+    h: Tensor,
+    u: Tensor,
+    A: Tensor,
+    W: Tensor,
+    step: Tensor | float,
+    alpha: float,
+    tableau: Tableau,
+    sigma: Nonlinearity,
+) -> Tensor:
+    """One step of ḣ = αA h + σ(W h + u) with u held constant.
+
+    Args:
+        h: (…, B, N), the state.
+        u: (…, B, N).
+        A, W: (…, N, N).
+        step: ε, a number or anything that broadcasts against h, such as (…, B, 1).
+    """
+    A_t, W_t = A.mT, W.mT  # once: the body of an exported loop must not take the same matrix in twice
+    slopes: list[Tensor] = []
+    for row in tableau.stages:
+        operand = (h if not any(row) else h + step * _combine(row, slopes)).to(A.dtype)
+        linear = operand @ A_t
+        slope = (alpha * linear if alpha != 1.0 else linear) + sigma.function(operand @ W_t + u)
+        slopes.append(slope.to(h.dtype))
+    return h + step * _combine(tableau.weights, slopes)
+
+
+def _combine(coefficients: tuple[float, ...], slopes: list[Tensor]) -> Tensor:
+    terms = [c * k if c != 1.0 else k for c, k in zip(coefficients, slopes, strict=True) if c != 0.0]
+    return sum(terms[1:], start=terms[0])
+
+
+def scan(problem: Problem) -> tuple[Tensor, Tensor]:
+    """All states (S, T, B, N), each after its step, and the last one (S, B, N)."""
+    if needs_float64(problem):
+        wide = scan(problem.to(torch.float64))
+        return wide[0].to(problem.A.dtype), wide[1].to(problem.A.dtype)
+    scheme = problem.scheme
+    dtype = problem.A.dtype
+    h = problem.initial_state().to(state_dtype(dtype))
+    # Slices of all steps at once: one by one, each would have a gradient as long as the whole sequence.
+    drives = problem.expanded_drive().unbind(1)
+    steps: Sequence[Tensor | float] = [scheme.step_size] * len(drives)
+    if problem.timespans is not None:
+        steps = problem.timespans.to(h.dtype).unsqueeze(-1).unbind(1)
+    states = []
+    for u, step in zip(drives, steps, strict=True):
+        h = integrate_step(h, u, problem.A, problem.W, step, scheme.alpha, scheme.tableau, scheme.sigma)
+        states.append(h)
+    return torch.stack(states, dim=1).to(dtype), h.to(dtype)

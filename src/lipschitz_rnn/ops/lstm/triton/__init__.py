@@ -1,0 +1,1 @@
+"""The LSTM scan as fused GPU kernels."""

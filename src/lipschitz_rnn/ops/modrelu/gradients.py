@@ -1,0 +1,67 @@
+"""The backward pass of the modReLU scan by hand, in plain PyTorch or with its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.ops.common.dtypes import matmul
+
+PIECES = 16  # at most, of the sum that is the gradient of W
+
+
+def gradients(
+    needs: Sequence[bool],
+    inputs: Tensor,
+    W: Tensor,
+    bias: Tensor,
+    h0: Tensor,
+    states: Tensor,
+    grad_states: Tensor,
+    compute: torch.dtype,
+    backend: str,
+) -> tuple[Tensor | None, ...]:
+    """∂u = d, ∂W = Σ d hᵀ with the h before a step, ∂b = Σ sign(h⁺) d, ∂h0 = Wᵀ d₁; ∂W and ∂h0 only where needed."""
+    if backend == "triton":
+        from lipschitz_rnn.ops.modrelu.triton import kernels as kernels
+
+        d, grad_bias = kernels.scan_backward(states, grad_states, W, compute, inputs.dtype)
+    else:
+        d, grad_bias = scan_backward(states, grad_states, W, compute, inputs.dtype)
+    grad_W = _matrix_gradient(d, states, h0, compute) if needs[1] else None
+    grad_h0 = matmul(d[:, 0].to(compute), W.to(compute)).to(W.dtype) if needs[3] else None
+    return d, grad_W, grad_bias, grad_h0
+
+
+def scan_backward(
+    states: Tensor, grad_states: Tensor, W: Tensor, compute: torch.dtype, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """d of every step in ``dtype``, (S, T, B, N), and ∂b, (S, N); d = ∂loss/∂h⁺ + Wᵀ (d one step on) where h⁺ ≠ 0."""
+    weights = W.to(compute)
+    d = torch.empty(states.shape, dtype=dtype, device=states.device)
+    later: Tensor | None = None
+    for dead, grad, now in reversed([*zip((states == 0).unbind(1), grad_states.unbind(1), d.unbind(1), strict=True)]):
+        if later is None:
+            total = grad
+        elif compute == W.dtype:
+            total = torch.baddbmm(grad, later, weights)
+        else:
+            total = grad + matmul(later.to(compute), weights)
+        later = now.copy_(torch.where(dead, 0.0, total))
+    return d, (states.sign() * d).sum((1, 2))
+
+
+def _matrix_gradient(d: Tensor, states: Tensor, h0: Tensor, compute: torch.dtype) -> Tensor:
+    """Σ d hᵀ over steps and samples, in pieces of equal length.
+
+    One product is a sum of T·B terms for each of only N² entries: pieces keep all of a GPU at work, and what
+    half-precision products round at their end is added up in float32.
+    """
+    S, T, B, N = d.shape
+    before = torch.empty(d.shape, dtype=compute, device=d.device)
+    before[:, 0], before[:, 1:] = h0, states[:, :-1]
+    pieces = max(count for count in range(1, PIECES + 1) if T % count == 0)
+    left, right = (tensor.reshape(S * pieces, T // pieces * B, N) for tensor in (d.to(compute), before))
+    return matmul(left.mT, right).unflatten(0, (S, pieces)).sum(1, dtype=h0.dtype)

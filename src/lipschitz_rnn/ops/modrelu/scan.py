@@ -1,0 +1,153 @@
+"""The scan of orthogonal units: h⁺ = modReLU(W h + u), modReLU(z) = sign(z) relu(|z| + b), hand-written gradients.
+
+The states say all that a backward pass needs. h⁺ = ±(|z| + b) exactly where z ≠ 0 and |z| + b > 0, and 0 elsewhere, so
+that the slope is 1 where h⁺ ≠ 0 and 0 where h⁺ = 0, the same that autograd finds (0 too at z = 0 and at |z| + b = 0),
+and the derivative with respect to b is sign(h⁺). So the backward scan only computes d = ∂loss/∂z; the gradients of W,
+u and b then follow from d for all steps at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.ops.common.dtypes import operand_dtype, without_autocast
+from lipschitz_rnn.ops.common.tracing import forward_mode, plain_eager, traceless, tracked
+from lipschitz_rnn.ops.common.triton import support
+from lipschitz_rnn.ops.common.validation import require_floating, require_like, require_shape
+from lipschitz_rnn.ops.common.vjp import vector_jacobian
+from lipschitz_rnn.ops.common.vmap import run_folded
+from lipschitz_rnn.ops.modrelu.gradients import gradients
+from lipschitz_rnn.ops.modrelu.reference import reference
+
+BACKENDS = ("auto", "torch", "triton")
+TENSORS = 4  # inputs, W, bias, h0
+
+
+def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend: str = "auto") -> Tensor:
+    """States (T, B, N) of h⁺ = modReLU(W h + u), each after its step.
+
+    Under autocast the operands of the products are in its dtype; z and the state keep that of W. Further derivatives,
+    forward mode, `torch.compile` and half-precision parameters take the plain loop.
+
+    Args:
+        inputs: u, (T, B, N).
+        W: (N, N), real.
+        bias: b, (N,).
+        h0: (B, N).
+        backend: "triton" (float32 on CUDA), "torch" (anywhere), or "auto".
+    """
+    _check(inputs, W, bias, h0, backend)
+    dtype, compute = W.dtype, operand_dtype(W)
+    h0 = h0.to(dtype)
+    if inputs.dtype not in (dtype, compute):
+        inputs = inputs.to(dtype)
+    with without_autocast(W.device):
+        if not traceless() or W.dtype not in (torch.float32, torch.float64):  # half-precision parameters: the loop
+            return reference(inputs, W, bias, h0, compute)
+        name = ("triton" if _has_kernels(W) else "torch") if backend == "auto" else backend
+        ensemble_of_one = [tensor.unsqueeze(0) for tensor in (inputs, W, bias, h0)]
+        save = torch.is_grad_enabled() and any(tracked(tensor) for tensor in ensemble_of_one)
+        return ModReluScan.apply(*ensemble_of_one, compute, name, save)[0].squeeze(0)
+
+
+class ModReluScan(torch.autograd.Function):
+    """S networks at once: inputs (S, T, B, N), W (S, N, N), bias (S, N), h0 (S, B, N) → states (S, T, B, N).
+
+    Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all. The states
+    come twice: for the caller, who may change them in place, and with ``save`` for the backward pass.
+    """
+
+    @staticmethod
+    def forward(
+        inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torch.dtype, backend: str, save: bool
+    ) -> tuple[Tensor, Tensor]:
+        if backend == "triton":
+            from lipschitz_rnn.ops.modrelu.triton import kernels as kernels
+
+            states = kernels.scan_forward(inputs, W, bias, h0, compute)
+        elif len(W) == 1:  # plain matrices: less work around each product, and the bits that the loop itself gives
+            states = reference(inputs[0], W[0], bias[0], h0[0], compute).unsqueeze_(0)
+        else:
+            states = reference(inputs, W, bias, h0, compute)
+        return (states.clone(), states) if save else (states, states.new_empty((len(states), 0)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:TENSORS], output[1])
+        ctx.options = inputs[TENSORS:-1]
+
+    @staticmethod
+    def backward(ctx: Any, grad_states: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad_states is None:
+            return (None,) * (TENSORS + 3)
+        needs = ctx.needs_input_grad[:TENSORS]
+        args = (*ctx.saved_tensors, grad_states, *ctx.options)
+        with without_autocast(grad_states.device):
+            if plain_eager() and not torch.is_grad_enabled() and not forward_mode():
+                found = gradients(needs, *args)
+            else:
+                found = ModReluScanBackward.apply(*args)
+        return (*(gradient if need else None for gradient, need in zip(found, needs, strict=True)), None, None, None)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return run_folded(ModReluScan.apply, info, in_dims, args)
+
+
+class ModReluScanBackward(torch.autograd.Function):
+    """The gradients as a function that can be differentiated again: its own derivative is that of the plain loop."""
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor | None, ...]:
+        return gradients((True,) * TENSORS, *args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, _, grad_states, compute, _ = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, grad_states)
+        ctx.compute = compute
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        def loop(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor) -> list[Tensor]:
+            return [reference(inputs, W, bias, h0, ctx.compute)]
+
+        def first(*inputs: Any) -> list[Tensor | None]:
+            return vector_jacobian(loop, inputs[:TENSORS], (True,) * TENSORS, inputs[TENSORS:])
+
+        needs = (*ctx.needs_input_grad[:TENSORS], ctx.needs_input_grad[TENSORS + 1])
+        with without_autocast(ctx.saved_tensors[0].device):
+            *found, of_grads = vector_jacobian(first, ctx.saved_tensors, needs, cotangents)
+        # The states are a function of the tensors before them: their contribution is in the total derivative of those.
+        return (*found, None, of_grads, None, None)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return run_folded(ModReluScanBackward.apply, info, in_dims, args)
+
+
+def _has_kernels(W: Tensor) -> bool:
+    if not W.is_cuda or W.dtype != torch.float32 or not support.triton_installed():
+        return False
+    return support.gpu_limits(W.device)[0] is None
+
+
+def _check(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, backend: str) -> None:
+    if inputs.dim() != 3 or len(inputs) == 0:
+        raise ValueError(f"inputs has shape {tuple(inputs.shape)}; it must be (T, B, N) with at least one step")
+    _, B, N = inputs.shape
+    require_floating("W", W)
+    require_shape("W", W, (N, N), "one row and one column for each unit of inputs")
+    require_shape("bias", bias, (N,), "one number for each unit")
+    require_like("bias", bias, "W", W)
+    require_shape("h0", h0, (B, N), "one state for each sample of inputs")
+    if backend not in BACKENDS:
+        raise ValueError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
+    if backend == "triton" and not _has_kernels(W) and not (support.interpreting() and W.dtype == torch.float32):
+        raise ValueError("backend 'triton' serves float32 on NVIDIA GPUs of compute capability 8.0; use backend='auto'")

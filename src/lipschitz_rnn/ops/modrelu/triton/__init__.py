@@ -1,0 +1,1 @@
+"""The elementwise part of the modReLU scan as GPU kernels."""

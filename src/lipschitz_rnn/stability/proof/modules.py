@@ -1,0 +1,143 @@
+"""The modules of a model that state their recurrence, and what they state, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from lipschitz_rnn.units.base import Recurrent
+from lipschitz_rnn.units.cells import Cell
+from lipschitz_rnn.units.recurrence import Recurrence, StatesRecurrences, UnstatedRecurrenceError, require_no_hooks
+
+_RECURRENT = (Recurrent, Cell, nn.RNNBase, nn.RNNCellBase)
+
+
+def statements(model: nn.Module) -> Iterator[tuple[str, Recurrence]]:
+    """What the modules of a model run, each with the name of its module; refused if others are recurrent too."""
+    for prefix, module in stating_modules(model):
+        try:
+            found = _checked(module)
+        except UnstatedRecurrenceError as error:
+            raise UnstatedRecurrenceError(f"{prefix}: {error}" if prefix else str(error)) from None
+        for item in found:
+            yield prefix, item
+
+
+def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
+    """The outermost modules that state their recurrence, with their names; refused if others are recurrent too."""
+    found: list[tuple[str, StatesRecurrences]] = []
+    others: list[str] = []
+    inside: set[int] = set()
+    for path, module in model.named_modules():
+        if id(module) in inside:
+            continue
+        name = ".".join(part for part in path.split(".") if part != "_orig_mod")
+        if _is_compiled(module):  # torch.compile's wrapper: the module itself comes next, as its _orig_mod
+            require_no_hooks(module)
+            continue
+        # Of the class, not of the instance: a wrapper that passes attributes on says nothing about what it runs.
+        stating = callable(getattr(type(module), "stated_recurrences", None))
+        if stating or isinstance(module, _RECURRENT) or _has_hidden_matrices(module):
+            inside |= {id(child) for child in module.modules()}
+        if stating:
+            found.append((name, module))  # type: ignore[arg-type]
+        elif id(module) in inside:
+            others.append(f"{name or 'the module itself'} ({_kind(module)})")
+    if others:
+        alone = "; pass a single LipschitzRNN to certify it alone" if found else ""
+        raise UnstatedRecurrenceError(
+            f"{', '.join(others)}: recurrent, but does not state its recurrence, so nothing can be certified about it; "
+            f"LipschitzRNN, LipschitzRNNCell and ContractingPair can be{alone}"
+        )
+    if not found:
+        raise TypeError(
+            f"{type(model).__name__} contains no module that states its recurrence; give a LipschitzRNN, a "
+            "LipschitzRNNCell or a model with one, or a pair (A, W)"
+        )
+    return found
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    kind = type(module)
+    return kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch._dynamo")
+
+
+def _has_hidden_matrices(module: nn.Module) -> bool:
+    return callable(getattr(type(module), "hidden_matrices", None)) or callable(vars(module).get("hidden_matrices"))
+
+
+def _kind(module: nn.Module) -> str:
+    """What a module is, with the name of the cell where the class alone does not say it."""
+    cells = sorted({type(child).__name__ for child in module.modules() if isinstance(child, Cell)})
+    return (
+        f"{type(module).__name__} of {', '.join(cells)}"
+        if cells and not isinstance(module, Cell)
+        else type(module).__name__
+    )
+
+
+def _checked(module: StatesRecurrences) -> list[Recurrence]:
+    """What a module states; refused if it is not a list of recurrences, as a statement may be anybody's code."""
+    owner = type(module).__name__
+    if "stated_recurrences" in vars(module):
+        raise UnstatedRecurrenceError(
+            f"stated_recurrences of this {owner} was replaced on the instance; define it in the class"
+        )
+    if isinstance(module, nn.Module):
+        require_no_hooks(module)
+    stated = module.stated_recurrences()
+    if not isinstance(stated, list | tuple) or not all(isinstance(item, Recurrence) for item in stated):
+        shown = f"{type(stated).__name__} of {type(stated[0]).__name__}" if _has_items(stated) else repr(stated)[:80]
+        raise UnstatedRecurrenceError(
+            f"{owner}.stated_recurrences returned {shown}; it must return a list of Recurrence, one for each map"
+        )
+    if not stated:
+        raise UnstatedRecurrenceError(
+            f"{owner}.stated_recurrences returned nothing; it must return one Recurrence for each map that runs"
+        )
+    for item in stated:
+        _require_types(item, owner)
+    return list(stated)
+
+
+def _has_items(stated: object) -> bool:
+    return isinstance(stated, list | tuple) and len(stated) > 0
+
+
+def _require_types(item: Recurrence, owner: str) -> None:
+    wrong = {
+        "A": (isinstance(item.A, torch.Tensor), "a tensor"),
+        "W": (isinstance(item.W, torch.Tensor), "a tensor"),
+        "alpha": (_is_number(item.alpha), "a number"),
+        "nonlinearity": (isinstance(item.nonlinearity, str), "a name"),
+        "integrator": (isinstance(item.integrator, str), "a name"),
+        "step_range": (
+            isinstance(item.step_range, tuple) and len(item.step_range) == 2 and all(map(_is_number, item.step_range)),
+            "a pair of numbers (shortest, longest)",
+        ),
+        "max_step": (
+            item.max_step is None or (_is_number(item.max_step) and item.max_step > 0),
+            "a positive number or None",
+        ),
+        "precision": (item.precision is None or isinstance(item.precision, str), "a name or None"),
+        "name": (isinstance(item.name, str), "a word"),
+        "hint": (
+            item.hint is None
+            or (
+                isinstance(item.hint, tuple) and [isinstance(part, torch.Tensor) for part in item.hint] == [True, True]
+            ),
+            "a pair of tensors or None",
+        ),
+        "reverse": (isinstance(item.reverse, bool), "True or False"),
+    }
+    for name, (good, allowed) in wrong.items():
+        if not good:
+            raise UnstatedRecurrenceError(
+                f"{owner}.stated_recurrences gave {name}={repr(getattr(item, name))[:80]}; it must be {allowed}"
+            )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

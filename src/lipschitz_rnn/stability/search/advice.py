@@ -1,0 +1,51 @@
+"""What to do when there is no certificate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lipschitz_rnn.stability.proof.inputs import Subject
+from lipschitz_rnn.stability.proof.systems import continuous_system, jacobian, sector_form
+from lipschitz_rnn.stability.search.adversary import WorstSlopes
+
+CONTRACTING = "train with stability='contracting' (on the command line: -u stability=contracting)"
+
+
+def next_step(item: Subject, worst: WorstSlopes | None, cause: str) -> str:
+    """One or two things to try, the most promising one first."""
+    if cause == "time":
+        return "allow more time (time_limit, --time-limit), or ask for a lower rate"
+    if cause == "precision":
+        return "run in float32 with torch.set_float32_matmul_precision('highest') and certify that"
+    if worst is None:
+        return "check the size of the matrices' entries"
+    if cause == "rate":
+        return f"ask for a rate below {worst.rate:.4g}"
+    if worst.rate > 0:
+        return f"ask for a lower rate, try solver='clarabel' or a shorter step; or {CONTRACTING}"
+    growth = _growth(item, worst)
+    if growth is not None and growth < 0 and item.step_range is not None:
+        return (
+            "use a shorter step: the differential equation decays for these slopes, and "
+            f"largest_contracting_step finds how short; or {CONTRACTING}"
+        )
+    damping = "use a larger gamma"
+    if growth is not None and item.alpha > 0:
+        damping += f" (for A more than {growth / item.alpha:.3g} larger, for this pattern alone)"
+    return f"{CONTRACTING}, or {damping}"
+
+
+def _growth(item: Subject, worst: WorstSlopes) -> float | None:
+    """How fast the differential equation grows for the slopes of the first stage that were found."""
+    n = len(item.A)
+    if len(worst.slopes) < n:
+        return None
+    linear, feedback = (ball.mid for ball in item.nominal)
+    system = continuous_system(*sector_form(linear, feedback, item.slopes))
+    try:
+        return max(
+            float(np.linalg.eigvals(jacobian(system, worst.slopes[k : k + n])).real.max())
+            for k in range(0, len(worst.slopes), n)
+        )
+    except np.linalg.LinAlgError:
+        return None

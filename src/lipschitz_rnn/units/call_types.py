@@ -1,0 +1,61 @@
+"""How a recurrent unit is called, for type checkers: a tensor in gives a tensor out, packed sequences give such."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, TypeVar, overload
+
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+State = tuple[Tensor, ...]
+"""What a unit carries from step to step: (h,), (h, c), (y, z), ..."""
+
+Last = TypeVar("Last", covariant=True)
+
+
+class Call(Protocol[Last]):
+    """`output, h_n = unit(input, hx)`; Last is the type of h_n."""
+
+    @overload
+    def __call__(
+        self,
+        input: Tensor,
+        hx: Tensor | State | None = None,
+        *,
+        lengths: Tensor | None = None,
+        timespans: Tensor | None = None,
+        need_output: Literal[True] = True,
+    ) -> tuple[Tensor, Last]: ...
+
+    @overload
+    def __call__(
+        self,
+        input: PackedSequence,
+        hx: Tensor | State | None = None,
+        *,
+        lengths: None = None,
+        timespans: Tensor | PackedSequence | None = None,
+        need_output: Literal[True] = True,
+    ) -> tuple[PackedSequence, Last]: ...
+
+    @overload
+    def __call__(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | State | None = None,
+        *,
+        lengths: Tensor | None = None,
+        timespans: Tensor | PackedSequence | None = None,
+        need_output: Literal[False],
+    ) -> tuple[None, Last]: ...
+
+    @overload
+    def __call__(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | State | None = None,
+        *,
+        lengths: Tensor | None = None,
+        timespans: Tensor | PackedSequence | None = None,
+        need_output: bool = True,
+    ) -> tuple[Tensor | PackedSequence | None, Last]: ...

@@ -1,0 +1,319 @@
+"""Somebody's own task, unit and models: trained, found again through their folder, and used like the package's own."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import lipschitz_rnn as lr
+from lipschitz_rnn import plugins
+from lipschitz_rnn.cli import app
+from lipschitz_rnn.experiments.presets import preset_settings
+from lipschitz_rnn.experiments.runs import LoadedRun
+from lipschitz_rnn.tasks import registry as task_registry
+from lipschitz_rnn.training import Result, RunError, Settings, fit
+from lipschitz_rnn.training.folder import RunConflict
+from lipschitz_rnn.training.interrupts import resume_command
+from lipschitz_rnn.units import registry as unit_registry
+
+HERE = Path(__file__).parent
+MODELS = ("lipschitz", "gru")
+Runs = dict[str, tuple[Path, Result]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own() -> Iterator[Any]:
+    """The user's module. What it registers is taken back, as other tests go through all tasks and units."""
+    yield importlib.import_module("own_code")
+    del sys.modules["own_code"]
+    for registry in (task_registry, unit_registry):
+        registry._OWN._own.clear()
+
+
+@pytest.fixture(scope="module")
+def settings(own: Any) -> Settings:
+    return preset_settings("own-steps", changes={"seeds": (0, 1), "device": "cpu"})
+
+
+@pytest.fixture(scope="module")
+def runs(own: Any, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """One run for each model."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("own")
+    builders = {"lipschitz": partial(own.lipschitz_model, step_size=0.2), "gru": own.gru_model}
+    task = own.Steps(gap=0.7)
+    return {name: (folder / name, fit(settings, task, folder / name, build=builders[name])) for name in MODELS}
+
+
+@pytest.fixture
+def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after --import own_code; tests without it see a process in which the user named no module."""
+    monkeypatch.setattr(plugins, "_allowed", {"own_code"})
+
+
+@pytest.mark.usefixtures("allowed")
+@pytest.mark.parametrize("name", MODELS)
+def test_the_networks_come_back_and_score_as_they_did(own: Any, settings: Settings, name: str, runs: Runs) -> None:
+    folder, result = runs[name]
+    run = lr.load_run(folder)
+    assert isinstance(run, LoadedRun)
+    assert run.settings == settings
+    assert (run.shapes.input_size, run.shapes.output_size, run.shapes.readout) == (2, 2, "last")
+    assert run.preprocessing == {"scale": 1.0, "shift": 0.0}
+    for network, trained in zip(run.networks, result.models, strict=True):
+        assert isinstance(network, own.Pooled)
+        for key, value in trained.state_dict().items():
+            assert torch.equal(network.state_dict()[key], value), key
+    task = run.load_task()
+    assert isinstance(task, own.Steps)
+    assert task.options == {"gap": 0.7}  # of the task that was trained; the settings do not name it
+    metric, scores = run.evaluate()
+    one = 1.01 / task.size("test")
+    assert metric.name == "accuracy"
+    assert scores.metric == [pytest.approx(seed.test, abs=one) for seed in result.seeds]
+    assert len(run.checkpoint("last")) == 2
+    assert all(
+        torch.equal(a, b)
+        for one, two in zip(run.checkpoint("last"), run.checkpoint(2 * 4), strict=True)
+        for a, b in zip(one.parameters(), two.parameters(), strict=True)
+    )
+
+
+@pytest.mark.usefixtures("allowed")
+def test_certified_or_refused_by_name(runs: Runs) -> None:
+    pytest.importorskip("cvxpy")
+    ours = CliRunner().invoke(app, ["certify", str(runs["lipschitz"][0]), "--json"])
+    assert ours.exit_code == 0, ours.output
+    found = json.loads(ours.stdout)
+    assert [found[name]["holds"] for name in ("seed 0", "seed 1")] == [True, True]
+    theirs = CliRunner().invoke(app, ["certify", str(runs["gru"][0])])
+    assert theirs.exit_code == 2
+    assert "GRU" in theirs.output
+
+
+@pytest.mark.usefixtures("allowed")
+@pytest.mark.filterwarnings("ignore:The tensor attribute")  # of PyTorch's export, about its own GRU
+@pytest.mark.parametrize("name", MODELS)
+def test_reported_exported_and_measured(name: str, runs: Runs, tmp_path: Path) -> None:
+    folder, _ = runs[name]
+    pytest.importorskip("matplotlib")
+    reported = CliRunner().invoke(app, ["report", str(folder), "-o", str(tmp_path / "page")])
+    assert reported.exit_code == 0, reported.output
+    assert "own-steps" in (tmp_path / "page" / "report.md").read_text(encoding="utf-8")
+    run = lr.load_run(folder)
+    network, x = run.networks[1], torch.randn(9, 3, 2)
+    exported = torch.export.export(network, (x,), strict=False)
+    torch.testing.assert_close(exported.module()(x)[0], network(x)[0])
+    noise = CliRunner().invoke(
+        app,
+        ["robustness", "noise", str(folder), "--kind", "white", "--amounts", "0,0.5", "--noise-seeds", "0", "--json"],
+    )
+    assert noise.exit_code == 0, noise.output
+    clean = json.loads(noise.stdout)["runs"][0]["seeds"][0]["curves"][0]
+    assert clean["amounts"] == [0.0, 0.5]
+
+
+def test_a_folder_alone_causes_no_import(own: Any, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module is loaded in this process, but the user did not name it: it must not be looked up for a folder."""
+    monkeypatch.setattr(plugins, "_allowed", set())
+    folder, result = runs["gru"]
+    with pytest.raises(RunError, match="--import own_code") as error:
+        lr.load_run(folder).networks  # noqa: B018
+    assert str(folder) in str(error.value)
+    assert "build=" in str(error.value)
+    given = lr.load_run(folder, build=own.gru_model)  # what Python passes needs no permission
+    assert torch.equal(given.networks[0].out.weight, result.models[0].out.weight)
+    named = lr.load_run(folder, imports=["own_code"])
+    assert torch.equal(named.networks[0].out.weight, result.models[0].out.weight)
+    monkeypatch.setattr(plugins, "_allowed", set())
+    monkeypatch.setenv(plugins.ENVIRONMENT, "own_code")
+    assert len(lr.load_run(folder).networks) == 2
+
+
+@pytest.mark.usefixtures("allowed")
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"module": "os", "name": "system"}, "--import os"),
+        ({"module": "own_code", "name": "torch.hub.load"}, "does not define"),
+        ({"module": "own_code", "name": "nn.GRU"}, "does not define"),
+        ({"module": "own_code", "name": "gone"}, "does not define"),
+        ({"module": "own_code", "name": "gru_model", "importable": False}, "cannot be imported"),
+        ({"module": "own_codes.evil", "name": "f"}, "--import own_codes"),
+        ({"module": 3, "name": "f"}, "damaged"),
+        ({"module": "own_code", "name": "gru_model", "arguments": [1]}, "damaged"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_hostile_record_reaches_nothing(record: dict[str, object], reason: str, runs: Runs, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    (copy / "checkpoints").mkdir(parents=True)
+    for name in ("config.json", "task.json", "checkpoints/best.safetensors"):
+        (copy / name).write_bytes((runs["gru"][0] / name).read_bytes())
+    (copy / "sources.json").write_text(json.dumps({"build": {"arguments": {}, "importable": True} | record}))
+    with pytest.raises(RunError, match=reason):
+        lr.load_run(copy).networks  # noqa: B018
+
+
+def test_what_cannot_be_imported_is_said_and_can_be_passed(own: Any, settings: Settings, tmp_path: Path) -> None:
+    def local(*arguments: object) -> torch.nn.Module:
+        return own.gru_model(*arguments)
+
+    class Local(own.Steps):
+        pass
+
+    task = Local()
+    fit(settings, task, tmp_path / "run", build=local)
+    with pytest.raises(RunError, match="build="):
+        lr.load_run(tmp_path / "run").networks  # noqa: B018
+    run = lr.load_run(tmp_path / "run", build=local, task=task)
+    assert run.load_task() is task
+    assert len(run.evaluate()[1].metric) == 2
+    assert lr.load_run(tmp_path / "run", build=local, task=Local).load_task().size("test") == 32
+    with pytest.raises(ValueError, match="digits"):
+        lr.load_run(tmp_path / "run", task=lr.tasks.load("digits")).load_task()
+
+
+def test_a_run_keeps_its_kind_of_model_when_resumed(own: Any, settings: Settings, runs: Runs) -> None:
+    folder, _ = runs["gru"]
+    with pytest.raises(RunConflict, match="gru_model"):
+        fit(settings, own.Steps(gap=0.7), folder, resume=True)
+    done = CliRunner().invoke(app, ["train", "--resume", "--out", str(folder)])
+    assert done.exit_code == 2
+    assert "build=" in done.output
+    again = fit(settings, own.Steps(gap=0.7), folder, resume=True, build=own.gru_model)
+    assert again.seeds == runs["gru"][1].seeds
+    sources = {"task": plugins.reference(own.Steps), "build": None}
+    assert resume_command("run", 1, True, sources).endswith("--import own_code")
+    assert "build=" in resume_command("run", 1, True, sources | {"build": plugins.reference(own.gru_model)})
+
+
+def test_registered_ones_are_first_class(tmp_path: Path) -> None:
+    assert "own-steps" in lr.tasks.available()
+    assert lr.tasks.info("own-steps").options == {"gap": 1.0}
+    assert lr.units.info("own-leaky").options()[0] == "leak"
+    assert lr.units.info("own-leaky").year == 2026
+    assert lr.units.info("own-leaky").parameters == 128 * (1 + 128 + 2) + 10 * 129
+    for command in ("tasks", "units"):
+        listed = CliRunner().invoke(app, [command, "--json"])
+        assert {"tasks": "own-steps", "units": "own-leaky"}[command] in json.loads(listed.stdout)
+    command = [
+        "train",
+        "own-steps",
+        "--unit",
+        "own-leaky",
+        "-u",
+        "leak=0.25",
+        "-t",
+        "gap=0.5",
+        "-o",
+        str(tmp_path / "a"),
+    ]
+    done = CliRunner().invoke(app, [*command, "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["steps"] == 8  # the task's own defaults: 2 epochs of 4 batches
+    run = lr.load_run(tmp_path / "a")
+    assert run.networks[0].unit.leak == 0.25
+    assert (run.settings.hidden_size, run.load_task().options) == (5, {"gap": 0.5})
+    assert run.sources["unit"]["module"] == "own_code"
+    wrong = CliRunner().invoke(app, ["train", "own-stairs"])
+    assert wrong.exit_code == 2
+    assert "own-steps" in wrong.output
+
+
+def test_names_that_are_taken_or_wrong_are_refused(own: Any) -> None:
+    lr.tasks.register(own.Steps)  # the same definition again, as in a notebook
+    with pytest.raises(ValueError, match="lipschitz"):
+        lr.units.register("lipschitz")(own.Leaky)
+    with pytest.raises(ValueError, match="own-leaky"):
+        lr.units.register("own-leaky")(own.Pooled)
+    for name in ("", "a b", "../up", "table.csv", 3):
+        with pytest.raises(ValueError, match="name of the unit"):
+            lr.units.register(name)(own.Leaky)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Leaky"):
+        lr.tasks.register(own.Leaky)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="info"):
+        lr.tasks.register(lr.tasks.Task)
+
+
+class _EntryPoint:
+    value, dist = "own_code:Steps", None
+
+    def __init__(self, name: str, found: object) -> None:
+        self.name, self._found = name, found
+
+    def load(self) -> object:
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
+
+
+def test_entry_points_of_installed_packages_count(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Installed(own.Steps):
+        info = replace(own.Steps.info, name="installed")
+
+    installed = [
+        _EntryPoint("installed", Installed),
+        _EntryPoint("renamed", own.Steps),
+        _EntryPoint("broken", SyntaxError("no")),
+        _EntryPoint("twice", own.Steps),
+        _EntryPoint("twice", own.Steps),
+        _EntryPoint("digits", own.Steps),
+    ]
+    plugins._entry_points.cache_clear()
+    monkeypatch.setattr(plugins.metadata, "entry_points", lambda group: installed)
+    try:
+        assert lr.tasks.load("installed", gap=2.0).options == {"gap": 2.0}
+        assert type(lr.tasks.load("digits")).__name__ == "Digits"  # the package's own keep their names
+        assert lr.tasks.available().count("digits") == 1
+        for name in ("broken", "twice", "renamed"):
+            with pytest.raises(plugins.MissingCodeError, match=name):
+                lr.tasks.info(name)
+        listed = CliRunner().invoke(app, ["tasks"])
+        assert listed.exit_code == 0, listed.output
+        assert "broken" in listed.output
+    finally:
+        plugins._entry_points.cache_clear()
+
+
+def test_from_a_fresh_process_through_the_commands(runs: Runs, tmp_path: Path) -> None:
+    """Nothing of this process is known there but the folder, and the module that the user names."""
+    folder, result = runs["lipschitz"]
+    program = (
+        "import sys; from lipschitz_rnn.cli import app\n"
+        "for call in sys.argv[1].split('|'):\n"
+        "    try: app(call.split())\n"
+        "    except SystemExit as end: print('exit', end.code)\n"
+    )
+    calls = [
+        f"evaluate {folder}",
+        f"evaluate {folder} --json --import own_code",
+        f"certify {folder} --import own_code",
+        f"report {folder} -o {tmp_path / 'page'}",
+        f"train own-steps -e 1 -o {tmp_path / 'new'} --import own_code",
+        f"train --resume -o {tmp_path / 'new'} --import own_code",
+        "tasks own-steps --import missing_module",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, "|".join(calls)], cwd=HERE, capture_output=True, text=True, env=environment
+    )
+    codes = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("exit ")]
+    assert codes == ["1", "0", "0", "0", "0", "0", "1"], done.stdout + done.stderr
+    told = json.loads(done.stdout[done.stdout.index("{") : done.stdout.rindex("}") + 1])
+    one = 1.01 / 32
+    assert [seed["accuracy"] for seed in told["seeds"]] == [pytest.approx(s.test, abs=one) for s in result.seeds]
+    assert "--import own_code" in " ".join(done.stderr.split())
+    assert "missing_module" in done.stderr
