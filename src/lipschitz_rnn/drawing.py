@@ -6,6 +6,7 @@ The one place where matplotlib is imported for a picture, when one is drawn.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+HALF_HEIGHT = 0.32  # of a row of dots
 RED, BLUE, GREY, GREEN, PURPLE = "#c8553d", "#2d6a9f", "#8a8a8a", "#3a7d44", "#7d5ba6"
 
 
@@ -48,6 +50,15 @@ def to_svg(figure: Any) -> bytes:
     with rc_context({"svg.hashsalt": "lipschitz-rnn"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
+
+
+def compact_svg(figure: Any) -> bytes:
+    """Paths are cut to a hundredth of a point: a field of arrows is a third smaller then."""
+    return re.sub(rb' d="[^"]*"', lambda path: re.sub(rb"\d+\.\d{3,}", _hundredths, path[0]), to_svg(figure))
+
+
+def _hundredths(number: re.Match[bytes]) -> bytes:
+    return b"%.2f" % float(number[0])
 
 
 def transparent_svg(figure: Any) -> bytes:
@@ -93,7 +104,25 @@ def draw_band(
     axis.plot(places, means, color=colour, linewidth=1.5, marker=mark, markersize=3.5, label=label)
 
 
+def draw_bar(axis: Any, row: int, value: float, colour: str) -> None:
+    """A short line across a row of dots, e.g. their mean."""
+    axis.plot([value] * 2, [row - HALF_HEIGHT, row + HALF_HEIGHT], color=colour, linewidth=1.4)
+
+
 def mean_of(values: Sequence[float]) -> float:
     """Of the values that are numbers; NaN where there is none."""
     finite = [value for value in values if value == value]
     return sum(finite) / len(finite) if finite else float("nan")
+
+
+def draw_dots(axis: Any, row: int, values: Sequence[float], colour: str) -> None:
+    """One dot a seed, beside each other, so that equal scores stay visible."""
+    places = [row + HALF_HEIGHT * (index / max(len(values) - 1, 1) - 0.5) for index in range(len(values))]
+    axis.scatter(sorted(values), places, s=16, color=colour, alpha=0.8, linewidths=0, zorder=3)
+
+
+def log_ticks(limits: tuple[float, float]) -> list[float]:
+    """Round numbers, more of them where less than a power of ten is shown."""
+    low, high = limits
+    digits = (1, 2, 3, 4, 5, 6, 8) if high < 10 * low else (1, 2, 5)
+    return [value for power in (-1, 0, 1, 2) for digit in digits if low <= (value := digit * 10.0**power) <= high]

@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.commands.parsing import parse_seeds
+from lipschitz_rnn.documents.numbers import show_seeds
 from lipschitz_rnn.experiments.campaign import Campaign, Plan
 from lipschitz_rnn.experiments.paper import CELLS, MNIST, find_cell
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.results import read_records
 from lipschitz_rnn.experiments.studies.mnist import CANDIDATES, STUDY, SWEEP_SEEDS, tuned_row
-from lipschitz_rnn.experiments.study import show_seeds
 from lipschitz_rnn.training import RunError, Watcher
 from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 from lipschitz_rnn.units.registry import count_parameters

@@ -120,14 +120,14 @@ def estimate(settings: Settings, records: Sequence[Record]) -> float | None:
 def _kind(settings: Settings) -> tuple[str, str, object]:
     """What must be equal for times to be compared; a large vocabulary takes more time than the recurrence."""
     integrator = str(settings.unit_options.get("integrator", "euler"))
-    return settings.unit, integrator, tasks.info(settings.task)["vocabulary"]
+    return settings.unit, integrator, tasks.info(settings.task).vocabulary
 
 
 def scan_steps(settings: Settings) -> int:
     """Steps of the recurrence over the whole training, one for all networks and samples of a batch."""
     facts = tasks.info(settings.task)
-    sequences, length = facts["sizes"]["train"] or 0, facts["sequence_length"]
-    if facts["stateful"]:  # windows of parallel streams, fewer where they are longer
+    sequences, length = facts.sizes["train"] or 0, facts.sequence_length
+    if facts.stateful:  # windows of parallel streams, fewer where they are longer
         return int(settings.epochs * sequences * length)
     length = settings.task_options.get("length", settings.task_options.get("steps", length))
     return int(settings.epochs * max(1, sequences // settings.batch_size) * length)

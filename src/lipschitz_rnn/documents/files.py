@@ -7,6 +7,7 @@ a font. Instead a picture carries the checksum of the data that it was drawn fro
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,21 @@ from typing import Any
 from lipschitz_rnn.documents.blocks import Block, Picture, to_markdown
 from lipschitz_rnn.training.checkpoint import atomic_write
 
+_STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=,/-]{0,199}")
 _LINE = 150  # characters
 _CHECKSUM = re.compile(rb"<!-- drawn from ([0-9a-f]{64}) -->")
 _MARKED = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- /results:\2 -->)", re.DOTALL)
+
+
+def check_study(study: object) -> None:
+    if not isinstance(study, str) or not _STUDY.fullmatch(study):
+        raise ValueError(f"the study is {study!r:.200}; it must be a plain name of letters, digits, - and _")
+
+
+def check_name(name: object) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or any(part in ("", "..") for part in name.split("/")):
+        raise ValueError(f"the name is {name!r:.200}; it must be plain names of letters and digits, joined by /")
 
 
 def file_inside(folder: Path, name: str) -> Path:
@@ -47,6 +60,14 @@ def write_files(contents: dict[Path, bytes]) -> list[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, content)
     return list(contents)
+
+
+def checksum(paths: Sequence[Path]) -> str:
+    """SHA-256 over the names and contents of files."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path.name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def stamp(svg: bytes, checksum: str) -> bytes:

@@ -6,7 +6,6 @@ them, and each saves before it leaves.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,10 +15,9 @@ from typing import Any
 from lipschitz_rnn.experiments.pretrained import export_pretrained
 from lipschitz_rnn.experiments.results import Record, export_run, read_record, record_file, write_record
 from lipschitz_rnn.experiments.runner import train
-from lipschitz_rnn.tasks import DataError
-from lipschitz_rnn.training import CheckpointError, Interrupted, RunError, Settings, Watcher
+from lipschitz_rnn.training import Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
-from lipschitz_rnn.training.processes import Watch, Work, run_processes
+from lipschitz_rnn.training.processes import Watch, run_works
 
 _GO_ON = "the same command and --resume"
 
@@ -80,23 +78,14 @@ class Campaign:
         """All plans, those already complete without another look at the data: records, and names of what failed."""
         self.measures.prepare()
         self._refuse_existing(plans)
-        failed = self._run_all({plan.name: partial(self.complete, plan, watch) for plan in plans}, watch)
+        together = (watch, self.jobs, str(self.out), _GO_ON)
+        failed = run_works({plan.name: partial(self.complete, plan, watch) for plan in plans}, *together)
         done = [plan for plan in plans if plan.name not in failed]
         if self.measures.later and done:
             works = self.measures.works({self.out / plan.name: plan for plan in done})
-            failed += self._run_all({name: partial(work, watch) for name, work in works.items()}, watch)
+            failed += run_works({name: partial(work, watch) for name, work in works.items()}, *together)
             done = [plan for plan in done if self.export(plan)]
         return [read_record(self.results / record_file(plan.study, plan.name)) for plan in done], failed
-
-    def _run_all(self, works: Mapping[str, Callable[[], object]], watch: Watch) -> list[str]:
-        """All works one after another, or with several jobs each in a process of its own; names of what failed."""
-        told: dict[str, Work] = {name: partial(_guarded, name, work, watch) for name, work in works.items()}
-        if self.jobs > 1:
-            return run_processes(told, watch, self.jobs, str(self.out), _GO_ON)
-        try:
-            return [name for name, work in told.items() if not work()]
-        except Interrupted as interrupted:  # resuming the one run would leave out the others
-            raise Interrupted(interrupted.number, interrupted.saved, _GO_ON) from None
 
     def _refuse_existing(self, plans: Sequence[Plan]) -> None:
         """Before anything runs: a folder that is taken, or that holds another run, is a wrong command."""
@@ -130,29 +119,8 @@ class Campaign:
         measured = self.measures.of_run(folder, plan)
         if measured is None:
             return False
-        record = export_run(
-            folder,
-            plan.study,
-            plan.name,
-            kind=plan.kind,
-            command=plan.command,
-            why=plan.why,
-            commit=self.commit,
-            measures={**measured, **({"cells_at_once": self.jobs} if self.jobs > 1 else {})},
-            curves=self.measures.curves(folder),
-        )
-        write_record(record, self.results)
+        measured = {**measured, **({"cells_at_once": self.jobs} if self.jobs > 1 else {})}
+        facts = {"kind": plan.kind, "command": plan.command, "why": plan.why, "measures": measured}
+        more = self.measures.curves(folder)
+        write_record(export_run(folder, plan.study, plan.name, commit=self.commit, curves=more, **facts), self.results)
         return True
-
-
-def _guarded(name: str, work: Callable[[], object], watch: Watch) -> bool:
-    """Whether the work was completed; what failed is told, and the next one has its turn."""
-    try:
-        work()
-    except (RunError, CheckpointError, DataError) as error:
-        watch(name).note(f"failed: {error}")
-    except RuntimeError:  # of the device, for example no memory left: nobody may be there to start the next one
-        watch(name).note(f"failed: {traceback.format_exc()}")
-    else:
-        return True
-    return False

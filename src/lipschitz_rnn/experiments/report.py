@@ -5,7 +5,6 @@ Runs that differ only in their seeds are merged; a run with variants counts as o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,25 +13,19 @@ from typing import Any
 from lipschitz_rnn._version import __version__
 from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Picture, Table, to_html
 from lipschitz_rnn.documents.files import write_page
-from lipschitz_rnn.documents.numbers import show_duration, show_score, spread
+from lipschitz_rnn.documents.numbers import show_duration, show_plain, show_score, spread
 from lipschitz_rnn.drawing import BLUE, GREEN, GREY, draw_curves, new_figure, transparent_svg, whole_epochs
+from lipschitz_rnn.experiments.pages.sections import machine
 from lipschitz_rnn.experiments.paper import find_cell
 from lipschitz_rnn.experiments.results import Record, describe_run
 from lipschitz_rnn.stability.studies.tracking import draw_tracks, spectral_curves
 from lipschitz_rnn.training.checkpoint import atomic_write
-from lipschitz_rnn.training.folder import RunError
-from lipschitz_rnn.training.history import Run, read_run
-from lipschitz_rnn.training.reading import is_there
-from lipschitz_rnn.training.settings import PLACE_SETTINGS
+from lipschitz_rnn.training.history import Run, find_runs
+from lipschitz_rnn.training.settings import Settings
 
 TITLE = "Lipschitz RNN: results"
-_DEPTH = 4  # how far below a given folder runs are looked for
-_NOT_SHOWN = {"task", "unit", "hidden_size", "seeds", "variants", "eval_batch_size", "ensemble", "log_steps"}
-# Settings that count with one optimiser or schedule only.
-_ONLY_WITH = {
-    "momentum": ("sgd",), "smoothing": ("rmsprop",), "decay_factor": ("step",), "decay_epochs": ("step",),
-    "warmup": ("one-cycle", "cosine"), "final_rate": ("one-cycle", "cosine"),
-}  # fmt: skip
+_IN_TITLE = {"task", "unit", "hidden_size", "seeds", "variants", "log_steps"}
+_ALWAYS = {"epochs", "batch_size", "optimiser", "learning_rate", "schedule"}
 
 
 @dataclass(frozen=True)
@@ -62,34 +55,20 @@ def write_report(paths: Sequence[Path], folder: Path) -> dict[str, Path]:
     return written
 
 
-def find_runs(paths: Sequence[Path]) -> list[Run]:
-    """The run folders among `paths` and below them; a run with variants as one run for each of them."""
-    found: dict[Path, list[Run]] = {}
-    for path in paths:
-        # Bounded, so that a whole disk given by mistake is not searched.
-        below = sorted(file for depth in range(1, _DEPTH + 1) for file in path.glob("*/" * depth + "config.json"))
-        configs = [path / "config.json"] if is_there(path / "config.json") else below
-        if not configs:
-            raise RunError(
-                f"{path} holds no run: neither it nor a folder up to {_DEPTH} levels below it has a config.json"
-            )
-        for config in configs:
-            found.setdefault(config.parent.resolve(), read_run(config.parent).by_variant())
-    return [run for runs in found.values() for run in runs]
-
-
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Runs of equal settings, whatever their seeds and machines, in the order in which they were given."""
-    groups: dict[str, list[Run]] = {}
+    groups: list[list[Run]] = []
     for run in runs:
-        values = run.settings.to_dict()
-        key = {name: value for name, value in values.items() if name not in PLACE_SETTINGS | {"seeds", "log_steps"}}
-        groups.setdefault(json.dumps(key, sort_keys=True), []).append(run)
-    return [Group(_merge(same), same) for same in groups.values()]
+        same = [each for each in groups if set(run.settings.differences(each[0].settings)) <= {"seeds", "log_steps"}]
+        if same:
+            same[0].append(run)
+        else:
+            groups.append([run])
+    return [Group(_merge(each), each) for each in groups]
 
 
 def _merge(runs: Sequence[Run]) -> Record:
-    records = [describe_run(run, "", _title(run), curves=spectral_curves(run.of_kind("probe"))) for run in runs]
+    records = [describe_run(run, "", run.title, curves=spectral_curves(run.of_kind("probe"))) for run in runs]
     curves: dict[str, list[list[float | None]]] = {}
     for name, members in ((name, members) for record in records for name, members in record.curves.items()):
         curves.setdefault(name, []).extend([list(member) for member in members])
@@ -98,14 +77,6 @@ def _merge(runs: Sequence[Run]) -> Record:
         members[:] = [[*member, *[None] * (longest - len(member))] for member in members]
     seeds = [seed for record in records for seed in record.seeds]
     return replace(records[0], seeds=seeds, curves=curves, seconds=sum(record.seconds for record in records))
-
-
-def _title(run: Run) -> str:
-    settings = run.settings
-    parts = [settings.task, *(f"{key} {value}" for key, value in settings.task_options.items())]
-    parts += [settings.unit, f"N = {settings.hidden_size}"]
-    parts += [str(value) for key, value in settings.unit_options.items() if key == "integrator"]
-    return ", ".join([*parts, *(f"{key} = {value}" for key, value in run.variant.items())])
 
 
 def _summary(groups: Sequence[Group]) -> Table:
@@ -137,21 +108,17 @@ def _section(group: Group, name: str) -> list[Block]:
         if run.result is None:
             done = len(run.of_kind("validation"))
             blocks.append(Paragraph(f"{run.path} is not complete: {done} of {run.settings.epochs} epochs."))
-        blocks += [Paragraph(_divergence(line)) for line in run.of_kind("diverged")]
+        for line in run.of_kind("diverged"):
+            norm, kept = line.get("gradient_norm"), line.get("last_good_checkpoint")
+            text = f"Seed {line.get('seed')} diverged at step {line['step']} (gradient norm {norm})"
+            blocks.append(Paragraph(f"{text}; last good checkpoint: {kept}."))
     blocks += [*_learning(record, name), *_eigenvalues(record, name)]
     if record.seeds:
         header = ["seed", "selected epoch", "validation", "test, selected epoch", "test, last epoch"]
         blocks.append(Table(header, [_seed(record, seed) for seed in record.seeds], left=0))
     blocks.append(Table(["setting", "value"], _settings(record), left=2))
-    rows = [[str(run.path), show_duration(run.seconds), *_machine(run.environment)] for run in group.runs]
+    rows = [[str(run.path), show_duration(run.seconds), *machine(run.environment)] for run in group.runs]
     return [*blocks, Table(["run", "time", "hardware", "software", "commit"], rows, left=5)]
-
-
-def _divergence(line: Mapping[str, Any]) -> str:
-    return (
-        f"Seed {line.get('seed')} diverged at step {line['step']} (gradient norm {line.get('gradient_norm')}); "
-        f"last good checkpoint: {line.get('last_good_checkpoint')}."
-    )
 
 
 def _seed(record: Record, seed: Mapping[str, Any]) -> list[str]:
@@ -161,26 +128,13 @@ def _seed(record: Record, seed: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(record: Record) -> list[list[str]]:
-    """The settings that shaped the result; those of other optimisers and schedules are left out."""
-    chosen = (record.setup.optimiser, record.setup.schedule)
-    shown = {
-        name: value
+    """The settings that shaped the result: the usual ones, and those that are not as by default."""
+    usual = Settings(record.setup.task).to_dict()
+    return [
+        [name.replace("_", " "), show_plain(value)]
         for name, value in record.settings.items()
-        if name not in _NOT_SHOWN and value not in (None, [], (), {}, 0.0)
-        if name not in _ONLY_WITH or set(_ONLY_WITH[name]) & set(chosen)
-    }
-    return [[name.replace("_", " "), _plain(value)] for name, value in shown.items()]
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} = {item}" for key, item in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _machine(facts: Mapping[str, Any]) -> list[str]:
-    software = f"PyTorch {facts.get('torch', '?')}, Python {facts.get('python', '?')}"
-    return [str(facts.get("device", "?")), software, str(facts.get("commit") or "–")[:12]]
+        if name in _ALWAYS or (name not in _IN_TITLE and value != usual[name])
+    ]
 
 
 def _validation(record: Record) -> tuple[range, list[list[float | None]]]:
@@ -217,20 +171,18 @@ def _learning(record: Record, name: str) -> list[Block]:
 def _joint_curves(groups: Sequence[Group]) -> list[Block]:
     """The validation curves of several groups in one picture, for each task that more than one group learned."""
     by_task: dict[tuple[str, str], list[Record]] = {}
-    for record in (group.record for group in groups):
-        if _validation(record)[0]:
-            by_task.setdefault((record.setup.task, record.metric), []).append(record)
+    for record in (group.record for group in groups if _validation(group.record)[0]):
+        by_task.setdefault((record.setup.task, record.metric), []).append(record)
     pictures: list[Block] = []
-    for (task, _), records in by_task.items():
-        if len(records) > 1:
-            figure, (axis,) = new_figure(1, width=7.2, height=3.8)
-            for number, record in enumerate(records):  # ten colours, then the same ones dashed
-                line = ("-", "--", ":")[number // 10 % 3]
-                draw_curves(axis, *_validation(record), f"C{number % 10}", record.name, line)
-            _name_axes(axis, records[0])
-            axis.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-            caption = f"All runs on {task}: thin lines are seeds, strong lines their mean."
-            pictures.append(Picture(f"all-{len(pictures) + 1}", transparent_svg(figure), caption))
+    for (task, _), records in ((key, records) for key, records in by_task.items() if len(records) > 1):
+        figure, (axis,) = new_figure(1, width=7.2, height=3.8)
+        for number, record in enumerate(records):  # ten colours, then the same ones dashed
+            line = ("-", "--", ":")[number // 10 % 3]
+            draw_curves(axis, *_validation(record), f"C{number % 10}", record.name, line)
+        _name_axes(axis, records[0])
+        axis.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        caption = f"All runs on {task}: thin lines are seeds, strong lines their mean."
+        pictures.append(Picture(f"all-{len(pictures) + 1}", transparent_svg(figure), caption))
     return pictures
 
 

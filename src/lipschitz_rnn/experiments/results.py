@@ -13,14 +13,14 @@ a file, so both are checked, and so is the kind of every value.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lipschitz_rnn.documents.files import readable_json
+from lipschitz_rnn.documents.files import check_name, check_study, readable_json
+from lipschitz_rnn.documents.numbers import rounded
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.folder import RunError
 from lipschitz_rnn.training.history import Run, read_run
@@ -28,8 +28,6 @@ from lipschitz_rnn.training.reading import read_json
 from lipschitz_rnn.training.settings import PLACE_SETTINGS, Settings
 
 SCHEMA = 1
-_STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=,/-]{0,199}")
 _SCORES = ("validation", "test", "test_last")
 _ENVIRONMENT = ("lipschitz_rnn", "commit", "python", "torch", "numpy", "cuda", "platform", "device")
 
@@ -96,16 +94,6 @@ class Record:
         return (max if self.higher_is_better else min)(self.scores(), default=None)
 
 
-def check_study(study: object) -> None:
-    if not isinstance(study, str) or not _STUDY.fullmatch(study):
-        raise ValueError(f"the study is {study!r:.200}; it must be a plain name of letters, digits, - and _")
-
-
-def check_name(name: object) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or any(part in ("", "..") for part in name.split("/")):
-        raise ValueError(f"the name is {name!r:.200}; it must be plain names of letters and digits, joined by /")
-
-
 def checked_record(record: Record) -> Record:
     """The record; ValueError where a value is not of its kind, or a name is not plain."""
     check_study(record.study)
@@ -150,9 +138,8 @@ def export_run(folder: Path, study: str, name: str, *, commit: str | None = None
     run = read_run(folder)
     if run.result is None:
         raise ResultsError(f"{folder} is not complete: it has no result.json; resume it first")
-    record = describe_run(run, study, name, **facts)
-    environment = {**record.environment, "commit": record.environment["commit"] or commit}
-    return dataclasses.replace(record, environment=environment)
+    known = {**run.environment, "commit": run.environment.get("commit") or commit}
+    return describe_run(dataclasses.replace(run, environment=known), study, name, **facts)
 
 
 def describe_run(
@@ -162,16 +149,16 @@ def describe_run(
     result: dict[str, Any] = {"seeds": [], "higher_is_better": False, "parameters": 0, "steps": 0, "ensemble": ""}
     result |= run.result or {"metric": run.metric, "percent": run.percent, "seconds": run.seconds}
     digits = dict.fromkeys(_SCORES, 6)
+    copied = ("metric", "percent", "higher_is_better", "parameters", "steps", "ensemble")
     return Record(
         study=study,
         name=name,
         settings={key: value for key, value in run.settings.to_dict().items() if key not in PLACE_SETTINGS},
         seeds=[{key: rounded(value, digits.get(key)) for key, value in seed.items()} for seed in result["seeds"]],
         curves={**_curves(run), **(curves or {})},
-        **{key: result[key] for key in ("metric", "percent", "higher_is_better", "parameters", "steps", "ensemble")},
         seconds=round(result["seconds"], 1),
         environment={key: run.environment.get(key) for key in _ENVIRONMENT},
-        **{"kind": "paper", **facts},
+        **{"kind": "paper", **{key: result[key] for key in copied}, **facts},
     )
 
 
@@ -180,11 +167,6 @@ def _curves(run: Run) -> dict[str, list[list[float | None]]]:
     _, losses = run.curve("validation", "loss")
     curves = {"train_loss": run.training_losses(), "validation_loss": losses, f"validation_{run.metric}": scores}
     return {name: [[rounded(value, 4) for value in member] for member in values] for name, values in curves.items()}
-
-
-def rounded(value: Any, digits: int | None) -> Any:
-    """To so many significant digits: enough for four decimals of a percentage, and files that stay small."""
-    return float(f"{value:.{digits}g}") if digits is not None and isinstance(value, float) else value
 
 
 def write_record(record: Record, folder: Path) -> Path:
@@ -201,10 +183,8 @@ def read_record(path: Path) -> Record:
     """One file; what is wrong with it is told by name."""
     fix = "export it again, or restore it from a copy"
     values = read_json(path, ResultsError, fix)
-    if "schema" not in values:
-        raise ResultsError(f"{path} is not a file of results: it has no schema; {fix}")
-    if values.pop("schema") != SCHEMA:
-        raise ResultsError(f"{path} has another schema than {SCHEMA}; export it again with this version")
+    if (schema := values.pop("schema", None)) != SCHEMA:
+        raise ResultsError(f"{path} has the schema {schema}; a file of results has {SCHEMA}; {fix}")
     names = {item.name for item in dataclasses.fields(Record)}
     optional = {"command", "why", "measures"}
     for problem, found in (("lacks", names - optional - set(values)), ("has an unknown", set(values) - names)):

@@ -14,6 +14,7 @@ from typing import Any
 
 from lipschitz_rnn import tasks
 from lipschitz_rnn.documents.blocks import Block
+from lipschitz_rnn.documents.numbers import show_seeds
 from lipschitz_rnn.experiments.campaign import Measures, Plan
 from lipschitz_rnn.experiments.paper import CELLS, Cell
 from lipschitz_rnn.experiments.presets import preset_settings
@@ -30,6 +31,7 @@ _ASKED = ("epochs", "hidden_size", "learning_rate", "precision")
 class Row:
     """One run: a network on a task, all its seeds together. What is not said is the preset's (`presets`).
 
+    task_options: options of the task that are part of its name, where two rows need them.
     changes: settings that differ from the preset; task_options and unit_options are merged key by key.
     fixed: settings that the command line cannot change either.
     why: the reason for the settings, or what is not as in the paper.
@@ -42,6 +44,7 @@ class Row:
     unit: str = "lipschitz"
     hidden_size: int | None = None
     integrator: str | None = None
+    task_options: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     why: str = ""
@@ -58,14 +61,16 @@ class Row:
     def name(self) -> str:
         """For example ordered-mnist/lipschitz/128/euler, or sweep/ordered-mnist/lipschitz/128/average."""
         parts = [] if self.group in ("", BASELINES) else [self.group]
-        network = (self.unit, self.hidden_size, self.integrator)
-        label = self.label or "/".join(str(part) for part in network if part is not None)
+        shown = (*(f"{key}-{value}" for key, value in self.task_options.items()), self.unit)
+        label = self.label or "/".join(map(str, filter(None, (*shown, self.hidden_size, self.integrator))))
         return "/".join([*parts, self.task, label])
 
     def settings(self, seeds: Sequence[int], changes: Mapping[str, Any]) -> Settings:
         """The preset of the task under `changes` of the row, then those of the command line, then what is fixed."""
-        named = {"unit": self.unit, "hidden_size": self.hidden_size}
-        values: dict[str, Any] = {**{name: each for name, each in named.items() if each is not None}, **self.changes}
+        values: dict[str, Any] = {"unit": self.unit, **self.changes}
+        values["task_options"] = {**self.task_options, **self.changes.get("task_options", {})}
+        if self.hidden_size is not None:
+            values["hidden_size"] = self.hidden_size
         if self.integrator is not None:
             values["unit_options"] = {**self.changes.get("unit_options", {}), "integrator": self.integrator}
         settings = preset_settings(self.task, changes={**values, "seeds": tuple(seeds), **changes, **self.fixed})
@@ -75,20 +80,15 @@ class Row:
 
 def cell_rows(table: str, choose: Callable[[Cell], Mapping[str, Any] | None]) -> tuple[Row, ...]:
     """A row for every number of a table of the paper: `choose` gives fields of Row, or None to leave a cell out."""
-    rows = []
-    for cell in CELLS:
-        fields = choose(cell) if cell.table == table else None
-        if fields is not None:
-            given = {"unit": cell.unit, "hidden_size": cell.hidden_size, "integrator": cell.integrator, **fields}
-            options = {"task_options": {**cell.task_options, **given.get("changes", {}).get("task_options", {})}}
-            given["changes"] = {**given.get("changes", {}), **(options if cell.task_options else {})}
-            shown = [f"{key}-{value}" for key, value in cell.task_options.items()]
-            label = "/".join(str(part) for part in (*shown, *(given[n] for n in _NETWORK)) if part is not None)
-            rows.append(Row(cell.task, label=label, **given))
-    return tuple(rows)
+    names = ("unit", "hidden_size", "integrator", "task_options")
+    chosen = [(cell, choose(cell)) for cell in CELLS if cell.table == table]
+    return tuple(
+        Row(cell.task, **{**{name: getattr(cell, name) for name in names}, **fields})
+        for cell, fields in chosen
+        if fields is not None
+    )
 
 
-_NETWORK = ("unit", "hidden_size", "integrator")
 Section = Callable[["Study", Sequence[Record]], list[Block]]  # a part of a page; nothing where it has nothing to show
 
 
@@ -140,9 +140,7 @@ class Study:
         """
         options = {name: value for name, value in (options or {}).items() if value is not None}
         rows = self._asked(only, quick, groups, options.get("task"))
-        plans = [
-            p for row in rows for p in self._plans(row, quick, seeds or row.seeds or self.seeds, changes or {}, options)
-        ]
+        plans = [plan for row in rows for plan in self._plans(row, quick, seeds, changes or {}, options)]
         for pattern in only:
             if not any(_matches(plan.name, pattern) for plan in plans):
                 names = ", ".join(plan.name for plan in plans)
@@ -165,17 +163,20 @@ class Study:
         return rows
 
     def _plans(
-        self, row: Row, quick: bool, seeds: Sequence[int], changes: Mapping[str, Any], options: Mapping[str, Any]
+        self, row: Row, quick: bool, seeds: Sequence[int] | None, changes: Mapping[str, Any], options: Mapping[str, Any]
     ) -> list[Plan]:
-        usual, settings = row.settings(row.seeds or self.seeds, {}), row.settings(seeds, changes)
+        own = row.seeds or self.seeds
+        usual, settings = row.settings(own, {}), row.settings(seeds or own, changes)
         command = self._command(row, quick, settings, usual, options)
         why = "; ".join(part for part in (row.why, *_differences(row, settings, usual)) if part)
         parts = _parts(settings, options.get("at_once"))
-        names = [row.name, *(f"{row.name}/part-{number}" for number in range(1, len(parts) + 1))]
-        return [
-            Plan(self.name, name, row.kind, replace(settings, variants=part), command, why, row.weights)
-            for name, part in zip(names[1:] if len(parts) > 1 else names[:1], parts, strict=True)
-        ]
+        plan = Plan(self.name, row.name, row.kind, settings, command, why, row.weights)
+        if len(parts) == 1:
+            return [plan]
+        numbered = {
+            f"{row.name}/part-{number}": replace(settings, variants=part) for number, part in enumerate(parts, 1)
+        }
+        return [replace(plan, name=name, settings=each) for name, each in numbered.items()]
 
     def _command(self, row: Row, quick: bool, settings: Settings, usual: Settings, options: Mapping[str, Any]) -> str:
         """What repeats the run and those beside it in its table; data folder and device are left to the reader."""
@@ -207,10 +208,3 @@ def _parts(settings: Settings, at_once: int | None) -> list[tuple[Mapping[str, A
 
 def _matches(name: str, pattern: str) -> bool:
     return f"/{pattern.strip('/')}/" in f"/{name}/" or fnmatchcase(name, pattern)
-
-
-def show_seeds(seeds: Sequence[int]) -> str:
-    """As `--seeds` reads them: 0-11, or 3,5,8."""
-    if len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
-        return f"{seeds[0]}-{seeds[-1]}"
-    return ",".join(map(str, seeds))

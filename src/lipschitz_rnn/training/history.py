@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn.tasks.base import METRICS
-from lipschitz_rnn.training.folder import read_settings
+from lipschitz_rnn.training.folder import RunError, read_settings
 from lipschitz_rnn.training.reading import is_there, read_json, read_metrics, read_result
 from lipschitz_rnn.training.settings import Settings
+
+_DEPTH = 4  # how far below a given folder runs are looked for
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,15 @@ class Run:
     records: list[dict[str, Any]]
     result: dict[str, Any] | None
     variant: dict[str, Any] = field(default_factory=dict)  # the unit options in which it differs from its neighbours
+
+    @property
+    def title(self) -> str:
+        """For example: digits, lipschitz, N = 64, euler, beta = 0.5."""
+        settings = self.settings
+        parts = [settings.task, *(f"{key} {value}" for key, value in settings.task_options.items())]
+        parts += [settings.unit, f"N = {settings.hidden_size}"]
+        parts += [str(value) for key, value in settings.unit_options.items() if key == "integrator"]
+        return ", ".join([*parts, *(f"{key} = {value}" for key, value in self.variant.items())])
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [record for record in self.records if record["kind"] == kind]
@@ -98,3 +109,19 @@ def read_run(path: Path) -> Run:
     environment = read_json(path / "environment.json") if is_there(path / "environment.json") else {}
     result = read_result(path, networks) if is_there(path / "result.json") else None
     return Run(path, settings, environment, read_metrics(path, networks), result)
+
+
+def find_runs(paths: Sequence[Path]) -> list[Run]:
+    """The run folders among `paths` and below them; a run with variants as one run for each of them."""
+    found: dict[Path, list[Run]] = {}
+    for path in paths:
+        # Bounded, so that a whole disk given by mistake is not searched.
+        below = sorted(file for depth in range(1, _DEPTH + 1) for file in path.glob("*/" * depth + "config.json"))
+        configs = [path / "config.json"] if is_there(path / "config.json") else below
+        if not configs:
+            raise RunError(
+                f"{path} holds no run: neither it nor a folder up to {_DEPTH} levels below it has a config.json"
+            )
+        for config in configs:
+            found.setdefault(config.parent.resolve(), read_run(config.parent).by_variant())
+    return [run for runs in found.values() for run in runs]

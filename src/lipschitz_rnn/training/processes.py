@@ -1,4 +1,4 @@
-"""Pieces of work in processes of their own, several at once: they leave together, and what fails stops no other."""
+"""Pieces of work, one after another or several at once in processes of their own: what fails stops no other."""
 
 from __future__ import annotations
 
@@ -7,18 +7,50 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.process import BaseProcess
 
 import torch
 
-from lipschitz_rnn.training import Interrupted, Watcher
+from lipschitz_rnn.tasks import DataError
+from lipschitz_rnn.training import CheckpointError, Interrupted, RunError, Watcher
 from lipschitz_rnn.training.interrupts import Interrupts
 
 Watch = Callable[[str], Watcher]  # from the name of a run; importable by name where it has to reach a process
 Work = Callable[[], bool]  # whether it succeeded; made of what can be imported by name, to reach a process
 _POLL_SECONDS = 0.5
+
+
+def run_works(
+    works: Mapping[str, Callable[[], object]], watch: Watch, jobs: int, saved: str, go_on: str | None = None
+) -> list[str]:
+    """All works by name, one after another, or with several jobs each in a process; names of those that failed.
+
+    What fails is told to its watcher. After a signal, Interrupted says where all was `saved` and how to go on.
+    """
+    told: dict[str, Work] = {name: partial(_guarded, name, work, watch) for name, work in works.items()}
+    if jobs > 1:
+        return run_processes(told, watch, jobs, saved, go_on)
+    try:
+        return [name for name, work in told.items() if not work()]
+    except Interrupted as interrupted:  # resuming the one work would leave out the others
+        raise Interrupted(interrupted.number, interrupted.saved, go_on) from None
+
+
+def _guarded(name: str, work: Callable[[], object], watch: Watch) -> bool:
+    """Whether the work was completed; what failed is told, and the next one has its turn."""
+    try:
+        work()
+    except (RunError, CheckpointError, DataError) as error:
+        watch(name).note(f"failed: {error}")
+    except RuntimeError:  # of the device, for example no memory left: nobody may be there to start the next one
+        watch(name).note(f"failed: {traceback.format_exc()}")
+    else:
+        return True
+    return False
 
 
 def run_processes(

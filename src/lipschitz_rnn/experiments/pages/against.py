@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Picture, Table
 from lipschitz_rnn.documents.numbers import show_score, spread
@@ -16,8 +16,7 @@ from lipschitz_rnn.experiments.study import QUICK, Study
 _COLOURS = (RED, BLUE, GREEN, PURPLE)
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """All seeds of one value."""
 
     value: float
@@ -31,8 +30,7 @@ class Point:
         return spread(self.scores)[1]
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """Scores of one task against one option; a sweep may have run in several parts."""
 
     task: str
@@ -45,12 +43,6 @@ class Curve:
         """What is not as in the paper, in the words of the records."""
         return "; ".join(dict.fromkeys(record.why for record in self.records if record.why))
 
-    def best(self) -> Point | None:
-        return max((point for point in self.points if point.scores), key=lambda point: point.mean or 0, default=None)
-
-    def show(self, score: float | None) -> str:
-        return show_score(score, self.records[0].percent)
-
 
 def read_curves(records: Sequence[Record]) -> list[Curve]:
     groups: dict[tuple[str, str, str], list[Record]] = {}
@@ -62,13 +54,13 @@ def read_curves(records: Sequence[Record]) -> list[Curve]:
         found: dict[float, list[Any]] = {}
         for seed in (seed for record in same for seed in record.seeds):
             found.setdefault(float(seed["variant"][option]), []).append(seed)
-        curves.append(Curve(task, option, same, [_point(value, found[value]) for value in sorted(found)]))
+        points = []
+        for value, seeds in sorted(found.items()):
+            scores, last = ([seed[name] for seed in seeds if seed[name] is not None] for name in ("test", "test_last"))
+            diverged = sum(seed["diverged_step"] is not None for seed in seeds)
+            points.append(Point(value, len(seeds), scores, last, diverged))
+        curves.append(Curve(task, option, same, points))
     return curves
-
-
-def _point(value: float, seeds: Sequence[Any]) -> Point:
-    scores, last = ([seed[name] for seed in seeds if seed[name] is not None] for name in ("test", "test_last"))
-    return Point(value, len(seeds), scores, last, sum(seed["diverged_step"] is not None for seed in seeds))
 
 
 @dataclass(frozen=True)
@@ -93,8 +85,9 @@ class Against:
         picture = Picture(study.name, to_svg(self.draw(curves)), " ".join([caption, *differences]))
         page: list[Block] = [*([Paragraph(" ".join(differences))] if differences else []), picture]
         for curve in curves:
-            title = Heading(f"{curve.task}, {self._label(curve.option)}")
-            page += [title, Paragraph(self._finding(curve)), self._table(curve), Paragraph(_origin(curve))]
+            remark = self.remarks.get((curve.task, curve.option), "")
+            page += [Heading(f"{curve.task}, {self._label(curve.option)}"), self._table(curve)]
+            page.append(Paragraph(" ".join([*([remark] if remark else []), _origin(curve)])))
         return page
 
     def _symbol(self, option: str) -> str:
@@ -104,20 +97,11 @@ class Against:
         meaning = self.meanings.get(option)
         return self._symbol(option) + (f": {meaning}" if meaning else "")
 
-    def _finding(self, curve: Curve) -> str:
-        best, symbol = curve.best(), self._symbol(curve.option)
-        if best is None:
-            return "No network of this sweep has a score."
-        text = f"The mean is highest at {symbol} = {best.value:g} ({curve.show(best.mean)})"
-        ends = [point for point in (curve.points[0], curve.points[-1]) if point.scores and point is not best]
-        text += "".join(f"; at {symbol} = {point.value:g} it is {curve.show(point.mean)}" for point in ends) + "."
-        return " ".join([text, self.remarks.get((curve.task, curve.option), "")]).strip()
-
     def _table(self, curve: Curve) -> Table:
         header = [self._symbol(curve.option), "networks", "test min", "mean", "max", "last epoch, mean", "diverged"]
-        rows = []
+        rows, percent = [], curve.records[0].percent
         for point in curve.points:
-            shown = [curve.show(value) for value in (*spread(point.scores), spread(point.last)[1])]
+            shown = [show_score(value, percent) for value in (*spread(point.scores), spread(point.last)[1])]
             rows.append([f"{point.value:g}", str(point.networks), *shown, str(point.diverged or "–")])
         return Table(header, rows, left=0)
 

@@ -5,15 +5,23 @@ Pictures are drawn again when they are checked, so that one that can no longer b
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Picture, Table, to_markdown
-from lipschitz_rnn.documents.files import compare_file, compare_text, file_inside, fill_marks, stamp, write_files
+from lipschitz_rnn.documents.files import (
+    check_study,
+    checksum,
+    compare_file,
+    compare_text,
+    file_inside,
+    fill_marks,
+    stamp,
+    write_files,
+)  # fmt: skip
 from lipschitz_rnn.documents.numbers import show_duration
 from lipschitz_rnn.experiments.pages.sections import blocks, plain_table
-from lipschitz_rnn.experiments.results import Record, ResultsError, check_study, read_records
+from lipschitz_rnn.experiments.results import Record, ResultsError, read_records
 from lipschitz_rnn.experiments.studies import STUDIES
 from lipschitz_rnn.experiments.study import Study
 
@@ -54,8 +62,8 @@ def make_pages(results: Path, studies: Mapping[str, Study] = STUDIES) -> dict[st
     for name in named:
         page = _page(name, [record for record in records if record.study == name], results, studies)
         files[f"{name}.md"] = to_markdown(page).encode()
-        checksum = _checksum(results, name)
-        files |= {block.file: stamp(block.svg, checksum) for block in page if isinstance(block, Picture)}
+        drawn_from = checksum(sorted((results / name).glob("*.json")))
+        files |= {block.file: stamp(block.svg, drawn_from) for block in page if isinstance(block, Picture)}
     return files | ({"README.md": to_markdown(_index(named, records)).encode()} if files else {})
 
 
@@ -70,14 +78,6 @@ def fill_readme(text: str, records: Sequence[Record], studies: Mapping[str, Stud
         return to_markdown([plain_table(own)] if study is None or study.summary is None else study.summary(study, own))
 
     return fill_marks(text, fill)
-
-
-def _checksum(results: Path, study: str) -> str:
-    """SHA-256 over the names and contents of a study's records."""
-    digest = hashlib.sha256()
-    for path in sorted((results / study).glob("*.json")):
-        digest.update(f"{path.name}\n".encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 def _names(results: Path, records: Sequence[Record], studies: Mapping[str, Study]) -> list[str]:

@@ -5,8 +5,7 @@ A section takes the study and its records and gives blocks, or none where it has
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lipschitz_rnn.documents.blocks import Block, Commands, Heading, Paragraph, Table
@@ -15,11 +14,22 @@ from lipschitz_rnn.experiments.pages.pictures import distributions, learning_cur
 from lipschitz_rnn.experiments.paper import CELLS, Cell, find_cell
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.study import QUICK, Study
-from lipschitz_rnn.tasks.distortion import ROTATION, SHEAR, STRETCH
+from lipschitz_rnn.tasks.distortion import describe_changes
+from lipschitz_rnn.training import Settings
 from lipschitz_rnn.units import info
 
 _KINDS = ("paper", "baseline", "tuned", "check", "sweep")
 Records = Sequence[Record]
+CRITERION_SHARE = 10  # the last tenth of the epochs, where the paper's rate is small
+# A tuned cell may differ from its candidate in these: what the command line sets, and the decay that follows `epochs`.
+_NOT_PART_OF_A_CHOICE = {"seeds", "precision", "epochs", "decay_epochs"}
+_TEXT = (
+    "Candidates for the tuned cells, by validation accuracy in percent. What decides is its mean over the last tenth "
+    "of the epochs, averaged over the seeds: with 2,000 images the best of many epochs is a noisy judge. "
+    "The test split has no part in the choice, and the seeds are used for nothing else. The best stands first; the "
+    "chosen one was trained again from fresh seeds as the tuned cell of its task and N, or as the row of another unit. "
+    "A dash: a seed diverged."
+)
 
 
 def blocks(study: Study, records: Records) -> list[Block]:
@@ -117,35 +127,16 @@ def number(record: Record, value: float | None) -> str:
 
 def tuned(study: Study, records: Records) -> list[Block]:
     """How tuned cells were trained; and, where images were changed, that they were: the paper's are not."""
-    shown = [record for record in records if record.kind == "tuned"]
-    if not shown:
-        return []
-    trained = "; ".join(f"{_short(r)}: {len(r.seeds)} seeds, {r.setup.epochs} epochs" for r in shown)
+    shown = {f"{r.setup.task.partition('-')[0]} N = {r.setup.hidden_size}": r for r in records if r.kind == "tuned"}
+    trained = "; ".join(f"{name}: {len(r.seeds)} seeds, {r.setup.epochs} epochs" for name, r in shown.items())
     text = f'"Tuned" is the same network with a different training recipe ({trained}).'
-    seen = "; ".join(_seen_by(record) for record in shown if record.setup.task_options.get("shift"))
-    if seen:
+    changes = {name: describe_changes(**record.setup.task_options) for name, record in shown.items()}
+    if seen := "; ".join(f"{name}: {change}" for name, change in changes.items() if change):
         text += (
             f" Training images are changed at random. {seen[:1].upper()}{seen[1:]}. Validation and test images are "
             "never changed; the paper changes none at all."
         )
-    return [Paragraph(text)]
-
-
-def _short(record: Record) -> str:
-    return f"{record.setup.task.removesuffix('-mnist')} N = {record.setup.hidden_size}"
-
-
-def _seen_by(record: Record) -> str:
-    """What happened to the training images of a tuned cell."""
-    size, strength = record.setup.task_options["shift"], record.setup.task_options.get("distort", 0)
-    text = f"shifts of up to {size} pixel{'s' if size > 1 else ''} in each direction"
-    if strength:
-        angle, share = math.degrees(strength * ROTATION), 100 * strength
-        text = (
-            f"rotations of up to {angle:g}°, stretching by up to {share * STRETCH:g} %, shear of up to "
-            f"{share * SHEAR:g} %, then {text}"
-        )
-    return f"{_short(record)}: {text}"
+    return [Paragraph(text)] if shown else []
 
 
 def units(study: Study, records: Records) -> list[Block]:
@@ -210,17 +201,65 @@ def checks(study: Study, records: Records) -> list[Block]:
     return [Heading("What moves the numbers"), Table(header, rows, left=2)] if rows else []
 
 
+def criterion(record: Record, variant: Mapping[str, Any] | None = None) -> float | None:
+    """What decides: validation score, mean over the last tenth of the epochs and over the seeds.
+
+    None where a seed diverged: its score would be that of the weights before it did.
+    """
+    curves = record.curves[f"validation_{record.metric}"]
+    own = [
+        (seed, curve) for seed, curve in zip(record.seeds, curves, strict=True) if seed["variant"] == (variant or {})
+    ]
+    late = [value for _, curve in own for value in curve[-max(1, len(curve) // CRITERION_SHARE) :]]
+    known = [value for value in late if value is not None]
+    whole = len(known) == len(late) and all(seed["diverged_step"] is None for seed, _ in own)
+    return sum(known) / len(known) if known and whole else None
+
+
+def sweep(study: Study, records: Sequence[Record]) -> list[Block]:
+    """Candidates and their variants, the best first in each task; nothing where none was tried."""
+    tried = [record for record in records if record.kind == "sweep"]
+    if not tried:
+        return []
+    tuned = [record.setup for record in records if record.kind in ("tuned", "baseline")]
+    groups: dict[tuple[str, str], list[tuple[float, list[str]]]] = {}
+    for record in tried:
+        groups.setdefault((record.setup.task, record.setup.unit), []).extend(_candidates(record, tuned))
+    rows = [row for found in groups.values() for _, row in sorted(found, key=lambda item: -item[0])]
+    late, best = "last tenth, mean", "best epoch, mean"
+    header = ["candidate", "unit", "what it is", "chosen", "epochs", "seeds", late, best]
+    return [Heading("The sweep behind the tuned cells"), Paragraph(_TEXT), Table(header, rows, left=4)]
+
+
+def _candidates(record: Record, tuned: Sequence[Settings]) -> list[tuple[float, list[str]]]:
+    """What decides, and the row, of a candidate or of each of its variants."""
+    rows = []
+    for variant in record.setup.variants or ({},):
+        own = [seed for seed in record.seeds if seed["variant"] == variant]
+        best = spread([seed["validation"] for seed in own if seed["validation"] is not None])[1]
+        late = criterion(record, variant)
+        options = ", ".join(f"{name} {value}" for name, value in variant.items()) or "the paper's"
+        alone = record.setup.of_variant(variant)
+        chosen = any(set(alone.differences(other)) <= _NOT_PART_OF_A_CHOICE for other in tuned)
+        numbers = [str(record.setup.epochs), str(len(own)), *(number(record, value) for value in (late, best))]
+        rows.append((late or 0.0, [record.name, options, record.why, "yes" if chosen else "", *numbers]))
+    return rows
+
+
 def runs(study: Study, records: Records) -> list[Block]:
     """Where and how every run was made."""
     rows = []
     for record in records:
-        facts, values = record.environment, record.setup
-        software = f"PyTorch {facts['torch']}, Python {facts['python']}"
-        commit = str(facts["commit"] or "–")[:12]
-        made = [record.name, str(facts["device"]), software, commit, values.precision]
-        rows.append([*made, str(len(record.seeds)), str(values.epochs), time_of([record], "cells at once")])
+        values = record.setup
+        counts = [str(len(record.seeds)), str(values.epochs), time_of([record], "cells at once")]
+        rows.append([record.name, *machine(record.environment), values.precision, *counts])
     header = ["cell", "hardware", "software", "commit", "precision", "seeds", "epochs", "time of all seeds"]
     return [Heading("Runs"), Table(header, rows, left=5)]
+
+
+def machine(facts: Mapping[str, Any]) -> list[str]:
+    software = f"PyTorch {facts.get('torch', '?')}, Python {facts.get('python', '?')}"
+    return [str(facts.get("device", "?")), software, str(facts.get("commit") or "–")[:12]]
 
 
 def time_of(records: Records, shared: str = "at once") -> str:

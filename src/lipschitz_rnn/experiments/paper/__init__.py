@@ -41,26 +41,25 @@ class Cell:
         return "/".join(str(part) for part in parts if part is not None)
 
 
-def _read_cells() -> tuple[Cell, ...]:
-    return tuple(
-        Cell(
-            row["table"],
-            row["task"],
-            row["unit"],
-            float(row["printed"]),
-            int(row["hidden_size"]) if row["hidden_size"] else None,
-            row["integrator"] or None,
-            {"length": int(row["length"])} if row["length"] else {},
-            (float(row["minimum"]), float(row["mean"]), float(row["maximum"])) if row["mean"] else None,
-            float(row["validation"]) if row["validation"] else None,
-            row["parameters"],
-        )
-        for row in csv.DictReader(_DATA.joinpath("cells.csv").read_text(encoding="utf-8").splitlines())
+def _read_table(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(_DATA.joinpath(name).read_text(encoding="utf-8").splitlines()))
+
+
+def _read_cell(row: Mapping[str, str]) -> Cell:
+    spread = tuple(float(row[name]) for name in ("minimum", "mean", "maximum") if row[name]) or None
+    return Cell(
+        **{name: row[name] for name in ("table", "task", "unit", "parameters")},
+        printed=float(row["printed"]),
+        hidden_size=int(row["hidden_size"] or 0) or None,
+        integrator=row["integrator"] or None,
+        task_options={"length": int(row["length"])} if row["length"] else {},
+        spread=spread,  # type: ignore[arg-type]
+        validation=float(row["validation"] or 0) or None,
     )
 
 
 _DATA = files("lipschitz_rnn.experiments.paper")
-CELLS = _read_cells()
+CELLS = tuple(map(_read_cell, _read_table("cells.csv")))
 _TUNING: dict[str, Any] = tomllib.loads(_DATA.joinpath("tuning.toml").read_text(encoding="utf-8"))
 
 
@@ -91,22 +90,10 @@ def _option(settings: Settings, key: str) -> Any:
     return settings.task_options.get(key, {"length": 150}.get(key))
 
 
-@dataclass(frozen=True)
-class RobustnessRow:
-    """A row of the paper's third table: accuracy under attack in percent, and the Hessian of the unit's parameters."""
-
-    pgd: float
-    deepfool_l2: float
-    deepfool_linf: float
-    largest: float  # λ_max
-    trace: float
-    condition: float  # λ_max / λ_min as printed; it fits |λ_min| of the most negative eigenvalue
-
-
-ROBUSTNESS: dict[str, RobustnessRow] = {
-    "neural-ode": RobustnessRow(88.5, 69.6, 44.5, 0.30, 4.7, 37.6),
-    "antisymmetric": RobustnessRow(84.7, 83.4, 44.3, 0.24, 4.8, 35.5),
-    "lipschitz": RobustnessRow(93.0, 89.2, 54.1, 0.14, 3.1, 23.2),
+# The third table: accuracy under attack in percent, and the Hessian of the unit's parameters: λ_max, trace, and
+# λ_max / λ_min as printed, which fits |λ_min| of the most negative eigenvalue.
+ROBUSTNESS: dict[str, dict[str, float]] = {
+    row.pop("unit"): {name: float(value) for name, value in row.items()} for row in _read_table("robustness.csv")
 }
 
 # The ablation study: the β at which α is varied, the β that the paper finds best (it prints no other number of it), and

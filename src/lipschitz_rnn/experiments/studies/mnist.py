@@ -1,7 +1,7 @@
 """Pixel-by-pixel MNIST: the paper's first table and its table on random initialisation.
 
 Beside the paper's rows: other units, one setting each; tuned settings, chosen among the candidates of a sweep on
-validation data alone (`pages.sweep.criterion`) with seeds that are used for nothing else; and checks of what may
+validation data alone (`sections.criterion`) with seeds that are used for nothing else; and checks of what may
 explain a difference from the paper, one thing changed at a time.
 
 A first sweep showed that these networks overfit once the step is small: a cosine decay ends below the paper's step
@@ -11,11 +11,10 @@ candidates average, and regularise: dropout, weight decay, small shifts and dist
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lipschitz_rnn.experiments.pages import sections
-from lipschitz_rnn.experiments.pages.sweep import sweep
 from lipschitz_rnn.experiments.paper import MNIST as TABLE
 from lipschitz_rnn.experiments.paper import Cell
 from lipschitz_rnn.experiments.study import BASELINES, QUICK, Row, Study, cell_rows
@@ -53,45 +52,37 @@ _STEPS: tuple[Options, ...] = (
     {"step_size": 0.02, "beta": 0.65}, {"step_size": 0.02, "beta": 0.65, "gamma": 0.03},
 )  # fmt: skip
 
-CANDIDATES: dict[str, Candidate] = {
-    "average": Candidate(_AVERAGE, "average of the weights over about an epoch, under the large step to the end"),
-    "average-decay": Candidate(_SMOOTH, "the same average with the paper's decay at the end"),
-    "average-long": Candidate(_LONG, "average over about four epochs"),
-    "average-dropout": Candidate({**_AVERAGE, "dropout": 0.2}, "average, and dropout on the last state"),
-    "average-weight-decay": Candidate(
-        {**_AVERAGE, "optimiser": "adamw", "weight_decay": 0.01}, "average, and decoupled weight decay"
-    ),
-    "average-shift-1": Candidate({**_AVERAGE, **_SHIFT}, f"average, and {_MOVED}"),
-    "average-shift-2": Candidate({**_AVERAGE, **_TWICE}, f"average, and {_MOVED_TWICE}"),
-    "average-shift-1-decay": Candidate({**_SMOOTH, **_SHIFT}, f"average, the paper's decay, and {_MOVED}"),
-    "average-shift-1-dropout": Candidate(
-        {**_AVERAGE, **_SHIFT, "dropout": 0.1}, f"average, dropout on the last state, and {_MOVED}"
-    ),
-    "average-shift-1-long": Candidate({**_LONG, **_SHIFT}, f"average over about four epochs, and {_MOVED}"),
-    "average-shift-1-units": Candidate(
-        {**_AVERAGE, **_SHIFT}, f"average, one option of the unit at a time away from the paper's, and {_MOVED}", _EACH
-    ),
-    "cosine-shift-1": Candidate(
-        {**_COSINE, **_SHIFT}, f"average, the rate along a cosine to zero, gradients clipped at 1, and {_MOVED}", _STEPS
-    ),
-    "cosine-shift-2": Candidate({**_COSINE, **_TWICE}, f"the same with {_MOVED_TWICE}", _SMALLER),
-    "cosine-shift-1-fast": Candidate(
-        {**_COSINE, **_SHIFT, "learning_rate": 0.006},
-        f"cosine and clipping from a larger rate, 0.006, and {_MOVED}",
-        _SMALLER,
-    ),
-}
+_TRIED: dict[str, tuple[Any, ...]] = {
+    "average": (_AVERAGE, "average of the weights over about an epoch, under the large step to the end"),
+    "average-decay": (_SMOOTH, "the same average with the paper's decay at the end"),
+    "average-long": (_LONG, "average over about four epochs"),
+    "average-dropout": ({**_AVERAGE, "dropout": 0.2}, "average, and dropout on the last state"),
+    "average-weight-decay":
+        ({**_AVERAGE, "optimiser": "adamw", "weight_decay": 0.01}, "average, and decoupled weight decay"),
+    "average-shift-1": ({**_AVERAGE, **_SHIFT}, f"average, and {_MOVED}"),
+    "average-shift-2": ({**_AVERAGE, **_TWICE}, f"average, and {_MOVED_TWICE}"),
+    "average-shift-1-decay": ({**_SMOOTH, **_SHIFT}, f"average, the paper's decay, and {_MOVED}"),
+    "average-shift-1-dropout":
+        ({**_AVERAGE, **_SHIFT, "dropout": 0.1}, f"average, dropout on the last state, and {_MOVED}"),
+    "average-shift-1-long": ({**_LONG, **_SHIFT}, f"average over about four epochs, and {_MOVED}"),
+    "average-shift-1-units":
+        ({**_AVERAGE, **_SHIFT},
+         f"average, one option of the unit at a time away from the paper's, and {_MOVED}", _EACH),
+    "cosine-shift-1":
+        ({**_COSINE, **_SHIFT},
+         f"average, the rate along a cosine to zero, gradients clipped at 1, and {_MOVED}", _STEPS),
+    "cosine-shift-2": ({**_COSINE, **_TWICE}, f"the same with {_MOVED_TWICE}", _SMALLER),
+    "cosine-shift-1-fast":
+        ({**_COSINE, **_SHIFT, "learning_rate": 0.006}, f"cosine and clipping from a larger rate, 0.006, and {_MOVED}",
+         _SMALLER),
+}  # fmt: skip
+CANDIDATES = {name: Candidate(*values) for name, values in _TRIED.items()}
 for _strength in (0.5, 0.75, 1, 1.5):
     _distorted = {"task_options": {"shift": 1, "distort": _strength}}
     _seen = f"{_MOVED}, turned, stretched and sheared at random by {_strength:g} times the usual"
-    CANDIDATES |= {
-        f"average-distort-{_strength:g}": Candidate(
-            {**_SMOOTH, **_distorted}, f"average, the paper's decay, and {_seen}", _SMALLER
-        ),
-        f"cosine-distort-{_strength:g}": Candidate(
-            {**_COSINE, **_distorted}, f"average, a cosine, clipping, and {_seen}", _SMALLER
-        ),
-    }
+    for _name, _base, _text in (("average", _SMOOTH, "the paper's decay"), ("cosine", _COSINE, "a cosine, clipping")):
+        _candidate = Candidate({**_base, **_distorted}, f"average, {_text}, and {_seen}", _SMALLER)
+        CANDIDATES[f"{_name}-distort-{_strength:g}"] = _candidate
 
 
 def candidate_row(task: str, unit: str, size: int, name: str, candidate: Candidate, options: Options) -> Row:
@@ -129,35 +120,27 @@ _EXPRNN = (
 _CORNN = "about as many parameters as our unit at the same N; rate, Δt, γ and ε from coRNN's public code at N = 256"
 
 
-def _antisymmetric(task: str, best: Candidate, **options: float) -> Row:
-    why = f"γ of our unit; {best.why}, step and initial scale from a sweep on validation data"
-    changes = {**best.changes, "unit_options": {**options, **_OURS_GAMMA}}
-    return Row(task, "antisymmetric", 128, changes=changes, why=why, group=BASELINES)
-
-
 def _baseline(unit: str, size: int, task: str, why: str, changes: Options, **options: Any) -> Row:
     return Row(task, unit, size, changes={**changes, "unit_options": options}, why=why, group=BASELINES)
 
 
-def _baselines() -> Sequence[Row]:
-    clipped = {"learning_rate": 0.001, "clip": 1.0}
-    cornn = {
-        "ordered-mnist": ({"learning_rate": 0.0021}, {"step_size": 0.042, "gamma": 2.7, "epsilon": 4.7}),
-        "permuted-mnist": ({"learning_rate": 0.0054}, {"step_size": 0.076, "gamma": 0.4, "epsilon": 8.0}),
-    }
-    return (
-        _antisymmetric("ordered-mnist", _SLOWER, step_size=0.1, init_scale=2.0),
-        _antisymmetric("permuted-mnist", _AS_OURS, step_size=0.03, init_scale=4.0),
-        *(_baseline("lstm", 128, task, _LSTM, clipped, forget_bias=1.0, fused=True) for task in TASKS),
-        *(_baseline("exprnn", 360, task, _EXPRNN, {"learning_rate": 0.0007}, relative_rate=0.1) for task in TASKS),
-        *(
-            _baseline("cornn", size, task, _CORNN, rate, **options)
-            for task, (rate, options) in cornn.items()
-            for size in (64, 128)
-        ),
-    )
+def _antisymmetric(task: str, best: Candidate, **options: float) -> Row:
+    why = f"γ of our unit; {best.why}, step and initial scale from a sweep on validation data"
+    return _baseline("antisymmetric", 128, task, why, best.changes, **options, **_OURS_GAMMA)
 
 
+def _cornn(size: int, task: str, rate: float, **options: float) -> Row:
+    return _baseline("cornn", size, task, _CORNN, {"learning_rate": rate}, **options)
+
+
+_BASELINES = (
+    _antisymmetric("ordered-mnist", _SLOWER, step_size=0.1, init_scale=2.0),
+    _antisymmetric("permuted-mnist", _AS_OURS, step_size=0.03, init_scale=4.0),
+    *(_baseline("lstm", 128, task, _LSTM, _SLOWER.changes, forget_bias=1.0, fused=True) for task in TASKS),
+    *(_baseline("exprnn", 360, task, _EXPRNN, {"learning_rate": 0.0007}, relative_rate=0.1) for task in TASKS),
+    *(_cornn(size, "ordered-mnist", 0.0021, step_size=0.042, gamma=2.7, epsilon=4.7) for size in (64, 128)),
+    *(_cornn(size, "permuted-mnist", 0.0054, step_size=0.076, gamma=0.4, epsilon=8.0) for size in (64, 128)),
+)
 CHECKS: dict[str, tuple[tuple[str, ...], Options, str]] = {
     "precision-highest": (TASKS, {"precision": "highest"}, "products as exact as float32 allows"),
     "precision-medium": (TASKS, {"precision": "medium"}, "products of bfloat16 operands"),
@@ -193,7 +176,7 @@ STUDY = Study(
     tables=(TABLE,),
     rows=(
         *cell_rows(TABLE, _paper),
-        *_baselines(),
+        *_BASELINES,
         tuned_row("ordered-mnist", 64, "average-shift-1-decay"),
         tuned_row("ordered-mnist", 128, "cosine-distort-1", epochs=300),
         *(tuned_row("permuted-mnist", size, "cosine-shift-1-fast") for size in (64, 128)),
@@ -224,7 +207,7 @@ STUDY = Study(
     ),
     sections=(
         sections.commands, sections.cells, sections.tuned, sections.units, sections.seeds, sections.learning,
-        sections.settings, sections.checks, sweep, sections.runs,
+        sections.settings, sections.checks, sections.sweep, sections.runs,
     ),
     summary=sections.readme,
 )  # fmt: skip

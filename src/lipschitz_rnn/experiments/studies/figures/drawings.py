@@ -7,14 +7,13 @@ them, and another machine finds other last digits. What one sees in them stands 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lipschitz_rnn.documents.blocks import Picture
-from lipschitz_rnn.drawing import to_svg
+from lipschitz_rnn.drawing import compact_svg
 from lipschitz_rnn.stability.proof.rounding import Matrix
 from lipschitz_rnn.stability.studies.paper import (
     PENDULUM_SETTINGS,
@@ -62,13 +61,7 @@ class Drawing(NamedTuple):
     caption: str
 
     def picture(self, name: str, numbers: Numbers) -> Picture:
-        """Paths are cut to a hundredth of a point: a field of arrows is a third smaller then."""
-        svg = re.sub(rb' d="[^"]*"', lambda path: re.sub(rb"\d+\.\d{3,}", _cut, path[0]), to_svg(self.draw(numbers)))
-        return Picture(f"figures-{name}", svg, self.caption)
-
-
-def _cut(number: re.Match[bytes]) -> bytes:
-    return b"%.2f" % float(number[0])
+        return Picture(f"figures-{name}", compact_svg(self.draw(numbers)), self.caption)
 
 
 DRAWINGS = {

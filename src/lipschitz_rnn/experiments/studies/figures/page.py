@@ -3,33 +3,91 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any
 
 from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Picture, Table
 from lipschitz_rnn.documents.numbers import show_score, spread
-from lipschitz_rnn.drawing import to_svg
+from lipschitz_rnn.drawing import BLUE, GREY, RED, draw_band, mean_of, new_figure, to_svg
 from lipschitz_rnn.experiments.pages.sections import time_of
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.studies.figures.drawings import DRAWINGS
-from lipschitz_rnn.experiments.studies.figures.tracks import COLOURS, Tracks, draw_training, read_tracks
 from lipschitz_rnn.experiments.study import Study
 
-_PAPER = (
-    "The paper says of one network each: as β increases, the eigenvalues change less during training, and stay in the "
-    "stable region for more of it."
-)
+COLOURS = {"A": RED, "W": BLUE}  # the paper's
+
+
+@dataclass(frozen=True)
+class Tracks:
+    """All seeds of one β: of each its largest real parts, before training and after every epoch."""
+
+    beta: float
+    seeds: list[Any]  # as in the record
+    values: dict[str, list[list[float]]]  # A and W -> networks that did not diverge -> before training and by epoch
+
+    @property
+    def scores(self) -> list[float]:
+        return [seed["test"] for seed in self.seeds if seed["test"] is not None]
+
+    def mean(self, matrix: str, choose: Callable[[Sequence[float]], float]) -> float:
+        """One number of every network, in the mean over seeds: its first value, its last, its largest."""
+        return mean_of([choose(network) for network in self.values[matrix]])
+
+    def change(self, matrix: str) -> float:
+        """How far it goes from its start, at most, in the mean over seeds."""
+        return self.mean(matrix, lambda network: max(abs(value - network[0]) for value in network))
+
+    def negative_epochs(self) -> float:
+        """After how many epochs both A and W have all eigenvalues left of zero, in the mean over seeds."""
+        both = zip(self.values["A"], self.values["W"], strict=True)
+        return mean_of([sum(a < 0 and w < 0 for a, w in zip(A[1:], W[1:], strict=True)) for A, W in both])
+
+
+def read_tracks(record: Record) -> list[Tracks]:
+    """The tracks of every β of a record, in its order."""
+    groups: dict[float, list[int]] = {}
+    for index, seed in enumerate(record.seeds):
+        groups.setdefault(float(seed["variant"]["beta"]), []).append(index)
+    start = record.measures["before_training"]
+    tracks = []
+    for beta, own in groups.items():
+        good = [index for index in own if record.seeds[index]["diverged_step"] is None]
+        names = {matrix: f"{matrix}_real_max" for matrix in COLOURS}
+        values = {m: [[start[name][i], *record.curves[name][i]] for i in good] for m, name in names.items()}
+        tracks.append(Tracks(beta, [record.seeds[index] for index in own], values))
+    return tracks
+
+
+def draw_training(record: Record) -> Any:
+    """One panel for each β, on one scale: the mean over seeds as a line, all seeds within the band."""
+    tracks = read_tracks(record)
+    figure, axes = new_figure(len(tracks))
+    for axis, each in zip(axes, tracks, strict=True):
+        for matrix, colour in COLOURS.items():
+            columns = list(zip(*each.values[matrix], strict=True))
+            draw_band(axis, range(len(columns)), columns, colour, f"max Re λ({matrix})")
+        axis.axhline(0.0, color=GREY, linewidth=0.9)
+        axis.set(xlabel="epoch", ylabel="largest real part", title=f"{record.setup.task}, β = {each.beta:g}")
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.legend(frameon=False, fontsize=8)
+    low, high = zip(*(axis.get_ylim() for axis in axes), strict=True)
+    for axis in axes:
+        axis.set_ylim(min(low), max(high))
+    return figure
 
 
 def tracks_and_drawings(study: Study, records: Sequence[Record]) -> list[Block]:
     found: list[Block] = []
     for record in records:
-        task, svg = record.setup.task, to_svg(draw_training(record))
+        task, tracks, svg = record.setup.task, read_tracks(record), to_svg(draw_training(record))
         found += [
             Heading(f"Eigenvalues over training: {task}"),
             Picture(f"figures-spectrum-over-training-{task}", svg, _caption(record)),
-            Paragraph(_finding(read_tracks(record))),
-            _table([record]),
+            *_lost(tracks),
+            _ends(record, tracks),
+            _movement(tracks),
             Paragraph(_origin(record)),
         ]
     numbers = records[0].measures["drawings"]  # of no task, so the same in every record
@@ -47,48 +105,33 @@ def _caption(record: Record) -> str:
     return f"{text} {record.why[0].upper()}{record.why[1:]}." if record.why else text
 
 
-def _finding(tracks: Sequence[Tracks]) -> str:
-    """What one sees in numbers, and whether it is what the paper says."""
-    known = [each for each in tracks if each.values["A"]]
+def _lost(tracks: Sequence[Tracks]) -> list[Block]:
     lost = sum(len(each.seeds) - len(each.values["A"]) for each in tracks)
-    told = [f"{lost} of {sum(len(each.seeds) for each in tracks)} networks diverged and are left out."] if lost else []
-    told += [*map(_movement, known), _PAPER]
-    return " ".join([*told, _verdict(known[0], known[-1])] if len(known) > 1 else told)
+    every = sum(len(each.seeds) for each in tracks)
+    return [Paragraph(f"{lost} of {every} networks diverged and are left out.")] if lost else []
 
 
-def _movement(tracks: Tracks) -> str:
-    epochs, negative = len(tracks.values["A"][0]) - 1, tracks.negative_epochs()
-    changes = [_show(tracks.change(matrix)) for matrix in COLOURS]
-    return (
-        f"For β = {tracks.beta:g} the largest real part of A goes up to {changes[0]} away from its start, that of W up "
-        f"to {changes[1]}; both are negative after {negative:.3g} of {epochs} epochs."
-    )
-
-
-def _verdict(low: Tracks, high: Tracks) -> str:
-    """Of the smallest and the largest β."""
-    less = [matrix for matrix in COLOURS if high.change(matrix) < low.change(matrix)]
-    change = f"seen here for {' and '.join(less)}" + (" alone" if len(less) == 1 else "") if less else "not seen here"
-    before, after = low.negative_epochs(), high.negative_epochs()
-    stay = "seen" if after > before else "not seen: both are equal" if after == before else "not seen: it is less of it"
-    return f"The first is {change}, the second is {stay}."
-
-
-def _table(records: Sequence[Record]) -> Table:
-    """All values are means over seeds; the maximum is that of each network over its training."""
+def _ends(record: Record, tracks: Sequence[Tracks]) -> Table:
+    """Means over seeds; the maximum is that of each network over its training."""
+    shown: dict[str, Any] = {"start": itemgetter(0), "end": itemgetter(-1), "maximum": max}
     header = ["task", "β", "seeds", "test min", "mean", "max"]
-    header += [f"{matrix}, {when}" for matrix in COLOURS for when in ("start", "end", "maximum")]
+    header += [f"{matrix}, {when}" for matrix in COLOURS for when in shown]
     rows = []
-    for record in records:
-        for tracks in read_tracks(record):
-            scores = [show_score(value, record.percent) for value in spread(tracks.scores)]
-            parts = [
-                _show(tracks.mean(matrix, choose))
-                for matrix in COLOURS
-                for choose in (itemgetter(0), itemgetter(-1), max)
-            ]
-            rows.append([record.setup.task, f"{tracks.beta:g}", str(len(tracks.seeds)), *scores, *parts])
+    for each in tracks:
+        scores = [show_score(value, record.percent) for value in spread(each.scores)]
+        parts = [_show(each.mean(matrix, choose)) for matrix in COLOURS for choose in shown.values()]
+        rows.append([record.setup.task, f"{each.beta:g}", str(len(each.seeds)), *scores, *parts])
     return Table(header, rows, left=1)
+
+
+def _movement(tracks: Sequence[Tracks]) -> Table:
+    """How far the largest real parts go from their start, and for how long both are negative; means over seeds."""
+    header = ["β", "A, farthest from its start", "W, farthest from its start", "epochs with both negative"]
+    rows = [
+        [f"{each.beta:g}", *(_show(each.change(matrix)) for matrix in COLOURS), _show(each.negative_epochs())]
+        for each in tracks
+    ]
+    return Table(header, rows, left=0)
 
 
 def _show(value: float) -> str:

@@ -8,52 +8,56 @@ from typing import Any, NamedTuple
 
 from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Picture, Table
 from lipschitz_rnn.documents.numbers import show_score
-from lipschitz_rnn.drawing import to_svg
+from lipschitz_rnn.drawing import BLUE, GREEN, GREY, RED, draw_band, new_figure, to_svg
 from lipschitz_rnn.experiments.pages.sections import time_of
 from lipschitz_rnn.experiments.paper import ROBUSTNESS
 from lipschitz_rnn.experiments.results import Record
-from lipschitz_rnn.experiments.studies.robustness.pictures import LOOKS, draw_distances, draw_noise, unit_name
 from lipschitz_rnn.experiments.study import QUICK, Study
+
+LOOKS = {
+    "neural-ode": ("neural ODE", GREY), "antisymmetric": ("antisymmetric", BLUE), "lipschitz": ("Lipschitz", RED),
+    "urnn": ("unitary", GREEN),
+}  # fmt: skip
 
 
 class Column(NamedTuple):
-    """One number of every network; `paper` is its name in the paper's table, the larger the better in percent."""
+    """One number of every network: where it stands in the record, its factor and digits, the paper's name for it."""
 
     title: str
     measure: str
     value: str
-    paper: str
-    percent: bool
-
-    def read(self, record: Record) -> list[float]:
-        return [network[self.measure][self.value] for network in record.measures["networks"]]
+    scale: float
+    digits: int
+    paper: str = ""
 
     def show(self, record: Record) -> str:
-        """Mean ± standard deviation over the networks, and the paper's number."""
-        values, (scale, digits) = self.read(record), (100.0, 1) if self.percent else (1.0, 2)
+        """The mean over networks; beside the paper's number also the standard deviation."""
+        found = [network[self.measure][self.value] for network in record.measures["networks"]]
+        values = [self.scale * value for value in found if value is not None] or [float("nan")]
+        mean = f"{statistics.fmean(values):.{self.digits}f}"
+        if not self.paper:
+            return mean
         deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-        printed = getattr(ROBUSTNESS[record.setup.unit], self.paper)
-        return f"{scale * statistics.fmean(values):.{digits}f} ± {scale * deviation:.{digits}f} ({printed:g})"
+        return f"{mean} ± {deviation:.{self.digits}f} ({ROBUSTNESS[record.setup.unit][self.paper]:g})"
 
 
 COLUMNS = (
-    Column("PGD (%)", "pgd", "accuracy", "pgd", True),
-    Column("DeepFool l2 (%)", "deepfool-l2", "accuracy_within", "deepfool_l2", True),
-    Column("DeepFool l∞ (%)", "deepfool-linf", "accuracy_within", "deepfool_linf", True),
-    Column("λ_max", "hessian", "lambda_max", "largest", False),
-    Column("trace", "hessian", "trace", "trace", False),
-    Column("λ_max / |λ_min|", "hessian", "condition_number", "condition", False),
+    Column("PGD (%)", "pgd", "accuracy", 100.0, 1, "pgd"),
+    Column("DeepFool l2 (%)", "deepfool-l2", "accuracy_within", 100.0, 1, "deepfool_l2"),
+    Column("DeepFool l∞ (%)", "deepfool-linf", "accuracy_within", 100.0, 1, "deepfool_linf"),
+    Column("λ_max", "hessian", "lambda_max", 1.0, 2, "largest"),
+    Column("trace", "hessian", "trace", 1.0, 2, "trace"),
+    Column("λ_max / |λ_min|", "hessian", "condition_number", 1.0, 2, "condition"),
 )
-# Title, what was measured, number of it, factor and digits.
 DETAILS = (
-    ("clean (%)", "pgd", "clean_accuracy", 100.0, 1),
-    ("PGD, wide (%)", "pgd-wide", "accuracy", 100.0, 1),
-    ("DeepFool l2, no limit (%)", "deepfool-l2", "accuracy", 100.0, 1),
-    ("mean size l2", "deepfool-l2", "l2_successful", 1.0, 3),
-    ("DeepFool l∞, no limit (%)", "deepfool-linf", "accuracy", 100.0, 1),
-    ("mean size l∞", "deepfool-linf", "linf_successful", 1.0, 4),
-    ("λ_min", "hessian", "lambda_min", 1.0, 3),
-    ("error of the trace", "hessian", "trace_error", 1.0, 2),
+    Column("clean (%)", "pgd", "clean_accuracy", 100.0, 1),
+    Column("PGD, wide (%)", "pgd-wide", "accuracy", 100.0, 1),
+    Column("DeepFool l2, no limit (%)", "deepfool-l2", "accuracy", 100.0, 1),
+    Column("mean size l2", "deepfool-l2", "l2_successful", 1.0, 3),
+    Column("DeepFool l∞, no limit (%)", "deepfool-linf", "accuracy", 100.0, 1),
+    Column("mean size l∞", "deepfool-linf", "linf_successful", 1.0, 4),
+    Column("λ_min", "hessian", "lambda_min", 1.0, 3),
+    Column("error of the trace", "hessian", "trace_error", 1.0, 2),
 )
 
 
@@ -64,7 +68,7 @@ def comparison(study: Study, records: Sequence[Record]) -> list[Block]:
     noise = "Test accuracy under noise: mean over the networks of a unit, with the range over them."
     distances = "Test accuracy that is left where DeepFool may go so far: mean and range over networks."
     found: list[Block] = [Paragraph(_target(records))]
-    found += [_table(measured), Paragraph(_finding(measured))] if measured else []
+    found += [_table(measured)] if measured else []
     found.append(Picture(f"{name}-noise", to_svg(draw_noise(records)), noise))
     found += [Heading("How the networks were trained"), _training(records)]
     if measured:
@@ -100,23 +104,6 @@ def _table(records: Sequence[Record]) -> Table:
     return Table(["unit", "networks", *(column.title for column in COLUMNS)], rows)
 
 
-def _finding(records: Sequence[Record]) -> str:
-    """Whether the paper's ordering holds, column by column."""
-    if len(records) < 2 or not any(record.setup.unit == "lipschitz" for record in records):
-        return "The units that the paper compares were not all measured."
-    ahead, behind = [], []
-    for column in COLUMNS:
-        means = {statistics.fmean(column.read(record)): record for record in reversed(records)}
-        best = means[(max if column.percent else min)(means)]
-        name = column.title.removesuffix(" (%)")
-        if best.setup.unit == "lipschitz":
-            ahead.append(name)
-        else:
-            behind.append(f"{name} ({unit_name(best)} is)")
-    text = f"In the mean over seeds the Lipschitz unit is the most robust in {', '.join(ahead) or 'no column'}"
-    return text + (f"; it is not in {', '.join(behind)}." if behind else ", as in the paper.")
-
-
 def _training(records: Sequence[Record]) -> Table:
     header = ["unit", "parameters", "training loss", "after epoch", "reached the target", "test accuracy", "time"]
     rows = []
@@ -146,17 +133,8 @@ def _method(record: Record) -> str:
 
 
 def _details(records: Sequence[Record]) -> Table:
-    rows = [
-        [unit_name(record), *(f"{scale * _mean(record, *path):.{digits}f}" for _, *path, scale, digits in DETAILS)]
-        for record in records
-    ]
-    return Table(["unit", *(title for title, *_ in DETAILS)], rows)
-
-
-def _mean(record: Record, measure: Any, value: Any) -> float:
-    found = [network[measure][value] for network in record.measures["networks"]]
-    known = [number for number in found if number is not None]
-    return statistics.fmean(known) if known else float("nan")
+    rows = [[unit_name(record), *(column.show(record) for column in DETAILS)] for record in records]
+    return Table(["unit", *(column.title for column in DETAILS)], rows)
 
 
 def _origin(records: Sequence[Record]) -> str:
@@ -170,3 +148,47 @@ def _origin(records: Sequence[Record]) -> str:
         f"clipped at {values.clip:g}, seeds {', '.join(map(str, values.seeds))}, on "
         f"{first.environment.get('device', '?')}. Made by `{first.command}`."
     )
+
+
+def unit_name(record: Record) -> str:
+    return LOOKS[record.setup.unit][0]
+
+
+def draw_noise(records: Sequence[Record]) -> Any:
+    """One panel for each kind of noise, as in the paper's figure."""
+    kinds = list(records[0].measures["networks"][0]["noise"])
+    figure, axes = new_figure(len(kinds))
+    for axis, kind in zip(axes, kinds, strict=True):
+        for record in records:
+            curves = [network["noise"][kind] for network in record.measures["networks"]]
+            _draw(axis, record, curves[0]["amounts"], curves)
+        axis.set(xlabel="amount of noise", title=f"{kind.replace('-', ' ')} noise")
+    return _finished(figure, axes, records)
+
+
+def draw_distances(records: Sequence[Record]) -> Any:
+    """One panel for each norm: what is left when DeepFool may change an image so much."""
+    figure, axes = new_figure(2)
+    for axis, norm, symbol in zip(axes, ("l2", "linf"), ("l2", "l∞"), strict=True):
+        for record in records:
+            curves = [network[f"deepfool-{norm}"]["within"] for network in record.measures["networks"]]
+            _draw(axis, record, curves[0]["radii"], curves)
+        axis.axvline(records[0].measures["method"][f"radius_{norm}"], color=GREY, linewidth=0.9, linestyle="--")
+        axis.set(xlabel=f"largest perturbation in {symbol}", title=f"DeepFool, {symbol}")
+    return _finished(figure, axes, records)
+
+
+def _draw(axis: Any, record: Record, places: Sequence[float], curves: Sequence[Any]) -> None:
+    """The mean over networks as a line, all of them within the band."""
+    columns = [[100 * value for value in column] for column in zip(*(c["accuracy"] for c in curves), strict=True)]
+    name, colour = LOOKS[record.setup.unit]
+    draw_band(axis, places, columns, colour, name, mark="o")
+
+
+def _finished(figure: Any, axes: Sequence[Any], records: Sequence[Record]) -> Any:
+    for axis in axes:
+        axis.set_ylabel("test accuracy (%)")
+        axis.legend(frameon=False, fontsize=8)
+    if records[0].kind == QUICK:
+        figure.suptitle(f"Quick version, {records[0].why}", fontsize=9, color=GREY)
+    return figure
