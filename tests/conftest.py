@@ -14,8 +14,10 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 import pytest
 import torch
 
+from lipschitz_rnn.tasks import registry as task_registry
 from lipschitz_rnn.tasks.files import read_dataset
 from lipschitz_rnn.tasks.sources import Dataset
+from lipschitz_rnn.units import registry as unit_registry
 
 # Some virtual machines advertise AMX and then refuse it: any bfloat16 product of PyTorch itself ends in an illegal
 # instruction there. Read by oneDNN at its first use.
@@ -75,6 +77,17 @@ def pytest_runtest_call() -> Iterator[None]:
     except ImportError as error:
         skip_without_package(error)
         raise
+
+
+@pytest.fixture(autouse=True)
+def registries() -> Iterator[None]:
+    """What a test registers is gone after it: others go through all tasks and units."""
+    own = [registry._OWN._own for registry in (task_registry, unit_registry)]
+    before = [dict(each) for each in own]
+    yield
+    for each, names in zip(own, before, strict=True):
+        each.clear()
+        each.update(names)
 
 
 @pytest.fixture

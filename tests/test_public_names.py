@@ -28,9 +28,8 @@ SIGNATURES = {
     "LipschitzRNN": "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0 bidirectional=False * "
     "beta=0.75 gamma=0.001 step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 "
     "stability=None rate=None backend='auto' recompute_every=None max_step=None proj_size=0 device=None dtype=None",
-    "LipschitzRNNCell": "input_size hidden_size bias=True * beta=0.75 gamma=0.001 step_size=0.03 alpha=1.0 "
-    "integrator='euler' nonlinearity='tanh' init_scale=0.1 stability=None rate=None max_step=None device=None "
-    "dtype=None",
+    "LipschitzRNNCell": "input_size hidden_size bias=True * beta=0.75 gamma=0.001 step_size=0.03 max_step=None "
+    "alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 stability=None rate=None device=None dtype=None",
     "LipschitzRNN.forward": "self input hx=None * lengths=None timespans=None need_output=True",
     "LipschitzRNNCell.forward": "self input hx=None timespans=None matrices=None",
     "LipschitzRNN.hidden_matrices": "self layer=0 direction=0",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # so that a type checker knows what __getattr__ finds
     from lipschitz_rnn import tasks as tasks
     from lipschitz_rnn import training as training
     from lipschitz_rnn import units as units
-    from lipschitz_rnn.experiments.runs import load_run as load_run
+    from lipschitz_rnn.training.runs import load_run as load_run
 
 _PACKAGES = ("robustness", "stability", "tasks", "training", "units")
 
@@ -29,7 +29,7 @@ __all__ = ["LipschitzRNN", "LipschitzRNNCell", "SymmetricSkew", "__version__", "
 def __getattr__(name: str) -> Any:
     """Packages are imported when first used: a model in production needs none but the layer."""
     if name == "load_run":
-        return importlib.import_module("lipschitz_rnn.experiments.runs").load_run
+        return importlib.import_module("lipschitz_rnn.training.runs").load_run
     if name in _PACKAGES:
         return importlib.import_module(f"lipschitz_rnn.{name}")
     raise AttributeError(f"module 'lipschitz_rnn' has no attribute {name!r}")

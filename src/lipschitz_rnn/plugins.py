@@ -34,8 +34,11 @@ def import_modules(names: Iterable[str] = ()) -> None:
     """
     from_environment = (name.strip() for name in os.environ.get(ENVIRONMENT, "").split(","))
     for name in (*filter(None, from_environment), *names):
-        if not all(part.isidentifier() for part in name.split(".")):
-            raise ValueError(f"the module to import is {name!r}; give its name, such as my_tasks or my_package.tasks")
+        if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(
+                f"the module to import is {name!r}; give its name, such as my_tasks for my_tasks.py in this folder, or "
+                "my_package.tasks"
+            )
         if name in _allowed:
             continue
         if not {"", os.getcwd()} & set(sys.path):
@@ -75,7 +78,7 @@ def reference(target: Any) -> dict[str, Any]:
 def resolve(record: Mapping[str, Any], what: str) -> Callable[..., Any]:
     """The class or function that a `reference` names, from a module that the user named.
 
-    Raises `MissingCodeError` with the way out. `what`: for its message, such as "its task" or "its model".
+    Raises `MissingCodeError`, whose message says what to do. `what` is for that message, such as "its task".
     """
     module, name, arguments = (record.get(key) for key in ("module", "name", "arguments"))
     if not (isinstance(module, str) and isinstance(name, str) and isinstance(arguments, dict)):

@@ -77,12 +77,14 @@ class Pooled(nn.Module):
         super().__init__()
         self.rnn, self.norm, self.out = rnn, nn.LayerNorm(width), nn.Linear(width, classes)
         self.register_buffer("offset", torch.zeros(classes))
+        self.register_buffer("scale", torch.ones(()), persistent=False)
+        self.same = self.out  # one module under two names
 
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, state: Tensor | None = None, keep: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         output, last = self.rnn(inputs, state)
-        return self.out(self.norm(output.mean(0))) + self.offset, last
+        return self.same(self.norm(output.mean(0))) * self.scale + self.offset, last
 
 
 def lipschitz_model(settings: Settings, task: Steps, seed: int, *, step_size: float = 0.1) -> nn.Module:

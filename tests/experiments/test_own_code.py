@@ -21,11 +21,12 @@ import lipschitz_rnn as lr
 from lipschitz_rnn import plugins
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.presets import preset_settings
-from lipschitz_rnn.experiments.runs import LoadedRun
+from lipschitz_rnn.experiments.pretrained import export_pretrained
 from lipschitz_rnn.tasks import registry as task_registry
 from lipschitz_rnn.training import Result, RunError, Settings, fit
 from lipschitz_rnn.training.folder import RunConflict
 from lipschitz_rnn.training.interrupts import resume_command
+from lipschitz_rnn.training.runs import LoadedRun
 from lipschitz_rnn.units import registry as unit_registry
 
 HERE = Path(__file__).parent
@@ -36,10 +37,12 @@ Runs = dict[str, tuple[Path, Result]]
 @pytest.fixture(scope="module", autouse=True)
 def own() -> Iterator[Any]:
     """The user's module. What it registers is taken back, as other tests go through all tasks and units."""
+    before = [dict(registry._OWN._own) for registry in (task_registry, unit_registry)]
     yield importlib.import_module("own_code")
     del sys.modules["own_code"]
-    for registry in (task_registry, unit_registry):
+    for registry, names in zip((task_registry, unit_registry), before, strict=True):
         registry._OWN._own.clear()
+        registry._OWN._own.update(names)
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +126,47 @@ def test_reported_exported_and_measured(name: str, runs: Runs, tmp_path: Path) -
     assert noise.exit_code == 0, noise.output
     clean = json.loads(noise.stdout)["runs"][0]["seeds"][0]["curves"][0]
     assert clean["amounts"] == [0.0, 0.5]
+
+
+@pytest.mark.usefixtures("allowed")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_saved_model_comes_back_too(name: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, result = runs[name]
+    file = export_pretrained(folder, tmp_path / "own.safetensors")
+    saved = lr.load_run(file)
+    (network,) = saved.networks
+    index = saved.settings.seeds[0]
+    x = torch.randn(9, 3, 2)
+    torch.testing.assert_close(network(x)[0], lr.load_run(folder).networks[index](x)[0], rtol=0.0, atol=0.0)
+    (score,) = saved.evaluate()[1].metric
+    assert score == pytest.approx(result.seeds[index].test, abs=1.01 / 32)
+    assert saved.preprocessing == {"scale": 1.0, "shift": 0.0}
+    with pytest.raises(ValueError, match="last"):
+        saved.checkpoint("last")
+    monkeypatch.setattr(plugins, "_allowed", set())
+    with pytest.raises(RunError, match="--import own_code"):
+        lr.load_run(file).networks  # noqa: B018
+
+
+def test_a_builder_that_asks_for_more_than_was_recorded(own: Any, settings: Settings, tmp_path: Path) -> None:
+    def curious(settings: Settings, task: Any, seed: int) -> torch.nn.Module:
+        assert task.size("train") == 64
+        return own.gru_model(settings, task, seed)
+
+    task = own.Steps()
+    fit(settings, task, tmp_path / "run", build=curious)
+    with pytest.raises(RunError, match="'size'"):
+        lr.load_run(tmp_path / "run", build=curious).networks  # noqa: B018
+    assert len(lr.load_run(tmp_path / "run", build=curious, task=task).networks) == 2
+
+
+def test_a_task_that_cannot_be_recorded_is_told_so(own: Any, settings: Settings, tmp_path: Path) -> None:
+    class Odd(own.Steps):
+        def preprocessing(self) -> dict[str, Any]:
+            return {"scale": torch.ones(2)}
+
+    with pytest.raises(TypeError, match="plain values"):
+        fit(settings, Odd(), tmp_path / "run")
 
 
 def test_a_folder_alone_causes_no_import(own: Any, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,6 +275,47 @@ def test_registered_ones_are_first_class(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(app, ["train", "own-stairs"])
     assert wrong.exit_code == 2
     assert "own-steps" in wrong.output
+
+
+@pytest.mark.parametrize("name", ["own_code.py", "tests/own_code", "", "own-code", "..", "own_code.missing", "no_such"])
+def test_modules_that_cannot_be_imported_are_named(name: str) -> None:
+    done = CliRunner().invoke(app, ["tasks", "--import", name])
+    assert done.exit_code in (1, 2)
+    assert repr(name) in done.output
+
+
+def test_a_module_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_broken.py").write_text("import a_module_that_nobody_has\n")
+    (tmp_path / "own_wrong.py").write_text("1 / 0\n")
+    for name, reason in (("own_broken", "a_module_that_nobody_has"), ("own_wrong", "ZeroDivisionError")):
+        done = CliRunner().invoke(app, ["tasks", "--import", name])
+        assert done.exit_code == 1
+        assert repr(name) in done.output
+        assert reason in done.output
+
+
+def test_own_cells_and_units_that_fail() -> None:
+    from lipschitz_rnn.units.orthogonal import ExpRNNCell
+
+    @lr.units.register("own-cell")
+    class Mine(ExpRNNCell):
+        pass
+
+    layers = lr.units.build("own-cell", 2, 4, num_layers=2, bidirectional=True)
+    assert layers(torch.randn(5, 3, 2))[0].shape == (5, 3, 8)
+
+    @lr.units.register("own-failing")
+    class Failing(torch.nn.Module):
+        def __init__(self, input_size: int, hidden_size: int) -> None:
+            raise ArithmeticError("never")
+
+    listed = CliRunner().invoke(app, ["units", "--json"])
+    assert listed.exit_code == 0
+    assert "own-cell" in json.loads(listed.stdout)
+    assert "own-failing" in listed.stderr
+    assert "own-failing" not in json.loads(listed.stdout)
 
 
 def test_names_that_are_taken_or_wrong_are_refused(own: Any) -> None:

@@ -15,7 +15,7 @@ from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.pretrained import export_pretrained
 from lipschitz_rnn.experiments.runner import train
-from lipschitz_rnn.experiments.runs import load_run
+from lipschitz_rnn.training.runs import load_run
 from lipschitz_rnn.units.lipschitz.pretrained import FOLDER, available, read_pretrained
 
 
@@ -95,7 +95,7 @@ def test_the_layer_comes_back_with_its_options(file: Path) -> None:
 )
 def test_an_option_that_makes_another_network_is_refused(option: dict[str, Any], file: Path) -> None:
     (name,) = option
-    with pytest.raises(ValueError, match=f"{name} belongs to the weights of digits-5"):
+    with pytest.raises(ValueError, match=rf"{name} .*digits-5"):
         lr.LipschitzRNN.from_pretrained(str(file), **option)
 
 
@@ -108,7 +108,7 @@ def test_options_that_leave_the_network_alone_are_taken(file: Path) -> None:
     torch.testing.assert_close(rnn(x.double())[0].float(), plain(x.transpose(0, 1))[0].transpose(0, 1))
     assert (rnn.backend, rnn.recompute_every, rnn.max_step) == ("reference", 4, 0.1)
     assert lr.LipschitzRNN.from_pretrained(str(file), beta=plain.beta, gamma=plain.gamma).beta == plain.beta
-    with pytest.raises(TypeError, match="from_pretrained got colour, speed; it takes batch_first, "):
+    with pytest.raises(TypeError, match=r"colour, speed.*batch_first"):
         lr.LipschitzRNN.from_pretrained(str(file), speed=1, colour="red")
 
 
@@ -116,7 +116,7 @@ def test_unknown_names_are_answered_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'mnist-1000'.*there are") as error:
         lr.LipschitzRNN.from_pretrained("mnist-1000")
     assert all(name in str(error.value) for name in available())
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=r"none\.safetensors"):
         read_pretrained(tmp_path / "none.safetensors")
     done = CliRunner().invoke(app, ["evaluate", "--pretrained", "mnist-1000"])
     assert done.exit_code == 2

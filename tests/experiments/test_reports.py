@@ -12,10 +12,10 @@ import torch
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.report import group_runs, write_report
 from lipschitz_rnn.experiments.runner import train
-from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.training import RunError, evaluate
 from lipschitz_rnn.training.folder import read_settings
 from lipschitz_rnn.training.history import find_runs
+from lipschitz_rnn.training.runs import load_run
 
 
 @pytest.fixture(scope="module")

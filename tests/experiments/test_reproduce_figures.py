@@ -19,13 +19,13 @@ from lipschitz_rnn.experiments.campaign import Campaign, Plan
 from lipschitz_rnn.experiments.pages.committed import check_pages, write_pages
 from lipschitz_rnn.experiments.pages.sections import blocks
 from lipschitz_rnn.experiments.results import Record, read_records
-from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.experiments.studies.figures import STUDY
 from lipschitz_rnn.experiments.studies.figures.drawings import DRAWINGS
 from lipschitz_rnn.experiments.studies.figures.page import draw_training, read_tracks
 from lipschitz_rnn.stability.studies.paper import PENDULUM_SETTINGS, fit_pendulum, measure_lemma2, spectrum_against_beta
 from lipschitz_rnn.stability.studies.tracking import spectral_curves, spectral_probe
 from lipschitz_rnn.training import Watcher
+from lipschitz_rnn.training.runs import load_run
 
 
 def call(*arguments: Any) -> Any:

@@ -16,7 +16,6 @@ from lipschitz_rnn.documents.blocks import to_markdown
 from lipschitz_rnn.experiments.pages.sections import blocks
 from lipschitz_rnn.experiments.results import Record, read_records, write_record
 from lipschitz_rnn.experiments.runner import load_task
-from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.experiments.studies.robustness import STUDY
 from lipschitz_rnn.experiments.studies.robustness.page import draw_noise
 from lipschitz_rnn.experiments.target_loss import KeepEveryEpoch, Taken, load_taken, lowest_common_loss, take_at_loss
@@ -24,6 +23,7 @@ from lipschitz_rnn.robustness import AttackResult
 from lipschitz_rnn.robustness.measuring import accuracy_within
 from lipschitz_rnn.training import RunError, Settings, fit
 from lipschitz_rnn.training.history import read_run
+from lipschitz_rnn.training.runs import load_run
 
 
 def test_the_study_trains_the_papers_units_on_rows_of_mnist_by_sgd() -> None:

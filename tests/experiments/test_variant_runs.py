@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.report import group_runs
 from lipschitz_rnn.experiments.runner import train
-from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.training import Result, Settings, evaluate
 from lipschitz_rnn.training.folder import read_settings
 from lipschitz_rnn.training.history import find_runs
+from lipschitz_rnn.training.runs import load_run
 
 ONE_SAMPLE = 1.01 / 360  # of the test split: at the border it may fall to either side
 TOML = """

@@ -109,7 +109,7 @@ def test_files(tmp_path: Path, pair: tuple[np.ndarray, np.ndarray]) -> None:
     assert all(certify(path).rate == expected for path in sorted(tmp_path.iterdir()))
     assert certify(tmp_path / "pair.safetensors").name == "layer"
     np.savez(tmp_path / "other.npz", M=A)
-    with pytest.raises(ValueError, match="no pair named A and W"):
+    with pytest.raises(ValueError, match=r"other\.npz.*A and W"):
         certify(tmp_path / "other.npz")
     with pytest.raises(FileNotFoundError):
         certify(tmp_path / "missing.npz")
@@ -279,7 +279,7 @@ def test_gain_takes_alpha_from_the_certificate(pair: tuple[np.ndarray, np.ndarra
     options = {"step_size": 0.3, "integrator": "midpoint"}
     plain, scaled = certify((A, W), **options), certify((A / 2, W), alpha=2.0, **options)
     assert incremental_gain(scaled).per_step == pytest.approx(incremental_gain(plain).per_step, rel=1e-6)
-    with pytest.raises(ValueError, match=r"alpha is 1\.0, and the certificate is about alpha=2"):
+    with pytest.raises(ValueError, match=r"alpha is 1\.0.*alpha=2"):
         incremental_gain(scaled, alpha=1.0)
     with pytest.raises(ValueError, match="A of the pair"):
         incremental_gain(scaled, (A, W))

@@ -99,7 +99,7 @@ def test_a_run_of_another_unit_is_refused_by_name(tmp_path: Path, monkeypatch: p
     (tmp_path / "config.json").write_text("{}")
     networks = (build("lipschitz-gated", 1, 4),)
     found = SimpleNamespace(settings=settings, checkpoint=lambda which: networks)
-    monkeypatch.setattr("lipschitz_rnn.experiments.runs.load_run", lambda *_: found)
+    monkeypatch.setattr("lipschitz_rnn.training.runs.load_run", lambda *_: found)
     gated = call(tmp_path)
     assert gated.exit_code == 2
     assert "GatedLipschitzCell" in gated.output

@@ -26,11 +26,11 @@ def test_there_are_examples() -> None:
 def test_the_table_has_every_task_with_its_sizes(name: str) -> None:
     row = next(line for line in GUIDE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{name}` |"))
     info = tasks.info(name)
-    assert " / ".join(f"{size:,}" for size in info["sizes"].values()) in row
-    if info["stateful"]:
-        assert f"windows of {info['sequence_length']}" in row
+    assert " / ".join(f"{size:,}" for size in info.sizes.values()) in row
+    if info.stateful:
+        assert f"windows of {info.sequence_length}" in row
     else:
-        assert f"{info['sequence_length']:,} × {info['input_size']}" in row
+        assert f"{info.sequence_length:,} × {info.input_size}" in row
 
 
 def test_there_is_a_section_on_adding_a_task() -> None:

@@ -124,7 +124,7 @@ def test_no_good_mirror_leaves_no_file_and_says_why(server: ThreadingHTTPServer,
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"x.bin could not be downloaded:\n  http://127.0.0.1:9/x: .*refused"):
+    with pytest.raises(DataError, match=r"(?s)x\.bin.*http://127\.0\.0\.1:9/x: .*refused"):
         fetch(Download("x.bin", ("http://127.0.0.1:9/x",), None), tmp_path)
 
 
@@ -164,7 +164,7 @@ def test_a_full_disk(server: ThreadingHTTPServer, tmp_path: Path, monkeypatch: p
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("lipschitz_rnn.tasks.download.os.fsync", full)
-    with pytest.raises(DataError, match=r"x.bin cannot be written: No space left on device"):
+    with pytest.raises(DataError, match=r"x\.bin.*No space left on device"):
         fetch(original(server, "good"), tmp_path)
     assert not (tmp_path / "x.bin").exists()
     monkeypatch.undo()

@@ -46,7 +46,7 @@ def test_root_comes_before_the_environment_and_the_cache(
             monkeypatch.setenv("LIPSCHITZ_RNN_DATA", str(named))
         root = given if folder == given else None
         (folder / "tiny" / "a.bin.gz").write_bytes(gzip.compress(b"other"))
-        with pytest.raises(DataError, match=f"{folder.name}/tiny/a.bin.gz is not the original"):
+        with pytest.raises(DataError, match=f"{folder.name}/tiny/a.bin.gz"):
             data_files.read_dataset(TINY, root, offline=True)
 
 
@@ -71,7 +71,7 @@ def test_missing_data_says_which_file_goes_where(own_cache: Path, tmp_path: Path
         data_files.read_dataset(TINY, tmp_path, offline=True)
     message = str(caught.value)
     assert "a.bin, b.bin was not found" in message
-    assert f"Put a.bin.gz, b.bin.gz (from http://127.0.0.1:9/) into {own_cache / 'tiny'}/" in message
+    assert all(part in message for part in ("a.bin.gz, b.bin.gz", "http://127.0.0.1:9/", f"{own_cache / 'tiny'}/"))
     assert str(tmp_path / "tiny") in message
     assert "LIPSCHITZ_RNN_DATA" in message
 
@@ -121,7 +121,7 @@ def test_a_flipped_bit_inside_gz_and_xz(tmp_path: Path) -> None:
 def test_wrong_archives(tmp_path: Path) -> None:
     archive = tmp_path / "tiny.tar.gz"
     tar(archive, {"a.bin": CONTENTS["a.bin"]})
-    with pytest.raises(DataError, match=r"tiny.tar.gz lacks b.bin"):
+    with pytest.raises(DataError, match=r"tiny.tar.gz does not contain b.bin"):
         data_files.read_dataset(TINY, tmp_path, offline=True)
     tar(archive, CONTENTS | {"b.bin": b"other"})
     with pytest.raises(DataError, match=r"b.bin in .*tiny.tar.gz is not the original"):
@@ -232,7 +232,7 @@ def test_a_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
             member = tarfile.TarInfo("a.bin")
             member.type, member.linkname = kind, str(tmp_path / "secret")
             archive.addfile(member)
-        with pytest.raises(DataError, match=r"lacks a\.bin"):
+        with pytest.raises(DataError, match=r"does not contain a\.bin"):
             data_files.read_dataset(TINY, tmp_path, offline=True)
 
 

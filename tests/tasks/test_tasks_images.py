@@ -72,7 +72,7 @@ def test_rows_of_eight_pixels(mnist: Path) -> None:
 
 
 def test_wrong_options_are_named(mnist: Path) -> None:
-    with pytest.raises(ValueError, match="scaling is '255'; it must be one of 'unit', 'raw'"):
+    with pytest.raises(ValueError, match=r"'255'.*'unit', 'raw'"):
         tasks.load("permuted-mnist", mnist, scaling="255")
     with pytest.raises(TypeError, match=r"seed is 1\.5 \(float\)"):
         tasks.load("permuted-mnist", mnist, seed=1.5)
@@ -81,9 +81,9 @@ def test_wrong_options_are_named(mnist: Path) -> None:
 def test_idx_files_of_another_kind() -> None:
     whole = idx(np.zeros((3, 2, 2), np.uint8))
     assert read_idx(whole, "x", 3).shape == (3, 2, 2)
-    with pytest.raises(DataError, match="x is not an idx file of bytes in 1 dimensions"):
+    with pytest.raises(DataError, match=r"^x .*1 dimensions"):
         read_idx(whole, "x", 1)
-    with pytest.raises(DataError, match=r"x holds 11 values, its header promises \(3, 2, 2\)"):
+    with pytest.raises(DataError, match=r"^x .*11.*\(3, 2, 2\)"):
         read_idx(whole[:-1], "x", 3)
     with pytest.raises(DataError, match=r"data has 100 bytes, not a multiple of 3073"):
         read_records(b"0" * 100, "data")

@@ -114,5 +114,5 @@ def test_targets_of_another_shape_are_refused_and_not_broadcast(kind: type[Task]
     outputs, targets = draw(kind, (SAMPLES,), generator)
     wrong = targets[:, :1] if kind is Regression else targets[:, None]
     for judge in (task.loss, task.measure):
-        with pytest.raises(ValueError, match=r"outputs have shape \(4, 3\) and targets \(4, 1\)"):
+        with pytest.raises(ValueError, match=r"\(4, 3\).*\(4, 1\)"):
             judge(outputs, Batch(torch.zeros(1), wrong))

@@ -78,10 +78,10 @@ def test_penn_treebank(load_real: Load) -> None:
 def test_speech(load_real: Load, name: str, repeating: float) -> None:
     task = load_real(name)
     info = tasks.info(name)
-    assert task.describe()["sizes"] == info["sizes"]
-    assert task.sequence_length == info["sequence_length"]
+    assert task.describe()["sizes"] == info.sizes
+    assert task.sequence_length == info.sequence_length
     names = {split: set(task.names[split]) for split in SPLITS}  # type: ignore[attr-defined]
-    assert len(set.union(*names.values())) == sum(info["sizes"].values())  # no utterance twice
+    assert len(set.union(*names.values())) == sum(info.sizes.values())  # no utterance twice
     if name == "spoken-digits":
         for split, per_digit in (("train", 240), ("validation", 30), ("test", 30)):
             assert set(Counter(utterance[0] for utterance in names[split]).values()) == {per_digit}

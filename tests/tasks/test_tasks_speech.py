@@ -144,14 +144,14 @@ def test_an_altered_or_lost_recording(tmp_path: Path, digits: dict[str, np.ndarr
     whole = bytearray(victim.read_bytes())
     whole[-5] ^= 1
     victim.write_bytes(whole)
-    with pytest.raises(DataError, match=r"fsdd/recordings does not hold the original.*24 recordings have digest"):
+    with pytest.raises(DataError, match=r"fsdd/recordings.*24 recordings"):
         tasks.load("spoken-digits", root, offline=True)
     victim.unlink()
     with pytest.raises(DataError, match="its 23 recordings have digest"):
         tasks.load("spoken-digits", root, offline=True)
     for path in victim.parent.iterdir():
         path.unlink()
-    with pytest.raises(DataError, match=r"fsdd/recordings holds no recordings of the Free Spoken Digit Dataset"):
+    with pytest.raises(DataError, match=r"fsdd/recordings"):
         tasks.load("spoken-digits", root, offline=True)
     victim.write_bytes(riff(noise(500), 44_100))
     with pytest.raises(DataError, match=r"0_ann_3.wav in .*recordings has 44,100 Hz"):
@@ -197,7 +197,7 @@ def test_missing_speech_says_what_to_put_where(name: str, own_cache: Path) -> No
     message = str(caught.value)
     expected = {"spoken-digits": "v1.0.10.tar.gz", "timit-sample": "timit.zip", "timit": "folders TRAIN and TEST"}
     assert expected[name] in message
-    assert str(own_cache / tasks.registry._find(name).recordings.folder) in message  # type: ignore[attr-defined]
+    assert str(own_cache / tasks.find(name).recordings.folder) in message  # type: ignore[attr-defined]
 
 
 def _speaker(number: int) -> str:
@@ -253,11 +253,11 @@ def test_an_incomplete_copy_of_timit(tmp_path: Path) -> None:
     task = object.__new__(Timit)
     task.protocol = "paper"
     assert len(task._split_names(parts(462, CORE_TEST_SPEAKERS))["test"]) == 400
-    with pytest.raises(DataError, match="461 speakers in the training part, expected 462"):
+    with pytest.raises(DataError, match=r"461.*462"):
         task._split_names(parts(461, CORE_TEST_SPEAKERS))
-    with pytest.raises(DataError, match="23 speakers in the core test part, expected 24"):
+    with pytest.raises(DataError, match=r"23.*24"):
         task._split_names(parts(462, CORE_TEST_SPEAKERS - {"felc0"}))
-    with pytest.raises(DataError, match=r"24 speakers in the core test part.*felc0 \(7\)"):
+    with pytest.raises(DataError, match=r"felc0 \(7\)"):
         task._split_names([name for name in parts(462, CORE_TEST_SPEAKERS) if name != "test/dr1/felc0/sx0"])
-    with pytest.raises(ValueError, match="protocol is 'kaldi'; it must be one of 'paper', 'standard'"):
+    with pytest.raises(ValueError, match=r"'kaldi'.*'paper', 'standard'"):
         tasks.load("timit", tmp_path, protocol="kaldi")

@@ -51,7 +51,7 @@ def test_windows_follow_each_other(text: Path, name: str, reader) -> None:  # ty
         words = [task.tokens[number] for number in (*inputs[:, stream], targets[-1, stream])]  # type: ignore[attr-defined]
         assert words == tokens[stream * steps : (stream + 1) * steps]
     assert task.batch("test", torch.tensor([0])).inputs.shape[1] == 2
-    with pytest.raises(IndexError, match=f"window {len(windows)} of {name}/train; there are {len(windows)}"):
+    with pytest.raises(IndexError, match=f"window {len(windows)} of {name}/train"):
         task.batch("train", torch.tensor(len(windows)))
     with pytest.raises(ValueError, match=r"shape \(2,\); .* give one number"):
         task.batch("train", torch.arange(2))
@@ -70,12 +70,12 @@ def test_a_uniform_guess_has_the_known_metric(text: Path) -> None:
 
 
 def test_wrong_options_and_texts(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TypeError, match="length is '150' \\(str\\); it must be an integer"):
+    with pytest.raises(TypeError, match="length is '150'"):
         tasks.load("ptb-char", text, length="150")
     with pytest.raises(ValueError, match="train_batch is 0; it must be at least 1"):
         tasks.load("ptb-word", text, train_batch=0)
     with pytest.raises(ValueError, match="a batch of 5000 is too large"):
         tasks.load("ptb-word", text, train_batch=5_000)
     strange = _write(tmp_path / "strange", monkeypatch, TEXTS | {"ptb.test.txt": " zebra \n" * 60})
-    with pytest.raises(DataError, match=r"ptb.test.txt has tokens that the training text lacks: \['zebra'\]"):
+    with pytest.raises(DataError, match=r"ptb\.test\.txt.*zebra"):
         tasks.load("ptb-word", strange, train_batch=3)

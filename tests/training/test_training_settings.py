@@ -88,10 +88,10 @@ def test_a_folder_may_be_given_as_a_path(tmp_path: Path) -> None:
 
 
 def test_settings_for_another_task_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="settings are for the task 'adding', but the task given is 'sign'"):
+    with pytest.raises(ValueError, match=r"'adding'.*'sign'"):
         fit(tiny_settings(task="adding"), SignTask(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ValueError, match=r"task option noise = 0\.5, but the task given has 0\.0"):
+    with pytest.raises(ValueError, match=r"noise.*0\.5.*0\.0"):
         fit(tiny_settings(task_options={"noise": 0.5}), SignTask())
     fit(tiny_settings(task_options={"noise": 0.5}, epochs=0), SignTask(noise=0.5))
     fit(tiny_settings(epochs=0), SignTask(noise=0.5))  # what the settings leave open, the task says

@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from lipschitz_rnn.training import fit
 from lipschitz_rnn.training.schedules import learning_rate
-from lipschitz_rnn.training.streams import Share, Stream
+from lipschitz_rnn.training.streams import Shard, Stream
 
 OPTIMISERS: dict[str, Any] = {
     "adam": lambda p: torch.optim.Adam(p, lr=0.02, weight_decay=0.01),
@@ -34,7 +34,7 @@ def test_training_equals_a_plain_loop(optimiser: str, clip: float | None) -> Non
 
     model = build_plain(settings, task, 4)
     optimiser_ = OPTIMISERS[optimiser](model.parameters())
-    stream = Stream(settings, task, torch.device("cpu"), Share())
+    stream = Stream(settings, task, torch.device("cpu"), Shard())
     selected, best = {}, -1.0
     for epoch in range(2):
         stream.begin_epoch()
@@ -75,7 +75,7 @@ def test_a_parameter_may_be_a_single_number() -> None:
 
 def test_every_member_has_its_own_order_and_sees_every_sample_once() -> None:
     task = SignTask()
-    stream = Stream(tiny_settings(seeds=(0, 1)), task, torch.device("cpu"), Share())
+    stream = Stream(tiny_settings(seeds=(0, 1)), task, torch.device("cpu"), Shard())
     stream.begin_epoch()
     orders = torch.cat([stream.indices(step) for step in range(stream.steps)], 1)
     assert sorted(orders[0].tolist()) == sorted(orders[1].tolist()) == list(range(task.size("train")))
@@ -87,12 +87,12 @@ def test_every_member_has_its_own_order_and_sees_every_sample_once() -> None:
 
 def test_an_epoch_can_be_drawn_again_from_saved_states() -> None:
     task = SignTask(noise=0.5)
-    stream = Stream(tiny_settings(seeds=(0, 1), dropout=0.5), task, torch.device("cpu"), Share())
+    stream = Stream(tiny_settings(seeds=(0, 1), dropout=0.5), task, torch.device("cpu"), Shard())
     stream.begin_epoch()
     stream.draw(0)
     saved = {name: value.clone() for name, value in stream.states().items()}
     batch, keep = stream.draw(1)
-    other = Stream(tiny_settings(seeds=(0, 1), dropout=0.5), task, torch.device("cpu"), Share())
+    other = Stream(tiny_settings(seeds=(0, 1), dropout=0.5), task, torch.device("cpu"), Shard())
     other.restore(saved)
     again, keep_again = other.draw(1)
     assert torch.equal(batch.inputs, again.inputs)
@@ -103,5 +103,5 @@ def test_an_epoch_can_be_drawn_again_from_saved_states() -> None:
 
 
 def test_a_split_smaller_than_a_batch_is_one_batch() -> None:
-    stream = Stream(tiny_settings(batch_size=1000), SignTask(), torch.device("cpu"), Share())
+    stream = Stream(tiny_settings(batch_size=1000), SignTask(), torch.device("cpu"), Shard())
     assert (stream.steps, stream.batch_size) == (1, 48)

@@ -79,7 +79,7 @@ def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
         if seed is not None:
             raise ValueError(f"seed is {seed}, but {target} is not a run folder, so it has no seeds; leave --seed out")
         return {target.name: target}
-    from lipschitz_rnn.experiments.runs import load_run
+    from lipschitz_rnn.training.runs import load_run
 
     run = load_run(target)
     settings = run.settings

@@ -46,7 +46,7 @@ def guarded(*, interrupted: str) -> Callable[[Command], Command]: ...
 def guarded(
     command: Command | None = None, *, interrupted: str = START_AGAIN
 ) -> Command | Callable[[Command], Command]:
-    """A command whose errors are told to the user in one line; `interrupted` says how to go on after Ctrl-C."""
+    """A command that reports its errors in one line; `interrupted` says how to continue after Ctrl-C."""
     if command is None:
         return functools.partial(_guard, interrupted=interrupted)
     return _guard(command, interrupted)
@@ -60,16 +60,16 @@ def _guard(command: Command, interrupted: str) -> Command:
         except (Exception, KeyboardInterrupt) as error:
             if os.environ.get(TRACEBACK):
                 raise
-            told = _told(error, interrupted)
-            if told is None:
+            end = _report(error, interrupted)
+            if end is None:
                 raise
-            raise told from None
+            raise end from None
 
     return run
 
 
-def _told(error: BaseException, interrupted: str) -> typer.Exit | None:
-    """What the user is told about an error; None for what Typer and Click deal with."""
+def _report(error: BaseException, interrupted: str) -> typer.Exit | None:
+    """The message and exit code of an error; None for what Typer and Click handle."""
     if isinstance(error, CLICK_ERRORS):
         return None
     if isinstance(error, Interrupted):  # rank 0 saved, and says so for all

@@ -16,8 +16,8 @@ from lipschitz_rnn.commands.options import AsJson, DataDir, DeviceAsTrained, Off
 from lipschitz_rnn.commands.progress import progress_bar
 from lipschitz_rnn.commands.threads import suit_threads, threaded
 from lipschitz_rnn.documents.numbers import show_score, show_scores
-from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.tasks import Split
+from lipschitz_rnn.training.runs import load_run
 from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 
 

@@ -17,7 +17,6 @@ from lipschitz_rnn import units as unit_registry
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.imports import importing
 from lipschitz_rnn.commands.options import AsJson
-from lipschitz_rnn.plugins import MissingCodeError
 
 WIDE = 120  # columns of a terminal that has room for sentences
 
@@ -39,15 +38,15 @@ def tasks(
 
 
 def _facts(names: Iterable[str], only: str | None, find: Callable[[str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What is known of each; of all, what an installed package cannot load is named and left out."""
+    """What is known of one, or of each; in a list, those that fail are named and left out."""
     if only is not None:
         return {only: find(only)}
     found = {}
     for name in names:
         try:
             found[name] = find(name)
-        except MissingCodeError as error:
-            Console(stderr=True, soft_wrap=True).print(f"left out: {error}", highlight=False, markup=False)
+        except Exception as error:  # anything can happen in somebody's own class
+            Console(stderr=True, soft_wrap=True).print(f"left out {name}: {error}", highlight=False, markup=False)
     return found
 
 

@@ -33,7 +33,7 @@ Callback = Callable[[str, int, int | None], None]  # what is being done, how muc
 
 @contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Callback]:
-    """A bar on standard error for what is being done; nothing where that is no terminal, and with `--json`."""
+    """A progress bar on standard error; nothing if that is not a terminal, or with `--json`."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda stage, done, total: None
@@ -58,7 +58,7 @@ def named(progress: Callback, prefix: str) -> Callback:
 
 @contextmanager
 def spinner(text: str, quiet: bool = False) -> Iterator[None]:
-    """Shows `text` and the time that has passed; for work whose end cannot be told."""
+    """Shows `text` and the time that has passed; for work of unknown length."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield

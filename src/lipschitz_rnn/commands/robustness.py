@@ -139,7 +139,7 @@ def attack(
     variant: Variant = None,
     which: Which = "best",
     steps: Annotated[int, typer.Option(min=1, help="Iterations of pgd and DeepFool.")] = 7,
-    step_size: Annotated[float, typer.Option(help="Step size of pgd, as a share of the pixel range.")] = 0.01,
+    step_size: Annotated[float, typer.Option(help="Step size of pgd, as a fraction of the pixel range.")] = 0.01,
     radius: Annotated[
         float | None,
         typer.Option(help="Largest perturbation. Default: steps × step size; none for DeepFool.", show_default=False),
@@ -157,7 +157,7 @@ def attack(
 ) -> None:
     """Accuracy under white-box attacks, and the mean size of the perturbations.
 
-    pgd in l∞ and DeepFool in l2 and l∞ as in the paper, and one-step fgsm. Sizes are shares of the valid range,
+    pgd in l∞ and DeepFool in l2 and l∞ as in the paper, and one-step fgsm. Sizes are fractions of the valid range,
     averaged over successful attacks; --json also has them over all attacks.
 
     [bold]Example[/]
@@ -226,7 +226,7 @@ def noise(
         typer.Option(
             "--amounts",
             metavar="NUMBERS",
-            help="Standard deviations of white noise, or shares of replaced pixels, e.g. 0,0.1,0.2.",
+            help="Standard deviations of white noise, or fractions of replaced pixels, e.g. 0,0.1,0.2.",
             show_default=False,
         ),
     ] = None,

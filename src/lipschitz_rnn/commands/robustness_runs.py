@@ -13,12 +13,11 @@ from torch import nn
 
 from lipschitz_rnn.commands.parsing import parse_seeds
 from lipschitz_rnn.commands.threads import suit_threads
-from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training import Settings
-from lipschitz_rnn.training.fitting import matmul_precision
 from lipschitz_rnn.training.parallel import choose_device
-from lipschitz_rnn.training.update import forward_precision
+from lipschitz_rnn.training.runs import load_run
+from lipschitz_rnn.training.update import forward_precision, matmul_precision
 
 
 @dataclass(frozen=True)

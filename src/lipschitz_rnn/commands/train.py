@@ -87,8 +87,8 @@ def train(
     suit_settings([settings], _recorded_threads(folder))
     first = os.environ.get("RANK", "0") == "0"
     console = Console(stderr=True)
-    told = first and not as_json
-    watcher = Watchers([FolderLine(console, folder), choose_watcher(console)]) if told else Watcher()
+    shown = first and not as_json
+    watcher = Watchers([FolderLine(console, folder), choose_watcher(console)]) if shown else Watcher()
     result = train_run(settings, folder, resume=resume, watcher=watcher)
     if first:
         print_result(result, settings, folder, as_json)
@@ -132,7 +132,7 @@ def _resolve(task: str | None, preset: Preset, config: Path | None, given: dict[
 
 
 def _recorded_threads(folder: Path) -> int | None:
-    """What the first part of a run took: the bits of its weights depend on it."""
+    """Threads of the first part of a run: the last bits of its weights depend on their number."""
     path = folder / "environment.json"
     threads = read_json(path).get("threads") if path.exists() else None
     return threads if isinstance(threads, int) and threads > 0 else None
@@ -167,8 +167,8 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
         table.add_row(*options, f"{seed.seed}{note}", epoch, *scores)
     console = Console()
     console.print(table)
-    beside = f"; the paper prints {printed}" if printed is not None else ""
+    paper = f"; the paper prints {printed}" if printed is not None else ""
     if not settings.variants:  # a mean over different units would say nothing
         score = show_scores([seed.test for seed in result.seeds], result.percent)
-        console.print(f"test {result.metric} {score}{beside}; {result.seconds:.0f} s of training", highlight=False)
+        console.print(f"test {result.metric} {score}{paper}; {result.seconds:.0f} s of training", highlight=False)
     console.print(f"next: lipschitz-rnn report {shlex.quote(str(folder))} -o report", highlight=False, soft_wrap=True)

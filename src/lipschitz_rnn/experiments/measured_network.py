@@ -1,6 +1,6 @@
-"""One network of the robustness study, and the file in which what was measured of it stays.
+"""One network of the robustness study, and the file with its measurements.
 
-Every network has a file of its own, so that several processes can measure at once, and in any order.
+Every network has its own file, so several processes can measure at once, in any order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MeasuredNetwork:
         return {"seed": self.settings.members[self.index].seed, **(asdict(self.taken) if self.taken else {})}
 
     def read(self) -> dict[str, Any] | None:
-        """What was measured of this network before in this same way, if it was."""
+        """The measurements of this network by the same method, if there are any."""
         if self.taken is None or not self.file.exists():
             return None
         stored = read_json(self.file, fix="delete it, and it is measured again")
@@ -51,7 +51,7 @@ class MeasuredNetwork:
         return measured if stored.get("of") == self._of(self.taken) and isinstance(measured, dict) else None
 
     def complete(self, watch: Watch) -> None:
-        """Measure it, and keep that."""
+        """Measure it and write the file."""
         if self.taken is None:
             raise RunError("the network diverged in its first epoch; lower the learning rate")
         watch(self.name).note("measuring")
@@ -68,6 +68,6 @@ class MeasuredNetwork:
         watch(self.name).note(f"measured in {time.monotonic() - started:.0f} s")
 
     def _of(self, taken: Taken) -> Mapping[str, Any]:
-        """What the numbers depend on. Another target loss that takes the network from the same epoch changes none."""
+        """What the numbers depend on. A different target loss that selects the same epoch changes nothing."""
         method = {name: value for name, value in asdict(self.method).items() if name != "target_loss"}
         return {"epoch": taken.epoch, "method": method}

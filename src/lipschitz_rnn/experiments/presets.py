@@ -52,9 +52,9 @@ _OURS: dict[str, dict[str, Any]] = {
 def preset_settings(task: str, preset: Preset = "paper", changes: Mapping[str, Any] | None = None) -> Settings:
     """Settings for a task: the preset, overlaid by `changes`.
 
-    `unit_options` and `task_options` in `changes` are merged key by key. Another unit than the Lipschitz one has
-    settings of its own on the task of its recipe; elsewhere it takes the task's, without the options of the Lipschitz
-    unit. That unit's initial scale follows a changed hidden size as the paper's does.
+    `unit_options` and `task_options` in `changes` are merged key by key. Units other than the Lipschitz
+    one have their own settings on the task of their recipe; elsewhere they take the task's, without the options of the
+    Lipschitz unit. The initial scale of the Lipschitz unit follows a changed hidden size, as the paper's does.
     """
     if preset not in PRESETS:
         raise ValueError(f"preset is {preset!r}; it must be one of {', '.join(PRESETS)}")

@@ -1,4 +1,4 @@
-"""Trained networks as small files: the best seed of a run, chosen on validation data. `runs.load_run` reads them."""
+"""Trained networks as small files: the best seed of a run, chosen on validation data. `load_run` reads them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.training import RunError
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.reading import read_result
+from lipschitz_rnn.training.runs import load_run
 from lipschitz_rnn.training.settings import PLACE_SETTINGS
 from lipschitz_rnn.units.lipschitz.pretrained import FORMAT
 
@@ -19,9 +19,9 @@ _SHAPES = ("input_size", "output_size", "vocabulary", "readout", "options", "pre
 
 
 def export_pretrained(run: str | os.PathLike[str], path: Path) -> Path:
-    """Write the network of the seed that validation data like best, at its selected epoch, to `path`.
+    """Write the network of the seed with the best validation score, at its selected epoch, to `path`.
 
-    Test scores have no say; they are noted beside the weights.
+    Test scores play no part in the choice; they are stored with the weights.
     """
     opened = load_run(run)
     result = read_result(run, len(opened.settings.members))
@@ -36,7 +36,7 @@ def export_pretrained(run: str | os.PathLike[str], path: Path) -> Path:
     about = {"settings": kept | {"seeds": [best["seed"]]}, "shapes": {key: shapes[key] for key in _SHAPES}}
     about |= {"metric": result["metric"], "sources": dict(opened.sources)}
     about |= {key: best[key] for key in ("seed", "selected_epoch", "validation", "test")}
-    tensors = {name: value.contiguous() for name, value in models[best["seed"]].state_dict().items()}
+    tensors = {name: value.contiguous().clone() for name, value in models[best["seed"]].state_dict().items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, save(tensors, metadata={"format": FORMAT, "about": json.dumps(about, sort_keys=True)}))
     return path

@@ -2,7 +2,7 @@
 
 Chosen on the validation split alone: from N = 64, batch 64 and a clip of 1, first the rate (0.003 to 0.15) and the
 number of epochs (10 to 70), then the clip or the unit's own options were changed, until a run of seed 0 validated above
-90 %. What each reached stands in docs/units.md, made by benchmarks/units_learn.py.
+90 %. Their scores are in docs/units.md, written by benchmarks/units_learn.py.
 """
 
 from __future__ import annotations

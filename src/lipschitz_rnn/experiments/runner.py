@@ -1,4 +1,4 @@
-"""From settings to a run: load the task, train, note eigenvalues. `runs` leads back from the folder."""
+"""From settings to a run: load the task, train, note eigenvalues. `training.runs` leads back from the folder."""
 
 from __future__ import annotations
 

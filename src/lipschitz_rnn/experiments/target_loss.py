@@ -1,8 +1,8 @@
 """Networks compared at about the same training loss.
 
-Units learn at different speeds, and a network that was trained longer is another one than the same network before. So
-every network is kept after every epoch of its run, and taken from there after the first epoch whose mean training loss
-is at most a target: by default the lowest loss that all networks of the comparison came down to.
+Units learn at different speeds, and a network changes as it is trained longer. So every network is kept after every
+epoch, and compared as it was after the first epoch whose mean training loss is at most a target: by default the lowest
+loss that all networks of the comparison reached.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.training import Moment, RunError
 from lipschitz_rnn.training.checkpoint import read_checkpoint, write_checkpoint
 from lipschitz_rnn.training.history import read_run
+from lipschitz_rnn.training.runs import load_run
+from lipschitz_rnn.training.weights import fill
 
 _FOLDER = "epochs"
 
@@ -38,7 +39,7 @@ class KeepEveryEpoch:
 
 @dataclass(frozen=True)
 class Taken:
-    """Which epoch a network was taken from, counted from 0, the mean training loss of it, and if that is the target."""
+    """The epoch a network is taken from, counted from 0, its mean training loss, and whether that meets the target."""
 
     epoch: int
     loss: float
@@ -46,7 +47,7 @@ class Taken:
 
 
 def lowest_common_loss(folders: Sequence[Path]) -> float:
-    """The lowest mean training loss of an epoch that every network of these runs came down to; diverged ones apart."""
+    """The lowest mean training loss of an epoch that all networks of these runs reached, leaving out diverged ones."""
     curves = [curve for folder in folders for curve in read_run(folder).training_losses()]
     lowest = [min(loss for loss in curve if loss is not None) for curve in curves if None not in curve]
     if not lowest:
@@ -57,19 +58,17 @@ def lowest_common_loss(folders: Sequence[Path]) -> float:
 def take_at_loss(folder: Path, target: float) -> list[Taken | None]:
     """Of every network of a run, in the order of its members, the first epoch at the target.
 
-    One that never came down to it is taken after the epoch at which its loss was lowest, and one that diverged in its
-    first epoch not at all.
+    A network that never reached it is taken after the epoch with its lowest loss; one that diverged in its first epoch
+    is left out.
     """
     return [_take(curve, target) for curve in read_run(folder).training_losses()]
 
 
 def load_taken(folder: Path, index: int, taken: Taken) -> nn.Module:
     """The network at this place among the members of a run, as it was after that epoch."""
-    run = load_run(folder)
-    network, prefix = run.initial(index), f"{index}/"
-    own = {n.removeprefix(prefix): v for n, v in _read(folder, taken.epoch).items() if n.startswith(prefix)}
-    run.fill(network, own, _file(folder, taken.epoch))
-    return network
+    prefix, stored = f"{index}/", _read(folder, taken.epoch)
+    own = {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
+    return fill(load_run(folder).initial(index), own, _file(folder, taken.epoch))
 
 
 def _take(curve: Sequence[float | None], target: float) -> Taken | None:

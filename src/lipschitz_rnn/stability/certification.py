@@ -188,7 +188,7 @@ def _by_euler_steps(item: Subject, wanted: float | None, solver: str, accuracy: 
     euler_rate = None
     if wanted is not None:
         factor = 1.0 - wanted * longest if item.is_range else math.exp(-wanted * longest)
-        # Below ½ no factor of the Euler map will do; a rate that no such map has then fails with its reason.
+        # Below ½ no factor of the Euler map is enough; asking for an impossible rate then fails with a reason.
         euler_rate = -math.log(max(2 * factor - 1, 1e-300)) / (2 * longest)
     exact = replace(item, integrator="euler", step_range=(longest, longest), precision=PRECISIONS["exact"])
     return heun_from_euler(item, _certify_one(exact, euler_rate, solver, accuracy, clock), wanted)

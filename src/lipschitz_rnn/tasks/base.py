@@ -1,7 +1,7 @@
 """What every task is: splits, shapes, loss and metric behind one small interface.
 
 A task gives batches and judges outputs; it knows nothing of models, optimisers or epochs. Sequences are time-major.
-Where several networks train side by side, every tensor may carry a leading member axis S: the shapes below then read
+Where several networks train side by side, every tensor may have a leading member axis S: the shapes below then read
 (S, T, B, p), (S, B) and so on, and `loss` and `measure` return one value per member.
 """
 
@@ -105,7 +105,7 @@ class Task(ABC):
 
     Subclasses set the class attribute `info`, take their options as keyword-only arguments, and put every tensor that
     must follow `to(device)` into `self._data`. Those that read files take `root` (a folder or None) first, and
-    `offline`. `defaults` are the settings with which `lipschitz-rnn train` trains the task unless told otherwise.
+    `offline`. `defaults` are the settings with which `lipschitz-rnn train` trains the task by default.
     """
 
     info: ClassVar[TaskInfo]
@@ -186,7 +186,7 @@ class Task(ABC):
 def member_generators(generator: Generators, indices: Tensor) -> list[torch.Generator]:
     """One generator for indices (B,), or S of them for indices (S, B): each member's own, or the one for all in turn.
 
-    With its own generator a member draws in company what it would draw alone.
+    With its own generator, a member draws in an ensemble what it would draw alone.
     """
     if generator is None:
         raise ValueError("generator is None; random draws need a torch.Generator, or one for each member")

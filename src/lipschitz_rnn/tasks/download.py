@@ -1,4 +1,4 @@
-"""Fetch public originals: several mirrors, resumed, checked before use, one good file however many processes ask."""
+"""Fetch public originals: several mirrors, resumed, verified before use, once however many processes ask."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import cast
+
+from filelock import FileLock
 
 from lipschitz_rnn._version import __version__
 from lipschitz_rnn.tasks.base import DataError
@@ -40,7 +42,7 @@ def fetch(download: Download, folder: Path, check: Check | None = None) -> Path:
     target = folder / download.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _lock(folder / f".{download.name}.lock"):
+        with FileLock(folder / f".{download.name}.lock"):  # the system drops it however the process ends
             if not target.exists():  # else another process was faster; its bytes were checked before the rename
                 _from_any_mirror(download, target, check)
     except OSError as error:
@@ -78,7 +80,7 @@ def _from_any_mirror(download: Download, target: Path, check: Check | None) -> N
     listed = "\n".join(f"  {failure}" for failure in dict.fromkeys(failures))
     raise DataError(
         f"{download.name} could not be downloaded:\n{listed}\n"
-        f"Check the network and load again (it goes on where it stopped), or put the file into {target.parent}/"
+        f"Check the network and load again (the download resumes), or put the file into {target.parent}/"
     )
 
 
@@ -127,22 +129,6 @@ def _verify(path: Path, checksum: str | None, check: Check | None) -> None:
             check(path)
         except DataError as error:
             raise _BadFileError(str(error)) from error
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold an advisory lock on `path`; the system drops it when the process ends, however it ends."""
-    with path.open("a+b") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager

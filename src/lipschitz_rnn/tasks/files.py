@@ -1,6 +1,6 @@
-"""Find data files, have them unpacked and make sure that they are what they should be.
+"""Find data files, unpack them and verify that they are the originals.
 
-Nothing here repairs or skips a bad file: the first one found is used or refused, with its name and the way out.
+Nothing here repairs or skips a bad file: the first one found is used, or refused with its name and the fix.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def search_places(root: str | os.PathLike[str] | None, folder: str, aliases: tup
 
 
 def missing(title: str, names: str, root: str | os.PathLike[str] | None, folder: str, fix: str) -> DataError:
-    """The error for data that is nowhere: which file, where it was looked for, where to put it."""
+    """The error for missing data: which file, where it was looked for, and where to put it."""
     looked = "\n".join(f"  {base / folder}" for base in data_folders(root))
     return DataError(
         f"{title} is not here: {names} was not found in\n{looked}\n"
@@ -97,7 +97,7 @@ def _verified(data: bytes, expected: str, where: str, title: str) -> bytes:
 
 
 def _find(dataset: Dataset, root: str | os.PathLike[str] | None) -> tuple[dict[str, Path], Path | None]:
-    """Where the disk holds the data set: loose files by name, and an archive where some are lacking."""
+    """Where the data set is on disk: loose files by name, and an archive if some are missing."""
     places = search_places(root, dataset.folder, dataset.aliases)
     loose: dict[str, Path] = {}
     odd: Path | None = None
@@ -131,7 +131,7 @@ def _look(dataset: Dataset, root: str | os.PathLike[str] | None) -> dict[str, by
 
 
 def unpacked_folder(dataset: Dataset) -> Path:
-    """Where files are kept unpacked: not where originals are looked for, so that a damaged one is no obstacle."""
+    """Where files are kept unpacked: apart from the originals, so that a damaged copy hides none of them."""
     return cache_folder() / "unpacked" / dataset.folder
 
 
@@ -158,15 +158,15 @@ def _unpack(
             found[name] = _verified(data, dataset.contents[name], f"{member} in {archive}", dataset.title)
         if lacking - set(found):
             raise DataError(
-                f"{archive} lacks {', '.join(sorted(lacking - set(found)))}; it is not an original of {dataset.title}: "
-                f"{FIX}"
+                f"{archive} does not contain {', '.join(sorted(lacking - set(found)))}; it is not an original of "
+                f"{dataset.title}: {FIX}"
             )
     return found
 
 
 def read_dataset(dataset: Dataset, root: str | os.PathLike[str] | None, offline: bool) -> dict[str, bytes]:
-    """Unpacked and verified bytes of every file of the data set; what is nowhere is downloaded unless `offline`."""
-    found = _look(dataset, root) if _reading.get() else {}  # a file that is here and wrong is told before others lack
+    """Unpacked and verified bytes of every file of the data set; missing ones are downloaded unless `offline`."""
+    found = _look(dataset, root) if _reading.get() else {}  # a damaged file is reported before missing ones
     if len(found) == len(dataset.contents):
         return found
     loose, archive = _find(dataset, root)

@@ -55,7 +55,7 @@ class _Labels(Task):
 
     def _cross_entropy(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         targets, valid = self._checked(outputs, batch)
-        if valid is not None:  # whatever stands in the padding, NaN and -1 included, and its gradient, is dropped
+        if valid is not None:  # whatever is in the padding, NaN and -1 included, and its gradient, is dropped
             outputs, targets = outputs.where(valid.unsqueeze(-1), 0.0), targets.where(valid, 0)
         losses = token_losses(outputs, targets)
         return _add(losses if valid is None else losses.where(valid, 0.0), valid, self.readout)

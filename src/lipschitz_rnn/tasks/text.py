@@ -74,7 +74,7 @@ class TextTask(TokenPrediction):
             streams = train_batch if split == "train" else eval_batch
             unknown = set(tokens[split]) - set(numbers)
             if unknown:
-                raise DataError(f"{_FILES[split]} has tokens that the training text lacks: {sorted(unknown)[:5]}")
+                raise DataError(f"{_FILES[split]} has tokens that are not in the training text: {sorted(unknown)[:5]}")
             stream = torch.from_numpy(np.fromiter((numbers[token] for token in tokens[split]), np.int64))
             steps = len(stream) // streams
             if steps < 2:

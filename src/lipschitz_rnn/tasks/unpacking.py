@@ -48,7 +48,7 @@ FIX = "delete it and load again to download it, or replace it by the original"
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while a file is read into a message with the way out."""
+    """Turn an error while a file is read into a message that says how to fix it."""
     try:
         yield
     except DataError:  # it says all that is to be said

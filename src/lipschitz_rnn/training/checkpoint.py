@@ -1,7 +1,7 @@
 """Checkpoints that survive a crash at any moment: one safetensors file with its JSON state and checksum inside.
 
 A file is written under a temporary name, synced, renamed, and the folder synced, so that a name either does not exist
-or holds a whole checkpoint. The checksum finds what a disk or a copy may have damaged since.
+or holds a whole checkpoint. The checksum detects damage by a disk or a copy since then.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _READING_ERRORS = (OSError, SafetensorError, ValueError, TypeError, KeyError, Ru
 
 
 def copy_tensors(tensors: Mapping[str, Tensor], targets: Mapping[str, Tensor], prefix: str, where: object) -> None:
-    """Fill `targets` in place with the tensors of the same names behind `prefix`.
+    """Fill `targets` in place with the tensors of the same names after `prefix`.
 
     Nothing is changed, and `CheckpointError` raised, unless every target has a tensor of its shape. `where`: the file,
     for the message.
@@ -68,7 +68,7 @@ def copy_tensors(tensors: Mapping[str, Tensor], targets: Mapping[str, Tensor], p
     for name, target in targets.items():
         found = tensors.get(prefix + name)
         if found is None or found.shape != target.shape:
-            what = "lacks it" if found is None else f"has shape {tuple(found.shape)}"
+            what = "has none" if found is None else f"has shape {tuple(found.shape)}"
             raise CheckpointError(
                 f"{where} does not fit: the network's {name} has shape {tuple(target.shape)}, the file {what}; "
                 "it belongs to another run, or to another version of the network"

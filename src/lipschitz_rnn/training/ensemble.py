@@ -78,7 +78,7 @@ class Ensemble:
         return "sequential", obstacle
 
     def _try_vmap(self) -> str:
-        """Why the unit cannot run under vmap, or nothing. A slow fallback inside vmap counts as cannot."""
+        """Why the unit cannot run under vmap, or nothing. A slow fallback inside vmap counts as failure."""
         module = self._module.model
         embedding = getattr(module, "embedding", None)
         if embedding is not None:
@@ -87,7 +87,7 @@ class Ensemble:
             size = getattr(getattr(module, "unit", None), "input_size", 1)
             dtype = next(iter(self.parameters.values())).dtype
             inputs = torch.zeros(2, 2, size, device=self.device, dtype=dtype)
-        # Tensors of its own: what autograd remembers of this trial must not meet the training steps on another stream.
+        # Separate tensors: autograd's records of this trial must not mix with training steps on another stream.
         own = {name: value.detach().requires_grad_() for name, value in self.parameters.items()}
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -109,11 +109,11 @@ class Ensemble:
         shared: bool = False,
         random_seeds: Sequence[int] | None = None,
     ) -> Outcome:
-        """Outputs (S, ...), states with a leading S in every leaf, and the units' penalties (S,).
+        """Outputs (S, ...), states with a leading axis S in every tensor, and the units' penalties (S,).
 
         Args:
             values: usually `self.values`; averaged or selected ones for evaluation.
-            inputs, lengths, keep: with a leading S, or without when `shared` by all members (state always has it).
+            inputs, lengths, keep: with a leading axis S, or without it if `shared` by all members (a state has it).
             random_seeds: one per member, where the unit draws from the global generator.
         """
         if self.mode == "vmap":
@@ -132,7 +132,7 @@ class Ensemble:
 
     def _call_one(self, values: Values, arguments: tuple[Any, ...], seed: int | None) -> Outcome:
         with warnings.catch_warnings():
-            # cuDNN would like its weights in one block; stacked members cannot give it that.
+            # cuDNN prefers its weights in one block of memory, which stacked members do not have.
             warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
             if seed is None:
                 return self._module.call(values, arguments)
@@ -161,7 +161,7 @@ class Ensemble:
         return vmap(call, in_dims=axes)(values, inputs, lengths, state, keep)
 
     def training(self, on: bool) -> None:
-        """Switch dropout inside the unit off, or give every module back the mode in which it came: frozen ones stay."""
+        """Switch dropout inside the unit off, or restore the mode that every module came with, so frozen ones stay."""
         self._module.eval()
         if on:
             for module, mode in self._modes:
@@ -170,7 +170,7 @@ class Ensemble:
     def members(self, values: Values | None = None, device: torch.device | str | None = None) -> list[nn.Module]:
         """Copies of all networks as ordinary modules, on the ensemble's device or another."""
         place = self.device if device is None else torch.device(device)
-        # Brought over once for all: one by one, hundreds of small copies would each wait for a GPU.
+        # Moved once for all members: hundreds of small copies would each wait for the GPU.
         given = self.values if values is None else values
         moved = {name: value.detach().to(place) for name, value in (self.buffers | given).items()}
         template = copy.deepcopy(self._module.model).to(place).eval()

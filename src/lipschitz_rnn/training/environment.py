@@ -1,4 +1,4 @@
-"""What a run ran on: enough to know, a year later, which code and which machine made a number."""
+"""What a run ran on: enough to know a year later which code and which machine produced a number."""
 
 from __future__ import annotations
 

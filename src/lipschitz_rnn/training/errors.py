@@ -1,4 +1,4 @@
-"""What a run can fail with, in words for its user."""
+"""Errors of runs, with messages for the user."""
 
 from __future__ import annotations
 

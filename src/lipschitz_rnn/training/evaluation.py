@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from lipschitz_rnn.training.ensemble import Ensemble, Values, map_state
 from lipschitz_rnn.training.parallel import World
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.streams import for_members
-from lipschitz_rnn.training.update import forward_precision
+from lipschitz_rnn.training.update import forward_precision, matmul_precision
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def evaluate_members(
     """All members on the same batches. `pause` is called between batches and may raise to stop.
 
     Independent batches are shared by the processes; the windows of a stateful task carry a state from one to the
-    next, so every process walks through all of them.
+    next, so every process evaluates all of them.
     """
     world = world or World()
     count = task.size(split)
@@ -83,10 +83,18 @@ def evaluate_members(
     return Scores([task.metric.finish(s / w) for s, w in zip(sums, weights, strict=True)], mean_losses)
 
 
-def count_batches(
-    progress: Callable[[int, int], None], task: Task, split: Split, settings: Settings
-) -> Callable[[], None]:
-    """For `evaluate_members`: calls `progress` with the number of batches before this one, and of all."""
+def score_networks(
+    networks: Sequence[nn.Module],
+    task: Task,
+    split: Split,
+    settings: Settings,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Scores:
+    """Trained networks on the device of the task, in the precision of their run. `progress` is called before each batch
+    with the number of batches before it, and of all."""
     total = -(-task.size(split) // (1 if task.stateful else settings.eval_batch_size))
     numbers = itertools.count()
-    return lambda: progress(next(numbers), total)
+    ensemble = Ensemble(networks, task.device, settings.ensemble)
+    with matmul_precision(settings.precision):
+        arguments = (ensemble, ensemble.values, task, split, settings)
+        return evaluate_members(*arguments, pause=lambda: progress(next(numbers), total))

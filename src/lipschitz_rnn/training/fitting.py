@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
 
-from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training.environment import describe_environment
 from lipschitz_rnn.training.folder import RunFolder, Saved
@@ -17,6 +15,7 @@ from lipschitz_rnn.training.probing import Probe
 from lipschitz_rnn.training.results import Result
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.sources import Builder
+from lipschitz_rnn.training.update import matmul_precision
 from lipschitz_rnn.training.watchers import TensorBoard, Watcher, Watchers
 
 
@@ -37,7 +36,7 @@ def fit(
         resume: go on from the newest whole checkpoint in `folder`; without one, start from the beginning.
         build: makes the network of one seed from (settings, task, seed); by default encoder ▶ unit ▶ head as the
             settings say. Define it in a module, and `load_run` finds it again.
-        watcher: is told of progress.
+        watcher: follows the progress.
         probe: called after every epoch with all networks, on the CPU, and, if it takes a second argument, with the
             `Moment` (epoch and step); returns numbers to note of each network, for example its largest eigenvalue.
 
@@ -47,7 +46,7 @@ def fit(
         RunError: the folder cannot be used, or writing failed.
     """
     check_task(settings, task)
-    # An own builder may have effects of its own: its networks are built once, below.
+    # An own builder may have side effects, so its networks are built only once, below.
     device = check_start(settings, task) if build is build_model else choose_device(settings.device)
     watcher = watcher or Watcher()
     with joined_world(device) as world, matmul_precision(settings.precision):
@@ -73,8 +72,3 @@ def _saved(folder: RunFolder, settings: Settings, resume: bool, world: World) ->
         folder.rewind(None if saved is None else saved[1])
     world.wait()
     return saved
-
-
-def matmul_precision(precision: str) -> AbstractContextManager[None]:
-    """The float32 products of a run: under bfloat16, what autocast leaves in float32 is taken in full."""
-    return float32_products(precision if precision in ("high", "medium") else "highest")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from lipschitz_rnn.training.checkpoint import CheckpointError, atomic_write, read_checkpoint, write_checkpoint
@@ -20,6 +22,7 @@ from lipschitz_rnn.training.run_settings import read_settings as read_settings
 from lipschitz_rnn.training.settings import Settings
 
 CHECKPOINTS_KEPT = 2
+_HOLDER = "run.process"  # who holds the lock; not in run.lock, which another process may cut off while it tries
 Saved = tuple[dict[str, Tensor], dict[str, Any]]  # what a checkpoint holds
 
 
@@ -32,7 +35,7 @@ class RunFolder:
     sources.json       where task, unit and builder are defined, if outside the package
     metrics.jsonl      one JSON object per line      events/            the same for TensorBoard
     checkpoints/       step-….safetensors, the last two, and best.safetensors
-    result.json        when the run is complete      run.lock           held while a process writes
+    result.json        when the run is complete      run.lock           held while run.process writes
     ```
     """
 
@@ -41,7 +44,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self._note = note
         self._run = ""  # whose checkpoints these are
-        self._lock: IO[str] | None = None
+        self._lock: FileLock | None = None
         self._metrics: IO[bytes] | None = None
 
     def open(
@@ -57,7 +60,7 @@ class RunFolder:
         self._run = origin(settings)
         with self._writing("set up the run"):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(self.path / "run.lock", self.path)
+            self._lock = _lock(self.path)
             check_folder(self.path, settings, resume)  # again: another run may have begun and ended before the lock
             check_builder(self.path, sources or {})
             if not (config := self.path / "config.json").exists():
@@ -108,9 +111,9 @@ class RunFolder:
         return None
 
     def rewind(self, state: Mapping[str, Any] | None) -> None:
-        """Cut metrics.jsonl back to what the checkpoint knows, and set damaged or later checkpoints aside.
+        """Cut metrics.jsonl back to its length at the checkpoint, and set damaged or later checkpoints aside.
 
-        What was written after the checkpoint will be written again: nothing is torn, nothing stands there twice.
+        What was written after the checkpoint will be written again, so no line is torn or written twice.
         """
         with self._writing("go back to the checkpoint"):
             self._cut_metrics(0 if state is None else int(state["metrics_bytes"]))
@@ -122,8 +125,8 @@ class RunFolder:
 
     def _cut_metrics(self, length: int) -> None:
         metrics = self.path / "metrics.jsonl"
-        if (size := metrics.stat().st_size) < length:  # somebody shortened it: whole lines are kept, none is made up
-            self._note(f"{metrics} has {size:,} of {length:,} bytes; the lines that are missing are lost")
+        if (size := metrics.stat().st_size) < length:  # somebody shortened it: keep its whole lines
+            self._note(f"{metrics} has {size:,} of {length:,} bytes; the missing lines are lost")
             content = metrics.read_bytes()
             length = content.rfind(b"\n") + 1
         os.ftruncate(self._file().fileno(), length)
@@ -145,9 +148,12 @@ class RunFolder:
         return _Writing(self, what)
 
     def close(self) -> None:
-        for file in (self._metrics, self._lock):
-            if file is not None:
-                file.close()
+        if self._metrics is not None:
+            self._metrics.close()
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                (self.path / _HOLDER).unlink()
+            self._lock.release()
         self._metrics = self._lock = None
 
     def __enter__(self) -> Self:
@@ -158,7 +164,7 @@ class RunFolder:
 
 
 class _Writing:
-    """Turns what a file system may refuse (full, read-only, gone) into one clear message."""
+    """Turns an error of the file system (full, read-only, gone) into one clear message."""
 
     def __init__(self, folder: RunFolder, what: str) -> None:
         self._folder, self._what = folder, what
@@ -177,35 +183,30 @@ class _Writing:
         ) from error
 
 
-def _lock(path: Path, folder: Path) -> IO[str]:
+def _lock(folder: Path) -> FileLock:
     """Hold the folder for this process; the system lets go of it however the process ends."""
-    file = open(path, "a+")  # noqa: SIM115 (open as long as the run)
+    lock = FileLock(folder / "run.lock", timeout=0, thread_local=False)
+    holder = folder / _HOLDER
     try:
-        if os.name == "posix":
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        else:
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    except OSError:
-        file.seek(0)
-        holder = file.read().strip() or "unknown"
-        file.close()
+        lock.acquire()
+    except Timeout:
+        try:
+            found = holder.read_text(encoding="utf-8")[:100].strip() or "unknown"
+        except (OSError, ValueError):  # it has just begun, or just ended
+            found = "unknown"
         raise RunError(
-            f"{folder} is in use by another process ({holder}); wait for it or choose another folder"
+            f"{folder} is in use by another process ({found}); wait for it or choose another folder"
         ) from None
-    file.seek(0)
-    file.truncate()
-    file.write(f"process {os.getpid()}")
-    file.flush()
-    return file
+    try:
+        atomic_write(holder, f"process {os.getpid()}".encode())
+    except BaseException:
+        lock.release()
+        raise
+    return lock
 
 
 def origin(settings: Settings) -> str:
-    """A short name for what a run's networks are: it tells the checkpoints of different runs apart."""
+    """A short hash of the settings that define the networks, to tell the checkpoints of different runs apart."""
     names = ("task", "task_options", "unit", "unit_options", "variants", "hidden_size", "num_layers", "seeds")
     values = settings.to_dict()
     text = json.dumps([values[name] for name in names], sort_keys=True)
@@ -232,4 +233,10 @@ def _step_of(path: Path) -> int:
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
+    try:
+        return (json.dumps(value, indent=2) + "\n").encode()
+    except TypeError as error:
+        raise TypeError(
+            f"the run cannot be recorded: {error}; give plain values (numbers, text, lists) as options and "
+            "preprocessing of a task"
+        ) from error

@@ -43,7 +43,7 @@ class GraphedStep:
         batch, keep = self._stream.draw(step)
         if not self._wanted:
             return self._updater.step(batch, keep, state, random_seeds)
-        # The first window of a stateful epoch starts from nothing, which is another graph: it runs as it is.
+        # The first window of a stateful epoch starts without a state, which would be another graph: it runs eagerly.
         if self._stream.carries and state is None:
             return self._on_side_stream(batch, keep, state)
         if self._graph is None and self._ran < WARMUP_STEPS:
@@ -63,7 +63,7 @@ class GraphedStep:
         return self._state
 
     def _on_side_stream(self, batch: Batch, keep: Tensor | None, state: State) -> State:
-        """An ordinary step where a capture will run or has run, as PyTorch asks for."""
+        """An eager step on the stream of the capture, as PyTorch requires before and after one."""
         assert self._side is not None
         self._side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side):
@@ -72,7 +72,7 @@ class GraphedStep:
         return state
 
     def _capture(self, batch: Batch, keep: Tensor | None, state: State) -> torch.cuda.CUDAGraph | None:
-        """Record the update on buffers of its own; recording runs nothing. None: it cannot be recorded."""
+        """Record the update on separate buffers; recording runs nothing. None: it cannot be recorded."""
         fixed = Batch(
             batch.inputs.clone(), batch.targets.clone(), None if batch.lengths is None else batch.lengths.clone()
         )
@@ -96,7 +96,7 @@ class GraphedStep:
 
 
 def graph_obstacle(settings: Settings, device: torch.device, draws: bool, world: World) -> str:
-    """Why the step cannot be captured, or nothing; ValueError where it has to be. `draws`: the unit's own numbers."""
+    """Why the step cannot be captured, or ''; ValueError if cuda_graph is on. `draws`: does the unit draw numbers?"""
     obstacle = ""
     if settings.cuda_graph == "off":
         return "it is switched off"

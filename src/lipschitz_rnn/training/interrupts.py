@@ -14,7 +14,7 @@ from typing import Any, Self
 class Interrupted(Exception):
     """The run was asked to stop and has saved its state. `exit_code` is 128 + signal: 130 or 143.
 
-    saved: the checkpoint, None where a run is kept in memory only; go_on: how to resume, as a command or in words.
+    saved: the checkpoint, None where a run is kept in memory only; go_on: how to resume, as a command or a call.
     """
 
     def __init__(self, number: int, saved: str | None = None, go_on: str | None = None) -> None:
@@ -23,10 +23,10 @@ class Interrupted(Exception):
 
 
 def describe_rest(saved: str | None, go_on: str | None) -> str:
-    """What is left of a run that was stopped, as the end of a sentence."""
+    """What was saved of a stopped run and how to resume it, as the end of a sentence."""
     if saved is None:
         return "; nothing is saved, because the run has no folder"
-    return f"; saved as {saved}" + (f". Go on with: {go_on}" if go_on else "")
+    return f"; saved as {saved}" + (f". Resume with: {go_on}" if go_on else "")
 
 
 def resume_command(
@@ -35,7 +35,7 @@ def resume_command(
     known_task: bool = True,
     sources: Mapping[str, Mapping[str, Any] | None] | None = None,
 ) -> str:
-    """What goes on with the run in a folder: a line for the shell, or a call for an own model or unregistered task."""
+    """How to resume the run in a folder: a command, or a call of `fit` for an own model or an unregistered task."""
     own = {name: value for name, value in (sources or {}).items() if value is not None}
     if not known_task or "build" in own:
         build = ", build=build" if "build" in own else ""
@@ -47,7 +47,7 @@ def resume_command(
 
 
 class Interrupts:
-    """While active, the first signal is noted in `number`; a second one of the same kind acts as it did before."""
+    """While active, the first signal is stored in `number`; a second one of the same kind acts as usual."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -58,7 +58,7 @@ class Interrupts:
         signal.signal(number, self._previous[number])
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # Python lets no other thread set handlers
+        if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._note)
         return self

@@ -56,7 +56,7 @@ class Trainer:
         self.parameter_count = count_parameters(models[0])
         self.ensemble = Ensemble(models, device, settings.ensemble)
         self.updater = Updater(settings, task, self.ensemble, world)
-        self.stream = Stream(settings.per_member(), task, device, world.share, read_size(models[0]))
+        self.stream = Stream(settings.per_member(), task, device, world.shard, read_size(models[0]))
         self.selection = Selection(task.metric, self.updater.evaluated)
         self._probing = Probing(probe if world.writes else None, self.ensemble)
         self._graph = GraphedStep(settings, self.updater, self.stream, world, watcher.note)
@@ -241,7 +241,7 @@ class Trainer:
 
     def _start_probe(self, epoch: int) -> None:
         self._probing.start(Moment(epoch, (epoch + 1) * self.stream.steps), self.updater.evaluated)
-        if not self._probing.beside:
+        if not self._probing.in_background:
             self._collect_probe()
 
     def _collect_probe(self) -> None:
@@ -297,7 +297,7 @@ class Trainer:
         self.selection.load({k: v for k, v in tensors.items() if k.startswith("best/")}, state["selection"])
         self.stream.restore({k.removeprefix("generators/"): v for k, v in tensors.items() if "generators/" in k})
         leaves = [tensors[f"carry/{i}"].to(self.ensemble.device) for i in range(sum("carry/" in k for k in tensors))]
-        cut = [self.world.share.cut(leaf, 2) for leaf in leaves]
+        cut = [self.world.shard.cut(leaf, 2) for leaf in leaves]
         self.carry = cut[0] if state["carry"] == "tensor" else tuple(cut) or None
         self.epoch, self.step, self.seconds = state["epoch"], state["step"], state["seconds"]
         self._known_alive = self.updater.progress["alive"].tolist()

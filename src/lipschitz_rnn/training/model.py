@@ -12,7 +12,7 @@ from lipschitz_rnn.training.settings import Settings
 
 
 class Shapes(Protocol):
-    """What a model must know of a task; a `Task` has it, and so has the record of one in a run folder."""
+    """What a model must know of a task; a `Task` has it, and so does its record in a run folder."""
 
     input_size: int
     output_size: int
@@ -20,7 +20,7 @@ class Shapes(Protocol):
     readout: Literal["last", "all"]
 
 
-State = Any  # what a unit hands on: a tensor (layers, B, N), a tuple of such, or None for zeros
+State = Any  # what a unit passes on: a tensor (layers, B, N), a tuple of such, or None for zeros
 
 
 class SequenceModel(nn.Module):
@@ -62,8 +62,8 @@ def _last(hidden: Tensor, state: State, lengths: Tensor | None) -> Tensor:
     if lengths is not None:
         last = (lengths - 1).view(1, -1, 1).expand(1, -1, hidden.shape[-1])
         return hidden.gather(0, last).squeeze(0)
-    # A final state spares the backward a (T, B, N) gradient that is zero but for its last step. It is what a unit gives
-    # out in its last step where it has that width: then neither two directions nor a complex number's parts are joined.
+    # The final state avoids a (T, B, N) gradient that is zero except in the last step. It equals the last output if it
+    # has the same width: then the output joins neither two directions nor the parts of complex numbers.
     first = state[0] if isinstance(state, tuple) else state
     if isinstance(first, Tensor) and first.dim() == 3 and first.shape[-1] == hidden.shape[-1]:
         return first[-1]
@@ -79,7 +79,7 @@ def build_model(settings: Settings, task: Shapes, seed: int) -> SequenceModel:
 
 _NOT_OPTIONS = {
     "input_size": "which follows from the task; leave it out",
-    "hidden_size": "which is a setting (hidden_size, --hidden-size); train each size in a run of its own",
+    "hidden_size": "which is a setting (hidden_size, --hidden-size); train each size in a separate run",
     "device": "which is a setting (device, --device)",
     "dtype": 'which follows from the precision; set precision="float64" (--precision float64) for float64',
 }

@@ -1,4 +1,4 @@
-"""Several processes that train one run together: each computes a share of every batch, rank 0 writes."""
+"""Several processes that train one run together: each computes a shard of every batch, and rank 0 writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lipschitz_rnn.training.streams import Share
+from lipschitz_rnn.training.streams import Shard
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class World:
     size: int = 1
 
     @property
-    def share(self) -> Share:
-        return Share(self.rank, self.size)
+    def shard(self) -> Shard:
+        return Shard(self.rank, self.size)
 
     @property
     def writes(self) -> bool:
@@ -37,13 +37,13 @@ class World:
         return tensor
 
     def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether some process says so; all processes get the same answer."""
+        """Whether any process says so; all processes get the same answer."""
         if self.size == 1:
             return flag
         return bool(self.add(torch.tensor([float(flag)], device=device)).item())
 
     def join(self, tensor: Tensor, axis: int) -> Tensor:
-        """The processes' shares along `axis`, put together again on every process."""
+        """The shards of all processes, joined along `axis` on every process."""
         if self.size == 1:
             return tensor
         moved = tensor.transpose(0, axis).contiguous()

@@ -1,4 +1,4 @@
-"""What is checked before a run starts. A dry run and a real one ask the same function, so that they agree."""
+"""What is checked before a run starts. A dry run and a real one call the same function, so they agree."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def check_start(
 ) -> torch.device:
     """Raise what a run with these settings would raise before its first step; the device that it would run on.
 
-    The unit and its options, variants, device, memory, CUDA graph and, where it is given, the run folder. Nothing is
-    read of the data and nothing is written. Large networks are built without memory where their code allows it.
+    The unit and its options, variants, device, memory, CUDA graph and, where it is given, the run folder. No data
+    is read and nothing is written. Large networks are built without memory where their code allows it.
 
     Raises:
         ValueError, TypeError: a setting that cannot be.
@@ -53,9 +53,9 @@ def check_start(
 
 
 def check_task(settings: Settings, task: Task) -> None:
-    """Refuse a task that the settings do not describe: the name must be equal, and so must options that both know.
+    """Refuse a task that the settings do not describe: its name, and every option that both know, must be equal.
 
-    An own task is named by its `info.name`; the settings for it are `Settings(task=task.name)`.
+    The settings for an own task are `Settings(task=task.name)`.
     """
     if settings.task != task.name:
         raise ValueError(

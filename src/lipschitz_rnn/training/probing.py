@@ -1,4 +1,4 @@
-"""Numbers noted of every network after each epoch, such as its eigenvalues; found while a GPU trains on."""
+"""Numbers recorded for every network after each epoch, such as its eigenvalues, computed while a GPU trains on."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Probe = Callable[[Sequence[nn.Module], Moment], Numbers] | Callable[[Sequence[nn
 
 
 class Probing:
-    """Starts a probe of all members and hands its record over later, at a place that the loop chooses.
+    """Starts a probe of all members and returns its record later, when the loop collects it.
 
-    On a CPU nothing runs beside the training: a second user of its threads could change the bits of a result.
+    On a CPU nothing runs in the background: sharing the threads could change the last bits of a result.
     """
 
     def __init__(self, probe: Probe | None, ensemble: Ensemble) -> None:
@@ -44,7 +44,7 @@ class Probing:
         return self._started is not None
 
     @property
-    def beside(self) -> bool:
+    def in_background(self) -> bool:
         """Whether training may go on before the record is collected."""
         return self._pool is not None
 
@@ -73,7 +73,7 @@ class Probing:
 
 
 def _with_moment(probe: Probe) -> Callable[[Sequence[nn.Module], Moment], Numbers]:
-    """A probe need not ask when it is called."""
+    """A probe need not take the moment."""
     try:
         inspect.signature(probe).bind((), None)
     except TypeError:

@@ -1,6 +1,6 @@
-"""The JSON files of a run, read with suspicion: a disk, a copy or an editor may have changed any of them.
+"""The JSON files of a run, checked as they are read: a disk, a copy or an editor may have changed any of them.
 
-Everything that is wrong becomes a `RunError` with the path and the way out.
+Every fault becomes a `RunError` that names the file and the fix.
 """
 
 from __future__ import annotations
@@ -80,10 +80,16 @@ def read_sources(folder: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     path = Path(folder) / "sources.json"
     if not is_there(path):  # runs of earlier versions
         return {}
-    found = {name: value for name, value in read_json(path).items() if value is not None}
+    return check_sources(read_json(path), path)
+
+
+def check_sources(sources: object, where: object) -> dict[str, dict[str, Any]]:
+    """What is not None in a record of sources; RunError where it is not one."""
+    record: dict[str, Any] = sources if isinstance(sources, dict) else {"sources": sources}
+    found = {name: value for name, value in record.items() if value is not None}
     for name, value in found.items():
         if not isinstance(value, dict):
-            raise RunError(f"{path} has {name} = {value!r}, which is not an object; {_FIX}")
+            raise RunError(f"{where} has {name} = {value!r}, which is not an object; {_FIX}")
     return found
 
 

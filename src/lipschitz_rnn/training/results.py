@@ -27,8 +27,8 @@ class Selection:
     def consider(
         self, values: Sequence[float], epoch: int, parameters: Mapping[str, Tensor], alive: Sequence[bool]
     ) -> bool:
-        """Take over the members that are as good as ever or better, so that ties go to the later epoch, whose rate is
-        the smaller one. Says whether there were any."""
+        """Keep the members that are at least as good as before, so that ties go to the later epoch, which has the
+        smaller rate. Returns whether there were any."""
         better = [i for i, value in enumerate(values) if alive[i] and self._beats(value, self.values[i])]
         for i in better:
             self.epochs[i], self.values[i] = epoch, values[i]

@@ -15,7 +15,7 @@ _NAMED = 10  # run folders in a message
 
 
 def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool) -> None:
-    """Whether a run with these settings can begin or go on in this folder; nothing is written.
+    """Check that a run with these settings can start or continue in this folder; nothing is written.
 
     Raises `RunConflict` where it holds another run, `RunError` where it cannot be used.
     """
@@ -68,7 +68,7 @@ def read_settings(path: str | os.PathLike[str]) -> Settings:
 
 
 def _not_a_run(folder: Path) -> str:
-    """What stands in place of a run folder, and the run folders below it."""
+    """Why a path is not a run folder, and the run folders below it."""
     if not is_there(folder):
         return f"{folder} is not a run folder: it does not exist"
     if not folder.is_dir():

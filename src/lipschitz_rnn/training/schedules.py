@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step alone: there is no schedule state to save or to lose."""
+"""The learning rate as a function of the step alone: a schedule has no state to save."""
 
 from __future__ import annotations
 

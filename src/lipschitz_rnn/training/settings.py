@@ -24,7 +24,7 @@ WHERE, OUTPUT = "Run folder and data", "Output"
 
 _LARGEST_TOML = 1 << 20  # bytes
 
-# Settings that say where and how fast a run goes, not what it computes: they may change when a run is resumed.
+# Where and how fast a run goes, not what it computes: these may change when a run is resumed.
 PLACE_SETTINGS = frozenset({"device", "data_dir", "offline", "checkpoint_minutes", "cuda_graph"})
 
 
@@ -45,7 +45,7 @@ class Member:
 class Settings:
     """One configuration, trained for every seed in `seeds` at once.
 
-    With `variants`, every one of them is trained for every seed: each is a set of unit options laid over
+    With `variants`, each of them is trained for every seed: a variant is a set of unit options that override
     `unit_options`. Equal seeds start from the same random numbers and see the same batches in every variant.
 
     Each setting describes itself in its annotation: the same text is the help of its option of `lipschitz-rnn train`.
@@ -53,7 +53,7 @@ class Settings:
     value and what is allowed. Options are plain values, as JSON and TOML know them.
 
     Epochs count from 0. `batch_size` is the global batch; a split smaller than that is one batch, and the last
-    incomplete batch of an epoch is left out (the order is drawn anew each epoch, so every sample has its turn).
+    incomplete batch of an epoch is left out (the order is drawn anew each epoch, so every sample is used).
     """
 
     task: Annotated[str, Setting("Name of a task; `lipschitz-rnn tasks` lists them.")]
@@ -114,10 +114,10 @@ class Settings:
         tuple[int, ...], Setting("step: decay after these epochs, counted from 0, e.g. 90 or 30,60.", OPTIMISATION)
     ] = ()
     warmup: Annotated[
-        float, Setting("one-cycle, cosine: share of the run in which the rate rises.", OPTIMISATION, low=0, high=1)
+        float, Setting("one-cycle, cosine: fraction of the run in which the rate rises.", OPTIMISATION, low=0, high=1)
     ] = 0.1
     final_rate: Annotated[
-        float, Setting("one-cycle, cosine: final rate as a share of --lr.", OPTIMISATION, low=0, high=1)
+        float, Setting("one-cycle, cosine: final rate as a fraction of --lr.", OPTIMISATION, low=0, high=1)
     ] = 0.0
     averaging: Annotated[
         float | None,
@@ -174,8 +174,8 @@ class Settings:
         return dataclasses.replace(self, unit_options={**self.unit_options, **variant}, variants=())
 
     def per_member(self) -> Settings:
-        """For what only has to know the seed of each network: `seeds` names one per member, again in each variant."""
-        settings = copy.copy(self)  # a seed that stands there twice would not pass the checks of a user's settings
+        """`seeds` with one entry per member, repeated for each variant, for code that needs the seeds only."""
+        settings = copy.copy(self)  # a seed given twice would not pass the checks
         object.__setattr__(settings, "seeds", tuple(member.seed for member in self.members))
         object.__setattr__(settings, "variants", ())
         return settings

@@ -1,4 +1,4 @@
-"""What each member sees and when: its own order, noise and dropout, all from generators that can be saved."""
+"""What each member sees and when: its own order, noise and dropout, from generators whose states can be saved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def derived_seed(purpose: str, seed: int, step: int = 0) -> int:
 
 
 @dataclass(frozen=True)
-class Share:
+class Shard:
     """Which part of every global batch this process computes."""
 
     rank: int = 0
@@ -30,13 +30,13 @@ class Share:
 
 
 class Stream:
-    """Training batches of all members, with a leading S. Every process draws the global batch and keeps its share."""
+    """Training batches of all members, with a leading axis S. A process draws the global batch and keeps its shard."""
 
     def __init__(
-        self, settings: Settings, task: Task, device: torch.device, share: Share, read_size: int | None = None
+        self, settings: Settings, task: Task, device: torch.device, shard: Shard, read_size: int | None = None
     ) -> None:
         """`read_size`: how many values the head reads, for the masks of dropout; `settings.hidden_size` by default."""
-        self._task, self._share, self._dropout = task, share, settings.dropout
+        self._task, self._shard, self._dropout = task, shard, settings.dropout
         self._read_size = settings.hidden_size if read_size is None else read_size
         self.seeds = settings.seeds
         self.order = [torch.Generator().manual_seed(derived_seed("order", seed)) for seed in settings.seeds]
@@ -45,9 +45,9 @@ class Stream:
         count = task.size("train")
         self.batch_size = 1 if task.stateful else min(settings.batch_size, count)
         self.steps = count // self.batch_size
-        if not task.stateful and self.batch_size < share.size:
+        if not task.stateful and self.batch_size < shard.size:
             raise ValueError(
-                f"a batch of {self.batch_size} cannot be split over {share.size} processes; set a larger batch_size"
+                f"a batch of {self.batch_size} cannot be split over {shard.size} processes; set a larger batch_size"
             )
         self._device = device
         self._indices = torch.empty(0, dtype=torch.int64)
@@ -72,7 +72,7 @@ class Stream:
         else:
             batch = self._task.batch("train", self.indices(step), self.noise)
         keep = self._keep(batch) if self._dropout else None
-        return self.cut(batch), None if keep is None else self._share.cut(keep, keep.dim() - 2)
+        return self.cut(batch), None if keep is None else self._shard.cut(keep, keep.dim() - 2)
 
     def _keep(self, batch: Batch) -> Tensor:
         steps = batch.inputs.shape[1:2] if self._task.readout == "all" else ()
@@ -81,10 +81,10 @@ class Stream:
         return torch.stack(masks) / (1 - self._dropout)
 
     def cut(self, batch: Batch) -> Batch:
-        """This process's share, along the batch axis."""
-        lengths = None if batch.lengths is None else self._share.cut(batch.lengths, 1)
-        targets = self._share.cut(batch.targets, 2 if self._task.readout == "all" else 1)
-        return Batch(self._share.cut(batch.inputs, 2), targets, lengths)
+        """This process's shard, along the batch axis."""
+        lengths = None if batch.lengths is None else self._shard.cut(batch.lengths, 1)
+        targets = self._shard.cut(batch.targets, 2 if self._task.readout == "all" else 1)
+        return Batch(self._shard.cut(batch.inputs, 2), targets, lengths)
 
     def states(self) -> dict[str, Tensor]:
         """Every generator's state, to be saved with the position in the epoch."""
@@ -92,7 +92,7 @@ class Stream:
         return named | {f"noise.{s}": g.get_state() for s, g in zip(self.seeds, self.noise, strict=True)}
 
     def restore(self, states: dict[str, Tensor]) -> None:
-        """Go back to saved states: redraw the epoch's order, then set the noise to where it stood."""
+        """Go back to saved states: redraw the epoch's order, then restore the state of the noise."""
         for seed, generator in zip(self.seeds, self.order, strict=True):
             generator.set_state(states[f"order.{seed}"])
         self.begin_epoch()
@@ -101,7 +101,7 @@ class Stream:
 
 
 def for_members(batch: Batch, members: int) -> Batch:
-    """The same batch seen by every member: a leading S, without a copy."""
+    """The same batch for every member: a leading axis S, without a copy."""
     lengths = None if batch.lengths is None else batch.lengths.expand(members, *batch.lengths.shape)
     inputs, targets = (value.expand(members, *value.shape) for value in (batch.inputs, batch.targets))
     return Batch(inputs, targets, lengths)

@@ -1,4 +1,4 @@
-"""One optimiser step of all members, without a word to the host: ready to be captured in a CUDA graph."""
+"""One optimiser step of all members that never waits for the host, so that a CUDA graph can capture it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
+from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.tasks import Batch, Task
 from lipschitz_rnn.training.checkpoint import copy_tensors
 from lipschitz_rnn.training.ensemble import Ensemble, map_state
@@ -58,7 +59,7 @@ class Updater:
             else:
                 group["lr"] = rate
         if self._settings.averaging is not None:
-            # At first a plain mean of all iterates, so that the initial weights leave no trace.
+            # At first a plain mean of all iterates, so that the initial weights do not bias the average.
             self._mix.fill_(max(self._settings.averaging, 1.0 / (step + 1)))
 
     def step(self, batch: Batch, keep: Tensor | None, state: State, random_seeds: list[int] | None) -> State:
@@ -106,7 +107,7 @@ class Updater:
         losses = self._task.loss(outputs, batch) + penalties
         if self._world.size == 1:
             return losses, self._differentiate(losses.sum()), map_state(Tensor.detach, state)
-        # Shares may hold different numbers of samples or valid steps: weigh each mean by what it is a mean of.
+        # Shards may hold different numbers of samples or valid steps: weight each mean by that number.
         weights = self._task.measure(outputs.detach(), batch)[1].to(losses.dtype)
         gradients = self._differentiate((losses * weights).sum())
         columns = [(losses * weights).detach()[:, None], weights[:, None], *(_rows(g) for g in gradients)]
@@ -142,12 +143,12 @@ class Updater:
 
 
 def build_optimiser(settings: Settings, parameters: list[Tensor]) -> Optimizer:
-    """PyTorch's optimisers act element by element, so that on stacked tensors they act on each member alone."""
+    """PyTorch's optimisers act element by element, so on stacked tensors they treat each member independently."""
     on_gpu = parameters[0].is_cuda
     # On the GPU the rate lives on the device, where a captured graph reads it anew at every replay.
     rate = settings.learning_rate
     lr: Any = torch.tensor(rate, device=parameters[0].device) if on_gpu else rate
-    # The fused kernels read rate and step count on the device, but know no complex numbers.
+    # The fused kernels read rate and step count on the device, but do not support complex numbers.
     fused = on_gpu and not any(parameter.is_complex() for parameter in parameters)
     common: dict[str, Any] = {"lr": lr, "weight_decay": settings.weight_decay}
     if settings.optimiser in ("adam", "adamw"):
@@ -167,15 +168,20 @@ def member_norms(gradients: list[Tensor]) -> Tensor:
 def forward_precision(settings: Settings, device: torch.device) -> AbstractContextManager[Any]:
     """Autocast for bfloat16; the precision of float32 products is set for the whole run by `matmul_precision`.
 
-    On a CPU it would be slower than float32, or crash where a machine claims instructions that it lacks; a network
-    trained on a GPU in bfloat16 is evaluated there in float32.
+    On a CPU it would be slower than float32, or crash on a machine that advertises instructions it does not have, so a
+    network trained on a GPU in bfloat16 is evaluated there in float32.
     """
     half = settings.precision == "bfloat16" and device.type != "cpu"
     return torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
 
 
+def matmul_precision(precision: str) -> AbstractContextManager[None]:
+    """How a run multiplies in float32; under bfloat16, what autocast leaves in float32 has full precision."""
+    return float32_products(precision if precision in ("high", "medium") else "highest")
+
+
 def _rows(value: Tensor) -> Tensor:
-    """(S, …) as (S, numbers of a member); a parameter may be a single number."""
+    """(S, …) as (S, entries per member); a parameter may be a single number."""
     return value.reshape(len(value), -1)
 
 
@@ -185,5 +191,5 @@ def _like(members: Tensor, value: Tensor) -> Tensor:
 
 
 def finite_or_none(value: float) -> float | None:
-    """JSON knows no NaN."""
+    """JSON has no NaN."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Networks of one ensemble that differ in numbers of their unit, such as β, as well as in their weights.
+"""Networks of one ensemble whose units differ in numeric options, such as β, as well as in their weights.
 
 A module names these numbers in `stackable_options`. They are plain attributes of an ordinary module; in an ensemble
 whose members disagree about one, it becomes a tensor (S,) that is stacked and handed out like a parameter.
@@ -16,12 +16,12 @@ _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 def stackable_options(model: nn.Module) -> list[str]:
-    """What may differ between members: the names, without their places in the model."""
+    """Names of the options that may differ between members, without their paths in the model."""
     return sorted({name for module in model.modules() for name in getattr(module, "stackable_options", ())})
 
 
 def check_variants(model: nn.Module, unit: str, variants: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse options that change shapes or what is computed, where the fix is a run for each."""
+    """Refuse options that change shapes or what is computed; each value of those needs its own run."""
     allowed = stackable_options(model)
     for option in (name for variant in variants for name in variant):
         if option not in allowed:
@@ -32,7 +32,7 @@ def check_variants(model: nn.Module, unit: str, variants: Sequence[Mapping[str, 
 
 
 def differing_options(models: Sequence[nn.Module]) -> dict[str, list[float]]:
-    """Where members disagree: place of the option -> its value in each. They may disagree in nothing else."""
+    """Options in which members differ: path of the option -> its value in each. They may differ in nothing else."""
     shapes = [{name: value.shape for name, value in model.state_dict().items()} for model in models]
     if any(shape != shapes[0] for shape in shapes):
         raise ValueError("the networks of an ensemble must have parameters of the same names and shapes")
@@ -60,7 +60,7 @@ def _plain_attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def set_option(model: nn.Module, place: str, value: float | Tensor) -> None:
-    """Put a number back, or a tensor that a functional call can replace; it is no part of the state dict."""
+    """Set an option to a number, or to a tensor that a functional call can replace and no state dict contains."""
     path, _, name = place.rpartition(".")
     module = model.get_submodule(path)
     delattr(module, name)

@@ -1,4 +1,4 @@
-"""Who is told how a run goes: nobody, TensorBoard, or a terminal."""
+"""Who follows a run: nobody, TensorBoard, or a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lipschitz_rnn.training.settings import Settings
 
 
 class Watcher:
-    """Hears of a run; this one says nothing. `step` is called often and must not touch the device."""
+    """Follows a run; this one ignores everything. `step` is called often and must not touch the device."""
 
     def start(self, settings: Settings, steps_per_epoch: int, done: int) -> None:
         """`done`: optimiser steps that a resumed run already has."""
@@ -25,11 +25,11 @@ class Watcher:
         """Something that the user should read."""
 
     def stop(self) -> None:
-        """The run ends, for whatever reason."""
+        """The run has ended, for whatever reason."""
 
 
 class Watchers(Watcher):
-    """Several as one."""
+    """Several watchers as one."""
 
     def __init__(self, watchers: Sequence[Watcher]) -> None:
         self._watchers = watchers

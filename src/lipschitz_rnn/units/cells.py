@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -59,23 +60,17 @@ class Cell(nn.Module, ABC):
         return None
 
     def scan(
-        self,
-        inputs: Tensor,
-        state: State,
-        weights: Any,
-        lengths: Tensor | None,
-        timespans: Tensor | None,
-        need_output: bool = True,
+        self, inputs: Tensor, state: State, weights: Any, sequences: Sequences, need_output: bool = True
     ) -> tuple[Tensor | None, State]:
         """All steps: (T, B, ·) -> first states (T, B, N) and the last state. A finished sequence keeps its state."""
         history = []
         for t, now in enumerate(inputs.unbind(0)):
-            if timespans is None:
+            if sequences.timespans is None:
                 new = self.step(now, state, weights)
             else:
-                new = self.advance(now, state, weights, timespans[t])
-            if lengths is not None:
-                running = (t < lengths).unsqueeze(-1)
+                new = self.advance(now, state, weights, sequences.timespans[t])
+            if sequences.lengths is not None:
+                running = (t < sequences.lengths).unsqueeze(-1)
                 new = tuple(torch.where(running, after, before) for after, before in zip(new, state, strict=True))
             state = new
             if need_output:
@@ -87,23 +82,19 @@ class Cell(nn.Module, ABC):
         raise NotImplementedError(f"{type(self).__name__} has no continuous time")
 
     def run(
-        self,
-        x: Tensor,
-        state: State | None,
-        lengths: Tensor | None = None,
-        timespans: Tensor | None = None,
-        need_output: bool = True,
+        self, x: Tensor, state: State | None, sequences: Sequences, need_output: bool
     ) -> tuple[Tensor | None, State]:
         """(T, B, p) -> outputs (T, B, output_size), zero past the end of a sequence, and the last state."""
         padding = None
-        if lengths is not None:
-            lengths = lengths.to(x.device)
+        if sequences.lengths is not None:
+            lengths = sequences.lengths.to(x.device)
+            sequences = replace(sequences, lengths=lengths)
             padding = (torch.arange(len(x), device=x.device).unsqueeze(-1) >= lengths).unsqueeze(-1)
             x = x.masked_fill(padding, 0.0)  # so that not even NaN in the padding reaches a gradient
         if state is None:
             state = self.initial_state(x.shape[1], x)
         (weights,) = self._frozen or (self._formed_weights(x.device),)
-        states, last = self.scan(self.project(x), state, weights, lengths, timespans, need_output)
+        states, last = self.scan(self.project(x), state, weights, sequences, need_output)
         if states is None or not need_output:
             return None, last
         output = self.output(states)
@@ -193,8 +184,7 @@ class CellStack(Recurrent):
     def run_layer(
         self, layer: int, direction: int, x: Tensor, state: State | None, sequences: Sequences, need_output: bool
     ) -> tuple[Tensor | None, State]:
-        cell = self.cell(layer, direction)
-        return cell.run(x, state, sequences.lengths, sequences.timespans, need_output)
+        return self.cell(layer, direction).run(x, state, sequences, need_output)
 
     def initial_state(self, batch: int) -> State:
         starts = [cell.initial_state(batch, next(cell.parameters())) for cell in self._cells()]

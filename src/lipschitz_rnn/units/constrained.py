@@ -12,6 +12,7 @@ from lipschitz_rnn.ops.modrelu import modrelu_scan
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
 from lipschitz_rnn.units.matrices import mod_relu
+from lipschitz_rnn.units.sequences import Sequences
 
 NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -50,16 +51,10 @@ class ConstrainedCell(Cell):
         return (NONLINEARITIES[self.nonlinearity](z + self.bias),)
 
     def scan(
-        self,
-        inputs: Tensor,
-        state: State,
-        weights: Tensor,
-        lengths: Tensor | None,
-        timespans: Tensor | None,
-        need_output: bool = True,
+        self, inputs: Tensor, state: State, weights: Tensor, sequences: Sequences, need_output: bool = True
     ) -> tuple[Tensor | None, State]:
-        if self.nonlinearity != "modrelu" or weights.is_complex() or lengths is not None or len(inputs) == 0:
-            return super().scan(inputs, state, weights, lengths, timespans, need_output)
+        if self.nonlinearity != "modrelu" or weights.is_complex() or sequences.lengths is not None or len(inputs) == 0:
+            return super().scan(inputs, state, weights, sequences, need_output)
         states = modrelu_scan(inputs, weights.mT, self.bias, state[0])
         return states, (states[-1].clone(),)
 

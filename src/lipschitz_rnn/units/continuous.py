@@ -12,6 +12,7 @@ from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import TimedCell
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 from lipschitz_rnn.units.matrices import skew, triangle_size
+from lipschitz_rnn.units.sequences import Sequences
 
 
 class ContinuousCell(TimedCell):
@@ -47,13 +48,7 @@ class ContinuousCell(TimedCell):
         return x
 
     def scan(
-        self,
-        inputs: Tensor,
-        state: State,
-        weights: Tensor,
-        lengths: Tensor | None,
-        timespans: Tensor | None,
-        need_output: bool = True,
+        self, inputs: Tensor, state: State, weights: Tensor, sequences: Sequences, need_output: bool = True
     ) -> tuple[Tensor | None, State]:
         x, W, h0, U, b = to_compute_dtype(inputs, weights, state[0], self.input.weight, self.input.bias)
         states, last = lipschitz_scan(
@@ -61,11 +56,11 @@ class ContinuousCell(TimedCell):
             torch.zeros_like(W),
             W,
             h0,
-            step_size=self.step_size if timespans is None else timespans,
+            step_size=self.step_size if sequences.timespans is None else sequences.timespans,
             alpha=0.0,
             integrator=self.integrator,
             nonlinearity=self.nonlinearity,
-            lengths=lengths,
+            lengths=sequences.lengths,
             backend=self.backend,
             input_weight=U,
             bias=b,
@@ -196,20 +191,14 @@ class NaisCell(ContinuousCell):
         self.root = nn.Parameter(torch.empty(hidden_size, hidden_size).normal_(0.0, 1.0 / math.sqrt(hidden_size)))
 
     def scan(
-        self,
-        inputs: Tensor,
-        state: State,
-        weights: Tensor,
-        lengths: Tensor | None,
-        timespans: Tensor | None,
-        need_output: bool = True,
+        self, inputs: Tensor, state: State, weights: Tensor, sequences: Sequences, need_output: bool = True
     ) -> tuple[Tensor | None, State]:
-        values = None if timespans is None else seen_values(timespans)
+        values = None if sequences.timespans is None else seen_values(sequences.timespans)
         if values is not None and values.numel() > 0 and (longest := float(values.max())) > 1.0 + 1e-6:
             raise ValueError(
                 f"timespans reaches {longest:g}, but nais contracts for steps of at most 1; scale time down"
             )
-        return super().scan(inputs, state, weights, lengths, timespans, need_output)
+        return super().scan(inputs, state, weights, sequences, need_output)
 
     def weights(self) -> Tensor:
         gram = self.root.mT @ self.root

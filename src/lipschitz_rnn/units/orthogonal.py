@@ -9,6 +9,7 @@ from lipschitz_rnn.ops.common.validation import has_values
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.constrained import ConstrainedCell
 from lipschitz_rnn.units.matrices import cayley, exponential, planar_rotations, skew
+from lipschitz_rnn.units.sequences import Sequences
 
 
 class OrthogonalCell(ConstrainedCell):
@@ -116,16 +117,11 @@ class DtrivCell(ExpRNNCell):
         return self.base @ super().hidden_matrix()
 
     def run(
-        self,
-        x: Tensor,
-        state: State | None,
-        lengths: Tensor | None = None,
-        timespans: Tensor | None = None,
-        need_output: bool = True,
+        self, x: Tensor, state: State | None, sequences: Sequences, need_output: bool
     ) -> tuple[Tensor | None, State]:
         if self.training:
             self.count_update()
-        return super().run(x, state, lengths, timespans, need_output)
+        return super().run(x, state, sequences, need_output)
 
 
 class ScoRNNCell(OrthogonalCell):

@@ -9,6 +9,7 @@ from lipschitz_rnn.ops import lipschitz_scan
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import TimedCell
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
+from lipschitz_rnn.units.sequences import Sequences
 
 
 def _uniform(*shape: int, reach: float) -> nn.Parameter:
@@ -65,16 +66,11 @@ class CoRNNCell(TimedCell):
         return y + time * z, z
 
     def scan(
-        self,
-        inputs: Tensor,
-        state: State,
-        weights: Tensor,
-        lengths: Tensor | None,
-        timespans: Tensor | None,
-        need_output: bool = True,
+        self, inputs: Tensor, state: State, weights: Tensor, sequences: Sequences, need_output: bool = True
     ) -> tuple[Tensor | None, State]:
         fused = self._fused(inputs)
-        if fused and timespans is not None:  # q holds the length of the step before, so W would change at every step
+        if fused and sequences.timespans is not None:
+            # q holds the length of the step before, so the matrices of the scan would change at every step.
             if self.backend != "auto":
                 raise ValueError(
                     f"backend is {self.backend!r}, a scan in which cornn takes equal steps only; build the unit with "
@@ -82,7 +78,7 @@ class CoRNNCell(TimedCell):
                 )
             inputs, fused = self.input(inputs), False
         if not fused:
-            return super().scan(inputs, state, weights, lengths, timespans, need_output)
+            return super().scan(inputs, state, weights, sequences, need_output)
         y, z = state
         U, b = (torch.cat([torch.zeros_like(part), part]) for part in (self.input.weight, self.input.bias))
         start = torch.cat([y - self.step_size * z, z], -1)
@@ -93,7 +89,7 @@ class CoRNNCell(TimedCell):
             W,
             h0,
             self.step_size,
-            lengths=lengths,
+            lengths=sequences.lengths,
             backend=self.backend,
             input_weight=U,
             bias=b,

@@ -84,12 +84,18 @@ def register(
 
     def add(kind: Kind) -> Kind:
         _OWN.add(name, _require_module(kind))
-        source = f"{kind.__module__}:{kind.__qualname__}"
-        _FACTS[name] = UnitInfo(name, paper, year, equation, constraint, source, ensembles)
+        _FACTS[name] = _own_info(name, kind, paper, year, equation, constraint, ensembles)
         count_parameters.cache_clear()
         return kind
 
     return add
+
+
+def _own_info(
+    name: str, kind: type, paper: str, year: int | None, equation: str, constraint: str, ensembles: bool
+) -> UnitInfo:
+    source, timespans = f"{kind.__module__}:{kind.__qualname__}", getattr(kind, "takes_timespans", False)
+    return UnitInfo(name, paper, year, equation, constraint, source, ensembles, timespans)
 
 
 def _require_module(kind: Any) -> type[nn.Module]:
@@ -122,9 +128,7 @@ def info(name: str) -> UnitInfo:
         )
     if name in UNITS:
         return UNITS[name]
-    kind = _class_of(name)
-    plain = UnitInfo(name, "", None, "", "none", f"{kind.__module__}:{kind.__qualname__}")
-    return _FACTS.get(name, plain)
+    return _FACTS.get(name) or _own_info(name, _class_of(name), "", None, "", "none", ensembles=True)
 
 
 def build(
@@ -154,6 +158,8 @@ def build(
         unit = CellStack(kind, input_size, hidden_size, **options)
     else:
         unit = kind(input_size, hidden_size, **options)
+    if not hasattr(unit, "output_size"):  # a module of somebody's own
+        unit.output_size = hidden_size * (2 if options.get("bidirectional") else 1)
     return unit.to(device=device, dtype=dtype)
 
 

@@ -250,9 +250,9 @@ def test_second_derivative_goes_through_the_reference(device: torch.device) -> N
 
 def test_what_it_cannot_serve_says_why(device: torch.device) -> None:
     made = tensors(Case(2, 2, 4), device)
-    with pytest.raises(ValueError, match=r"backend 'triton' cannot serve.*no kernels for torch.float64"):
+    with pytest.raises(ValueError, match=r"'triton'.*torch\.float64"):
         lipschitz_scan(**made, backend="triton")
     single = {name: tensor.float() for name, tensor in made.items()}
     spans = torch.full((2, 2), 0.1, device=device, requires_grad=True)
-    with pytest.raises(ValueError, match="no gradient with respect to the step sizes"):
+    with pytest.raises(ValueError, match="step sizes"):
         lipschitz_scan(**single, step_size=spans, backend="triton")

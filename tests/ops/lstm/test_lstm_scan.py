@@ -201,7 +201,7 @@ def test_the_unit_is_nn_lstm(layers: int, bidirectional: bool, bias: bool, gener
         for lengths in (None, torch.tensor([7, 2, 5])):
             outcomes = []
             for unit in (plain, fused):
-                output, last = unit(x, state, lengths)
+                output, last = unit(x, state, lengths=lengths)
                 gradients = torch.autograd.grad(loss((output, *last)), [x, *unit.parameters()])
                 outcomes.append([output, *last, *gradients])
             for found, expected in zip(*outcomes, strict=True):
@@ -241,21 +241,21 @@ def test_an_ensemble_of_fused_units_runs_under_vmap(generator: torch.Generator) 
 
 def test_bad_arguments_say_what_is_wrong(generator: torch.Generator) -> None:
     x, U, W, b, h0, c0 = tensors(generator)
-    with pytest.raises(ValueError, match=r"x has shape \(3, 3\); it must be \(T, B, p\)"):
+    with pytest.raises(ValueError, match=r"x has shape \(3, 3\).*\(T, B, p\)"):
         lstm_scan(x[0], U, W, b, h0, c0)
-    with pytest.raises(ValueError, match=r"W has shape \(15, 4\); it must be \(4N, N\)"):
+    with pytest.raises(ValueError, match=r"W has shape \(15, 4\).*\(4N, N\)"):
         lstm_scan(x, U, W[1:], b, h0, c0)
-    with pytest.raises(ValueError, match=r"U has shape \(16, 2\); it must be \(16, 3\)"):
+    with pytest.raises(ValueError, match=r"U has shape \(16, 2\).*\(16, 3\)"):
         lstm_scan(x, U[:, 1:], W, b, h0, c0)
-    with pytest.raises(ValueError, match=r"c0 has shape \(2, 4\); it must be \(3, 4\)"):
+    with pytest.raises(ValueError, match=r"c0 has shape \(2, 4\).*\(3, 4\)"):
         lstm_scan(x, U, W, b, h0, c0[1:])
     with pytest.raises(TypeError, match=r"b is torch\.float32 but W is torch\.float64"):
         lstm_scan(x, U, W, b.float(), h0, c0)
     with pytest.raises(TypeError, match=r"x is torch\.int64"):
         lstm_scan(x.long(), U, W, b, h0, c0)
-    with pytest.raises(TypeError, match=r"h0 is a NoneType; pass a torch\.Tensor"):
+    with pytest.raises(TypeError, match=r"h0 is a NoneType.*torch\.Tensor"):
         lstm_scan(x, U, W, b, None, c0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="backend is 'cuda'; choose one of auto, torch, triton"):
+    with pytest.raises(ValueError, match=r"backend is 'cuda'.*auto, torch, triton"):
         lstm_scan(x, U, W, b, h0, c0, backend="cuda")
     with pytest.raises(ValueError, match=r"no kernels for products in torch\.float64"):
         lstm_scan(x, U, W, b, h0, c0, backend="triton")

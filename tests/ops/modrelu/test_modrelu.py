@@ -207,15 +207,15 @@ def test_units_use_it_and_lengths_take_the_loop(
 
 def test_bad_arguments_say_what_is_wrong(generator: torch.Generator) -> None:
     inputs, W, bias, h0 = tensors(generator)
-    with pytest.raises(ValueError, match=r"inputs has shape \(3, 6\); it must be \(T, B, N\)"):
+    with pytest.raises(ValueError, match=r"inputs has shape \(3, 6\).*\(T, B, N\)"):
         modrelu_scan(inputs[0], W, bias, h0)
-    with pytest.raises(ValueError, match=r"W has shape \(5, 6\); it must be \(6, 6\)"):
+    with pytest.raises(ValueError, match=r"W has shape \(5, 6\).*\(6, 6\)"):
         modrelu_scan(inputs, W[1:], bias, h0)
     with pytest.raises(TypeError, match=r"bias is torch\.float32 but W is torch\.float64"):
         modrelu_scan(inputs, W, bias.float(), h0)
     with pytest.raises(TypeError, match=r"W is torch\.complex128"):
         modrelu_scan(inputs, W.to(torch.complex128), bias, h0)
-    with pytest.raises(ValueError, match="backend is 'cuda'; choose one of auto, torch, triton"):
+    with pytest.raises(ValueError, match=r"backend is 'cuda'.*auto, torch, triton"):
         modrelu_scan(inputs, W, bias, h0, backend="cuda")
     with pytest.raises(ValueError, match="'triton' serves float32"):
         modrelu_scan(inputs, W, bias, h0, backend="triton")

@@ -91,7 +91,7 @@ def test_hooks_and_replaced_methods_are_refused() -> None:
     handle.remove()
     assert certify(model).holds
     model.forward = lambda *args: None
-    with pytest.raises(UnstatedRecurrenceError, match="forward of this LipschitzRNN was replaced"):
+    with pytest.raises(UnstatedRecurrenceError, match=r"forward.*LipschitzRNN"):
         certify(model)
 
 
@@ -221,9 +221,9 @@ def test_hooks_on_all_modules_are_refused() -> None:
     ):
         handle = register(lambda *_: None)
         try:
-            with pytest.raises(UnstatedRecurrenceError, match="all modules have forward hooks"):
+            with pytest.raises(UnstatedRecurrenceError, match="hooks"):
                 certify(stable())
-            with pytest.raises(UnstatedRecurrenceError, match="all modules have forward hooks"):
+            with pytest.raises(UnstatedRecurrenceError, match="hooks"):
                 stable().stated_recurrences()
         finally:
             handle.remove()

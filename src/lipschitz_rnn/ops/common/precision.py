@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 def rounds_float32(device: torch.device) -> bool:
     """Whether PyTorch may round the operands of float32 products on this device, to TF32 or bfloat16."""
-    if device.type == "mps":  # knows no such setting, and no float64
+    if device.type == "mps":  # has no such setting, and no float64
         return False
     settings = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
     return settings.matmul.fp32_precision not in ("ieee", "none")
@@ -42,7 +42,7 @@ class _InFloat64(TorchFunctionMode):
 
 
 def full_products(device: torch.device) -> AbstractContextManager[object]:
-    """Products of float32 in this block are taken in at least that, here and in the backward pass.
+    """float32 products in this block are computed in at least float32, here and in the backward pass.
 
     For the products that a module's forward pass forms by PyTorch's functions; other threads are not affected.
     """
@@ -56,7 +56,7 @@ _before = "highest"
 
 @contextmanager
 def float32_products(precision: str) -> Iterator[None]:
-    """``torch.set_float32_matmul_precision(precision)``, and what was set before at the end.
+    """Set ``torch.set_float32_matmul_precision(precision)``, and restore the previous setting at the end.
 
     The setting belongs to the whole process. Blocks may be nested, overlap in different threads and end in any
     order: the one that began last applies, and after all of them have ended the user's setting is restored.

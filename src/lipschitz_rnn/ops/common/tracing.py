@@ -8,12 +8,13 @@ from torch.autograd import forward_ad
 
 
 def exporting() -> bool:
-    """Whether torch.export traces. Its flag, as torch.compile of PyTorch 2.11 takes ``is_exporting()`` to be True."""
+    """Whether torch.export is tracing. Reads its flag, because torch.compile of PyTorch 2.11 takes
+    ``is_exporting()`` to be True."""
     return bool(torch.compiler._is_exporting_flag)
 
 
 def tracked(tensor: Tensor) -> bool:
-    """Whether a gradient may be asked for, also of a tensor that vmap has wrapped: its wrapper does not say so."""
+    """Whether a gradient may be needed, also for a tensor wrapped by vmap, whose wrapper does not show it."""
     if torch.compiler.is_compiling():
         return tensor.requires_grad  # the tracer cannot look inside a wrapper
     while not tensor.requires_grad:
@@ -24,19 +25,19 @@ def tracked(tensor: Tensor) -> bool:
 
 
 def plain_eager() -> bool:
-    """Whether nobody traces, transforms or intercepts: then the way through PyTorch's dispatcher can be saved."""
-    if torch.compiler.is_compiling():  # first, and alone: the tracer cannot take the questions below
+    """Whether nothing traces, transforms or intercepts the call: then PyTorch's dispatcher can be bypassed."""
+    if torch.compiler.is_compiling():  # first, and alone: the tracer cannot trace the calls below
         return False
     return not torch._C._are_functorch_transforms_active() and torch._C._len_torch_dispatch_stack() == 0
 
 
 def forward_mode() -> bool:
-    """Whether somebody asks for forward-mode derivatives."""
+    """Whether forward-mode derivatives are being computed."""
     return forward_ad._current_level >= 0
 
 
 def traceless() -> bool:
-    """Whether nobody traces, intercepts or asks for forward-mode derivatives: then a hand-written scan may run."""
-    if torch.compiler.is_compiling():  # first, and alone: the tracer cannot take the questions below
+    """Whether nothing traces or intercepts the call or needs forward-mode derivatives: a hand-written scan may run."""
+    if torch.compiler.is_compiling():  # first, and alone: the tracer cannot trace the calls below
         return False
     return not forward_mode() and torch._C._len_torch_dispatch_stack() == 0

@@ -58,7 +58,7 @@ def require_number(name: str, value: object, *, low: float, high: float = math.i
         number = float(value)
     except OverflowError:  # an integer beyond 1e308
         number = -math.inf if value < 0 else math.inf  # type: ignore[operator]
-    # Comparisons only, which NaN fails: a compiler may hold the number as a symbol, and math.isfinite knows none.
+    # Comparisons only, which NaN fails: for a compiler the number may be a symbol, which math.isfinite does not accept.
     inside = -math.inf < number < math.inf and (number > low if open_low else number >= low) and number <= high
     if not inside:
         if math.isinf(high):
@@ -80,7 +80,7 @@ def require_count(name: str, value: object) -> int:
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether values may be looked at: not while tracing, capturing a CUDA graph, or under a function transform."""
+    """Whether values can be read: not while tracing, capturing a CUDA graph, or under a function transform."""
     if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return False
     if tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor):

@@ -1,4 +1,4 @@
-"""Vector-Jacobian products of the inputs that need one."""
+"""Vector-Jacobian products for the inputs that need them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def vector_jacobian(
     needs: Sequence[bool],
     cotangents: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """Σ cotangentᵀ ∂output/∂input for each input that is there and needed; a missing cotangent counts as zero."""
+    """Σ cotangentᵀ ∂output/∂input for each input that is given and needed; a missing cotangent counts as zero."""
     result: list[Tensor | None] = [None] * len(inputs)
     chosen = [i for i, (tensor, need) in enumerate(zip(inputs, needs, strict=True)) if tensor is not None and need]
     given = [i for i, cotangent in enumerate(cotangents) if cotangent is not None]

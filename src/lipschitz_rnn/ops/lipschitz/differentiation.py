@@ -63,9 +63,9 @@ class Scan(torch.autograd.Function):
 
 
 def caller_states(tape: Tensor, keep_states: bool, save: bool) -> Tensor:
-    """The states for the caller, contiguous, in memory of their own: it may change them in place, or keep them alone.
+    """The states for the caller, contiguous and in their own memory: the caller may change them in place or keep them.
 
-    Where the backward pass has no need of the tape, it is they who keep its memory.
+    If the backward pass does not need the tape, they reuse its memory.
     """
     states = tape[:, :, 0]
     if not keep_states:
@@ -91,7 +91,7 @@ class EagerScan(torch.autograd.Function):
         ctx.save_for_backward(*tensors, tape)
         ctx.scheme, ctx.backend = scheme, backend
         states = caller_states(tape, keep_states, save=True) if keep_states else None
-        if given.single:  # in place: what a function gives out as a view could not be changed by the caller
+        if given.single:  # in place: a view returned by a function could not be changed by the caller
             last.squeeze_(0)
             if states is not None:
                 states.squeeze_(0)

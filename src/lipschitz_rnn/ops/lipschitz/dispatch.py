@@ -54,7 +54,7 @@ def run(problem: Problem, backend: str, keep_states: bool) -> tuple[Tensor | Non
     """States (S, T, B, N), None unless kept, and the last state (S, B, N); without S where the problem has none."""
     dtype, exact = problem.A.dtype, problem.scheme.exact_products
     wide = compute_dtype(dtype, problem.A.device, exact)
-    if wide != dtype and (exact or backend != "triton"):  # whose interpreter is there to test the kernels as they are
+    if wide != dtype and (exact or backend != "triton"):  # Triton's interpreter tests the kernels as they are
         states, last = run(problem.to(wide), backend, keep_states)
         return (None if states is None else states.to(dtype)), last.to(dtype)
     name, reason = ("portable", "exported") if exporting() else choose(backend, problem)
@@ -64,7 +64,7 @@ def run(problem: Problem, backend: str, keep_states: bool) -> tuple[Tensor | Non
     if differentiate and name != "reference" and plain_eager():
         return EagerScan.apply(*problem.tensors, problem.scheme, keep_states, name)
     states, last = _run_lifted(problem.lifted(), name, keep_states, differentiate)
-    if problem.single:  # a squeeze costs nothing on the way back; an index would fill a tensor of zeros
+    if problem.single:  # the backward of a squeeze is free; that of an index fills a tensor of zeros
         states, last = states.squeeze(0), last.squeeze(0)
     return (states if keep_states else None), last
 
@@ -76,6 +76,6 @@ def _run_lifted(problem: Problem, name: str, keep_states: bool, differentiate: b
     if name == "reference" and not torch.compiler.is_compiling():
         return reference.scan(problem)
     options = (*problem.scheme.arguments, keep_states, differentiate, name)
-    # A tracer cannot take a function without a gradient.
+    # A tracer does not accept an autograd function that has no gradient.
     states, last, _ = (Scan.apply if differentiate else Scan.forward)(*problem.tensors, *options)
     return states, last

@@ -46,7 +46,7 @@ class Tableau:
 
     @property
     def chained(self) -> bool:
-        """Whether every stage builds on the one before alone."""
+        """Whether every stage depends only on the previous one."""
         return not any(any(row[:-1]) for row in self.stages)
 
 
@@ -113,7 +113,7 @@ ALIASES = {"rk2": "midpoint"}
 
 
 def get_integrator(name: str) -> Tableau:
-    """Look a method up by name; ``rk2`` is the paper's name for ``midpoint``."""
+    """Look up a method by name; ``rk2`` is the paper's name for ``midpoint``."""
     canonical = ALIASES.get(name, name)
     if canonical not in INTEGRATORS:
         raise ValueError(f"integrator is {name!r}; choose one of {', '.join([*INTEGRATORS, *ALIASES])}")

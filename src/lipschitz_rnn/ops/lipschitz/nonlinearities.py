@@ -1,4 +1,4 @@
-"""The Lipschitz nonlinearities σ of ḣ = A h + σ(W h + u), and what the stability theory needs to know of them."""
+"""The Lipschitz nonlinearities σ of ḣ = A h + σ(W h + u), and what the stability theory needs to know about them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NONLINEARITIES: dict[str, Nonlinearity] = {
 
 
 def get_nonlinearity(name: str) -> Nonlinearity:
-    """Look a nonlinearity up by name."""
+    """Look up a nonlinearity by name."""
     if name not in NONLINEARITIES:
         raise ValueError(f"nonlinearity is {name!r}; choose one of {', '.join(NONLINEARITIES)}")
     return NONLINEARITIES[name]

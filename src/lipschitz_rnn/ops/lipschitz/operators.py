@@ -40,7 +40,7 @@ def run_scan(
     save: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    """What happened, and the last state (S, B, N).
+    """The tape, and the last state (S, B, N).
 
     The tape is (S, T, slots, B, N): slot 0 holds the state after each step and, with ``save``, slot i + 1 the value of
     σ at stage i for the backward pass; a fused kernel adds the states at which the later stages were taken. The tape
@@ -66,7 +66,7 @@ def _(drive: Tensor, A: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 def new_tape(
     like: Tensor, shape: tuple[int, int, int, int], integrator: str, keep_states: bool, save: bool, backend: str
 ) -> Tensor:
-    """Memory for the tape in the layout of a backend: a loop wants time outermost, a fused kernel the network."""
+    """Memory for the tape in the layout of a backend: a loop needs time outermost, a fused kernel the network."""
     S, T, B, N = shape
     steps, stages = T if keep_states or save else 0, len(get_integrator(integrator))
     if backend == "triton":

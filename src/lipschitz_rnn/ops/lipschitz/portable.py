@@ -34,7 +34,7 @@ def scan(problem: Problem, counts: Tensor | None = None) -> tuple[Tensor, Tensor
         return h, h.clone()
 
     def advance_often(h: Tensor, u: Tensor, step: Tensor, count: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
-        # Its own count is in a sample's hands: beyond it, sub-steps have no length.
+        # Every sample has its own count: beyond it, sub-steps have length zero.
         def go_on(number: Tensor, h: Tensor) -> Tensor:
             return number < most
 

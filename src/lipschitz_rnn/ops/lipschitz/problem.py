@@ -94,7 +94,7 @@ class Problem:
         return Problem.of([None if tensor is None else tensor.to(dtype) for tensor in self.tensors], self.scheme)
 
     def initial_state(self) -> Tensor:
-        """h0, (S, B, N), written out where it is zero."""
+        """h0, (S, B, N), as a tensor of zeros if none was given."""
         networks, _, batch, units = self.shape
         return self.A.new_zeros((networks, batch, units)) if self.h0 is None else self.h0
 
@@ -104,7 +104,7 @@ class Problem:
         if self.input_weight is None:
             return drive
         U = self.input_weight.mT.unsqueeze(1)
-        u = drive * U if drive.shape[-1] == 1 else matmul(drive, U)  # one feature is no matrix product
+        u = drive * U if drive.shape[-1] == 1 else matmul(drive, U)  # with one feature a matrix product is not needed
         return u if self.bias is None else u + self.bias[:, None, None, :]
 
 

@@ -1,4 +1,4 @@
-"""The definition of truth: the recurrence in plain PyTorch, one step after another.
+"""The reference: the recurrence in plain PyTorch, one step after another. It defines the result.
 
 Any dtype, any device, differentiable any number of times. Every other backend is tested against it.
 """
@@ -34,7 +34,7 @@ def integrate_step(
         A, W: (…, N, N).
         step: ε, a number or anything that broadcasts against h, such as (…, B, 1).
     """
-    A_t, W_t = A.mT, W.mT  # once: the body of an exported loop must not take the same matrix in twice
+    A_t, W_t = A.mT, W.mT  # once: the body of an exported loop must not capture the same matrix twice
     slopes: list[Tensor] = []
     for row in tableau.stages:
         operand = (h if not any(row) else h + step * _combine(row, slopes)).to(A.dtype)

@@ -40,7 +40,7 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
     rows = tape[0, :, :, 0].detach().numpy()
     apply_sigma = SIGMAS[scheme.nonlinearity]
     values = rows[:, 1:] if save else itertools.repeat([np.empty(N, rows.dtype) for _ in tableau.weights])
-    with np.errstate(all="ignore"):  # a state that overflows shows in the result, as everywhere in PyTorch
+    with np.errstate(all="ignore"):  # an overflow shows in the result, as everywhere in PyTorch
         if len(tableau) == 1 and problem.timespans is None:
             path = _euler(problem, unit, start, values, apply_sigma, keep_states or save)
         else:
@@ -52,7 +52,7 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
 
 
 def _stacked(problem: Problem, unit: float, width: int) -> Array:
-    """[εαA; εW], (2N, width), zero beyond N columns; in Fortran's order: a product with a vector reads that fastest."""
+    """[εαA; εW], (2N, width), zero beyond N columns; in Fortran order, which is fastest for a product with a vector."""
     N = problem.shape[-1]
     A, W = (matrix[0].detach().numpy().T for matrix in (problem.A, problem.W))
     columns = np.zeros((width, 2 * N), A.dtype)

@@ -20,12 +20,12 @@ from lipschitz_rnn.ops.lipschitz.problem import Problem
 
 Runner = Callable[[Problem], tuple[Tensor | None, Tensor]]
 
-TOLERANCE = 1e-6  # a span of three times max_step takes three sub-steps, rounded to float32 as it may be
-LARGEST = 1_000_000  # sub-steps of one sequence; more is a mistake in the unit of time
+TOLERANCE = 1e-6  # so that a span of 3 · max_step takes three sub-steps even after rounding to float32
+LARGEST = 1_000_000  # sub-steps of one sequence; more means that the unit of time is wrong
 
 
 def substeps_of(span: float, max_step: float) -> int:
-    """How many steps a span takes; the sub-steps exceed max_step by rounding at most."""
+    """How many sub-steps a span takes; they exceed max_step at most by rounding."""
     if span / max_step > LARGEST:
         raise _too_many(span, max_step)
     return max(1, math.ceil(span / max_step * (1.0 - TOLERANCE)))

@@ -25,7 +25,7 @@ from lipschitz_rnn.stability.proof.systems import System
 
 @dataclass(frozen=True)
 class Examiner:
-    """Checks candidates for one map; a range of steps is cut into so many ``panels``."""
+    """Checks candidates for one map; a range of steps is cut into ``panels`` parts."""
 
     item: Subject
     panels: int

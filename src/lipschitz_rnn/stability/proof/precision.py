@@ -63,7 +63,7 @@ _ALIASES = {"highest": "float32", "double": "float64", "half": "float16", "bf16"
 
 
 def as_precision(name: str | torch.dtype) -> Precision:
-    """Look a precision up by name or dtype."""
+    """Look up a precision by name or dtype."""
     text = str(name).removeprefix("torch.")
     if text not in PRECISIONS and text not in _ALIASES:
         raise ValueError(f"precision is {name!r}; choose one of {', '.join(PRECISIONS)}, or None for what is in force")
@@ -85,7 +85,7 @@ def _float32_setting() -> str:
     """The coarsest float32 product that PyTorch may take now; each backend can be set on its own."""
     try:
         found = {torch.get_float32_matmul_precision()}
-    except RuntimeError:  # a backend was set on its own, which this function does not answer; they are asked below
+    except RuntimeError:  # raised if a backend has its own setting; the backends are asked below
         found = set()
     for backend in (torch.backends.cuda, torch.backends.mkldnn):
         found.add(str(getattr(getattr(backend, "matmul", None), "fp32_precision", "none")))

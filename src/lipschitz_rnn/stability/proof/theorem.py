@@ -103,7 +103,7 @@ def theorem1(A: Any, W: Any, lipschitz: float = 1.0, monotone: bool = True) -> T
     dissipation = -_largest(0.5 * (A + A.T))
     singular = np.linalg.svd(W, compute_uv=False)
     gain = L * float(singular[0])
-    # A sign is believed only beyond what rounding can do to it.
+    # A sign counts only if rounding cannot change it.
     rounding_A, rounding_W = _rounding(A), _rounding(W)
     rounding_product = _rounding(A) * float(singular[0]) + _rounding(W) * float(np.linalg.norm(A, 2))
     nonsingular = bool(singular[-1] > rounding_W)

@@ -19,7 +19,7 @@ from lipschitz_rnn.stability.search.multipliers import best_multiplier
 from lipschitz_rnn.stability.search.scaling import best_scaling
 from lipschitz_rnn.stability.search.semidefinite import common_metric
 
-_GENERAL_SOLVER_SIZE = 30  # rows of the largest inequality for which a general solver is worth its time unasked
+_GENERAL_SOLVER_SIZE = 30  # rows of the largest inequality for which ``auto`` tries a general solver
 
 _SEVERAL_METRICS_SIZE = 40  # units up to which a range of steps tries the best metric of more than one step
 
@@ -76,7 +76,7 @@ def _structured(item: Subject, systems: list[System[Matrix]], accuracy: float, c
             metrics.append(scaling.P / np.trace(scaling.P))
             yield from _with_multipliers(scaling.P, systems, "full metric", clock)
     if len(metrics) > 1:
-        # What each system likes best may be bad for another; the average often suits all.
+        # The best metric of one system may be bad for another; the average often works for all.
         yield from _with_multipliers(np.mean(metrics, axis=0), systems, "full metric", clock)
 
 

@@ -1,4 +1,4 @@
-"""The best diagonal multiplier for a given metric: a small semidefinite programme with its own barrier method.
+"""The best diagonal multiplier for a given metric: a small semidefinite program with its own barrier method.
 
 Every multiplier enters through a matrix of rank two, so one Newton step costs a few products of the inequality's
 size. A general solver would need minutes where this needs a second.

@@ -1,4 +1,4 @@
-"""The metric that goes with a multiplier, by a Riccati equation instead of a semidefinite programme.
+"""The metric that goes with a multiplier, by a Riccati equation instead of a semidefinite program.
 
 Slopes in [0, 1] are ½(1 + q) with |q| ≤ 1. Writing w = ½(v + q·v) turns the inequality for a fixed Λ into the bounded
 real lemma: a metric exists at a level exactly if Λ^½ H(s) Λ^{−½} is stable and shorter than one on the level's contour

@@ -1,6 +1,6 @@
 """The best rate over metric and multiplier together, for one system of any size.
 
-With the metric eliminated (see :mod:`riccati`), what is left is convex in x = log Λ: all Λ^½ H(s) Λ^{−½} on the contour
+With the metric eliminated (see ``riccati``), what is left is convex in x = log Λ: all Λ^½ H(s) Λ^{−½} on the contour
 must be shorter than one. The method of centres keeps x in the middle of that set, in the sense of
 −Σ log det(I − M*M) over a few points of the contour, and pushes the contour outwards.
 """

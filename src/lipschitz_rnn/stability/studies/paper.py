@@ -1,4 +1,4 @@
-"""The paper's studies of stability as numbers (``figures`` draws them): pendulum, spectrum against β, Lemma 2."""
+"""The paper's studies of stability as numbers (``plots`` draws them): pendulum, spectrum against β, Lemma 2."""
 
 from __future__ import annotations
 

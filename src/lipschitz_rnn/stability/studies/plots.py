@@ -1,4 +1,4 @@
-"""The figures of the paper's stability studies. Every function returns a matplotlib figure and saves nothing."""
+"""Plots of the paper's stability studies. Every function returns a matplotlib figure and saves nothing."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def draw_lemma2(study: Lemma2 | None = None) -> Figure:
     distance = 1 - study.betas
     axes[0].loglog(distance, study.change, "o-", label=f"measured, slope {study.slope:.2f}")
     axes[0].loglog(distance, study.change[-1] * (distance / distance[-1]) ** 2, "k--", label="slope 2")
-    # A mark at every measured point: those of a short logarithmic axis stand in each other's way.
+    # One tick at every measured point: the default ticks of a short logarithmic axis overlap.
     axes[0].set_xticks(distance, [f"{value:.4g}" for value in distance])
     axes[0].set_xticks([], minor=True)
     axes[0].set(xlabel="1 − β", ylabel="change of the eigenvalues")

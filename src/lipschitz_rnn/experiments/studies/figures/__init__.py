@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn.experiments.campaign import Measures, Plan
-from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.experiments.studies.figures.drawings import measure_drawings
 from lipschitz_rnn.experiments.studies.figures.page import tracks_and_drawings
 from lipschitz_rnn.experiments.study import QUICK, Row, Study
 from lipschitz_rnn.stability.studies.tracking import spectral_curves, spectral_probe
 from lipschitz_rnn.training.history import read_run
+from lipschitz_rnn.training.runs import load_run
 
 _BETAS = {"variants": ({"beta": 0.65}, {"beta": 0.95})}  # the two panels of the paper's figure
 
