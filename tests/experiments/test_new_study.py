@@ -54,15 +54,6 @@ def test_a_new_study_runs_to_a_page(tmp_path: Path) -> None:
     assert all(path.exists() for path in outcome.written)
 
 
-def test_the_example_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "studies.md").read_text(), re.DOTALL)
-    exec(code, {})
-    names = {record.name for record in read_records(tmp_path / "runs" / "steps" / "results")}
-    assert names == {"digits/lipschitz/8/euler", "digits/lstm/8"}
-
-
 def test_a_study_is_short() -> None:
     source = Path(__file__).read_text()
     assert source[source.index("TINY = ") : source.index("def test_a_new_study")].count("\n") <= 30
@@ -147,6 +138,16 @@ def test_the_list_says_what_is_committed_and_how_long_it_takes() -> None:
     assert all(name in table.output for name in STUDIES)
     assert "about" in table.output
     assert "unknown" in table.output
+
+
+def test_all_is_checked_before_the_first_study_starts(tmp_path: Path) -> None:
+    taken = tmp_path / "figures" / "quick" / "digits" / "spectra"
+    taken.mkdir(parents=True)
+    (taken / "config.json").write_text("{}")
+    done = CliRunner().invoke(app, ["reproduce", "all", "--quick", "-o", str(tmp_path)])
+    assert done.exit_code == 2
+    assert str(taken) in "".join(done.output.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["figures"]
 
 
 def test_all_studies_are_planned_at_once() -> None:

@@ -25,7 +25,7 @@ from lipschitz_rnn.experiments.reproduce import Outcome
 from lipschitz_rnn.experiments.reproduce import reproduce as run_study
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.studies import STUDIES
-from lipschitz_rnn.experiments.study import Study
+from lipschitz_rnn.experiments.study import Study, matches
 from lipschitz_rnn.training import RunError
 
 reproduce = typer.Typer(
@@ -136,7 +136,10 @@ def _run_all(only: list[str] | None, quick: bool, out: Path, **given: Any) -> No
         campaign, plans = _plan(study, {**asked, "only": None})
         chosen.append((study, campaign, plans))
     if only:
-        chosen = [(s, c, [p for p in plans if any(o in f"{s.name}/{p.name}" for o in only)]) for s, c, plans in chosen]
+        chosen = [
+            (study, campaign, [plan for plan in plans if any(matches(f"{study.name}/{plan.name}", o) for o in only)])
+            for study, campaign, plans in chosen
+        ]
         if not any(plans for _, _, plans in chosen):
             raise ValueError(f"no run matches --only {only[0]!r}; `lipschitz-rnn reproduce --list` shows all")
     _report([each for each in chosen if each[2]], **given)
@@ -169,6 +172,8 @@ def _report(chosen: list[tuple[Study, Campaign, list[Plan]]], *, dry_run: bool, 
         typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(plan.name for plan in planned))
         return
     suit_settings([plan.settings for plan in planned])
+    for _, campaign, plans in chosen:  # of all studies before the first one starts
+        campaign.check(plans)
     watch = watch_runs(given["jobs"], quiet=as_json)
     outcomes = [run_study(study, campaign, plans, watch) for study, campaign, plans in chosen]
     records = [record for outcome in outcomes for record in outcome.records]

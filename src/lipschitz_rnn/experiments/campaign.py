@@ -76,8 +76,7 @@ class Campaign:
 
     def run(self, plans: Sequence[Plan], watch: Watch) -> tuple[list[Record], list[str]]:
         """All plans, those already complete without another look at the data: records, and names of what failed."""
-        self.measures.prepare()
-        self._refuse_existing(plans)
+        self.check(plans)
         together = (watch, self.jobs, str(self.out), _GO_ON)
         failed = run_works({plan.name: partial(self.complete, plan, watch) for plan in plans}, *together)
         done = [plan for plan in plans if plan.name not in failed]
@@ -87,8 +86,9 @@ class Campaign:
             done = [plan for plan in done if self.export(plan)]
         return [read_record(self.results / record_file(plan.study, plan.name)) for plan in done], failed
 
-    def _refuse_existing(self, plans: Sequence[Plan]) -> None:
-        """Before anything runs: a folder that is taken, or that holds another run, is a wrong command."""
+    def check(self, plans: Sequence[Plan]) -> None:
+        """Before anything runs: what is not installed, and folders that are taken or that hold another run."""
+        self.measures.prepare()
         for plan in plans:
             folder = self.out / plan.name
             if not (folder / "config.json").exists():

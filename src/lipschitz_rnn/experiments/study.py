@@ -101,7 +101,7 @@ class Study:
     groups: name -> help: rows that run only when asked for, by ``--<name>`` or by their name in ``--only``.
     options: further options of its command: hidden_size, learning_rate, at_once, task, target_loss, samples.
     tables: the paper's tables whose numbers stand on its page.
-    sections: the parts of its page in order; by default those of `pages.page`.
+    sections: the parts of its page in order; by default `pages.sections.STANDARD`.
     summary: what stands between its marks in the README.
     measures: what is measured beyond the scores.
     """
@@ -142,10 +142,10 @@ class Study:
         rows = self._asked(only, quick, groups, options.get("task"))
         plans = [plan for row in rows for plan in self._plans(row, quick, seeds, changes or {}, options)]
         for pattern in only:
-            if not any(_matches(plan.name, pattern) for plan in plans):
+            if not any(matches(plan.name, pattern) for plan in plans):
                 names = ", ".join(plan.name for plan in plans)
                 raise ValueError(f"no run matches --only {pattern!r}; there are {names}")
-        return [plan for plan in plans if not only or any(_matches(plan.name, pattern) for pattern in only)]
+        return [plan for plan in plans if not only or any(matches(plan.name, pattern) for pattern in only)]
 
     def _asked(self, only: Sequence[str], quick: bool, groups: Sequence[str], task: str | None) -> list[Row]:
         if quick and groups:
@@ -206,5 +206,6 @@ def _parts(settings: Settings, at_once: int | None) -> list[tuple[Mapping[str, A
     return [variants[start::runs] for start in range(runs)]
 
 
-def _matches(name: str, pattern: str) -> bool:
+def matches(name: str, pattern: str) -> bool:
+    """Whether --only asks for a run by its name, a part of it, or a pattern."""
     return f"/{pattern.strip('/')}/" in f"/{name}/" or fnmatchcase(name, pattern)
