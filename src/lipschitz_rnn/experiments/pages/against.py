@@ -44,10 +44,21 @@ class Curve(NamedTuple):
         return "; ".join(dict.fromkeys(record.why for record in self.records if record.why))
 
 
+def varied_option(record: Record) -> str | None:
+    """The one option whose numbers the variants of a run are; None for any other run."""
+    variants = record.setup.variants
+    names = {name for variant in variants for name in variant}
+    values = [value for variant in variants for value in variant.values()]
+    plain = all(isinstance(value, int | float) for value in values) and len(values) == len(variants)
+    return names.pop() if len(names) == 1 and plain and all(variants) else None
+
+
 def read_curves(records: Sequence[Record]) -> list[Curve]:
+    """Of runs that vary one option; others are left to other sections."""
     groups: dict[tuple[str, str, str], list[Record]] = {}
-    for record in records:
-        option = next(iter(record.setup.variants[0]))
+    for record, option in ((record, varied_option(record)) for record in records):
+        if option is None:
+            continue
         groups.setdefault((record.kind, record.setup.task, option), []).append(record)
     curves = []
     for (_, task, option), same in groups.items():
@@ -78,6 +89,8 @@ class Against:
 
     def __call__(self, study: Study, records: Sequence[Record]) -> list[Block]:
         curves = read_curves(records)
+        if not curves:
+            return []
         differences = _differences(curves)
         caption = "Test score against the option that varies: mean over seeds, with the range from worst to best seed."
         if any(point.diverged for curve in curves for point in curve.points):
