@@ -65,3 +65,10 @@ def test_a_sweep_may_stand_beside_runs_without_variants() -> None:
 def test_a_quick_page_needs_no_reason() -> None:
     page = blocks(make(), [replace(ALONE, study="own", kind="quick", why="")])
     assert page[1].markdown().endswith("experiment**.")
+
+
+def test_the_page_says_where_the_mean_is_best() -> None:
+    record = varied({"beta": 0.5}, {"beta": 0.75})
+    for better, expected in ((True, "0.75 (25.00 %)"), (False, "0.5 (5.00 %)")):
+        page = Against()(make(), [replace(record, higher_is_better=better)])
+        assert f"beta = {expected}" in page[-1].markdown()

@@ -100,7 +100,7 @@ class Against:
         for curve in curves:
             remark = self.remarks.get((curve.task, curve.option), "")
             page += [Heading(f"{curve.task}, {self._label(curve.option)}"), self._table(curve)]
-            page.append(Paragraph(" ".join([*([remark] if remark else []), _origin(curve)])))
+            page.append(Paragraph(" ".join(filter(None, (self._best(curve), remark, _origin(curve))))))
         return page
 
     def _symbol(self, option: str) -> str:
@@ -117,6 +117,15 @@ class Against:
             shown = [show_score(value, percent) for value in (*spread(point.scores), spread(point.last)[1])]
             rows.append([f"{point.value:g}", str(point.networks), *shown, str(point.diverged or "–")])
         return Table(header, rows, left=0)
+
+    def _best(self, curve: Curve) -> str:
+        """Where the mean is best, which is what a sweep is made for."""
+        first = curve.records[0]
+        known = [(point.mean, point.value) for point in curve.points if point.mean is not None]
+        if len(known) < 2:
+            return ""
+        mean, value = (max if first.higher_is_better else min)(known, key=lambda pair: pair[0])
+        return f"The mean is best at {self._symbol(curve.option)} = {value:g} ({show_score(mean, first.percent)})."
 
     def draw(self, curves: Sequence[Curve]) -> Any:
         """One panel for each option: the mean as a line, all seeds within the band."""
