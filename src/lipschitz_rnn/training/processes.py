@@ -8,13 +8,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.process import BaseProcess
 
 import torch
 
+from lipschitz_rnn.plugins import import_modules, imported_modules
 from lipschitz_rnn.tasks import DataError
 from lipschitz_rnn.training import CheckpointError, Interrupted, RunError, Watcher
 from lipschitz_rnn.training.interrupts import Interrupts
@@ -46,7 +47,9 @@ def _guarded(name: str, work: Callable[[], object], watch: Watch) -> bool:
         work()
     except (RunError, CheckpointError, DataError) as error:
         watch(name).note(f"failed: {error}")
-    except RuntimeError:  # of the device, for example no memory left: nobody may be there to start the next one
+    except (Interrupted, ValueError, TypeError, OSError):  # one line is enough to say what to do otherwise
+        raise
+    except Exception:  # no memory left, or a fault in somebody's own unit: nobody may be there to start the next one
         watch(name).note(f"failed: {traceback.format_exc()}")
     else:
         return True
@@ -70,7 +73,9 @@ def run_processes(
         while waiting or processes:
             while waiting and len(processes) < jobs:
                 name, work = waiting.pop(0)
-                processes.append(context.Process(target=_live, args=(name, work, watch, threads), name=name))
+                processes.append(
+                    context.Process(target=_live, args=(name, work, watch, threads, imported_modules()), name=name)
+                )
                 processes[-1].start()
             wait_for([process.sentinel for process in processes], timeout=_POLL_SECONDS)
             if interrupts.number:
@@ -88,11 +93,12 @@ def run_processes(
     return [name for name in works if name in failed]
 
 
-def _live(name: str, work: Work, watch: Watch, threads: int) -> None:
+def _live(name: str, work: Work, watch: Watch, threads: int, modules: Sequence[str] = ()) -> None:
     """The life of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks every process to leave
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
+    import_modules(modules)
     try:
         done = work()
     except Interrupted as interrupted:
