@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.documents.blocks import to_markdown
-from lipschitz_rnn.experiments.pages.against import read_curves
 from lipschitz_rnn.experiments.pages.sections import blocks
+from lipschitz_rnn.experiments.pages.sweeps import read_curves
 from lipschitz_rnn.experiments.results import Record, read_records
 from lipschitz_rnn.experiments.studies.ablation import STUDY, VALUES
 

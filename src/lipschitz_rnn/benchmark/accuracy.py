@@ -87,7 +87,7 @@ class Judge:
     def _condition(self, truth: Build) -> Errors:
         """κ of the states and of the gradients, at least 1."""
         if truth not in self._conditions:
-            moved = [self._exactly(truth, shaken(self._data, seed)) for seed in range(DRAWS)]
+            moved = [self._exactly(truth, perturbed(self._data, seed)) for seed in range(DRAWS)]
             found = [_compare(each, self._truth(truth)) for each in moved]
             states = max(1.0, *(each.states / SHIFT for each in found))
             slopes = [each.gradients / SHIFT for each in found if each.gradients is not None]
@@ -107,7 +107,7 @@ class Judge:
         return job.training() if self._backward else (job.forward(), ())
 
 
-def shaken(data: Data, seed: int) -> Data:
+def perturbed(data: Data, seed: int) -> Data:
     """The same data, every number moved at random by up to ``SHIFT`` of itself."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -128,10 +128,10 @@ def _rounding(data: Data, precision: Precision, summed: bool) -> float:
 def _compare(found: Result, exact: Result) -> Errors:
     pairs = zip(found[1], exact[1], strict=True)
     worst = max((_relative(one, other) for one, other in pairs), default=None, key=_nan_is_worst)
-    return Errors(_furthest(found[0], exact[0]), worst)
+    return Errors(_largest_error(found[0], exact[0]), worst)
 
 
-def _furthest(found: Tensor, exact: Tensor) -> float:
+def _largest_error(found: Tensor, exact: Tensor) -> float:
     """The largest error of a single state, relative to the states (S, …, B, N) of its network and time.
 
     A norm over all states would hide one wrong state among many right ones.

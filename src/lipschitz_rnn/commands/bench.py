@@ -13,7 +13,7 @@ from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.options import OUTPUT, Device
 from lipschitz_rnn.commands.parsing import require_writable
 from lipschitz_rnn.commands.progress import progress_bar
-from lipschitz_rnn.commands.threads import available_memory, threaded
+from lipschitz_rnn.commands.threads import available_memory, with_threads
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ OUTPUT_OPTIONS = ("plot", "json_file", "markdown", "append")
 
 
 @guarded
-@threaded
+@with_threads
 def bench(
     context: typer.Context,
     batch: Annotated[int, typer.Option("--batch", "-b", help="Batch size B.", rich_help_panel=SIZES)] = 128,

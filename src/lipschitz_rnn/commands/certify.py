@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from lipschitz_rnn.commands.errors import guarded
-from lipschitz_rnn.commands.imports import importing
+from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.progress import spinner
 
 NOT_CERTIFIED = 3
 
 
 @guarded
-@importing
+@with_imports
 def certify(
     target: Annotated[Path, typer.Argument(help="Run folder, or a .safetensors, .npz or .pt file with A and W.")],
     seed: Annotated[int | None, typer.Option(help="Only networks of this seed; all of a run by default.")] = None,

@@ -73,9 +73,9 @@ def _report(error: BaseException, interrupted: str) -> typer.Exit | None:
     if isinstance(error, CLICK_ERRORS):
         return None
     if isinstance(error, Interrupted):  # rank 0 saved, and says so for all
-        return fail(str(error), error.exit_code) if _speaks() else typer.Exit(error.exit_code)
+        return fail(str(error), error.exit_code) if _is_first_process() else typer.Exit(error.exit_code)
     if isinstance(error, KeyboardInterrupt):
-        return fail(f"interrupted; {interrupted}", 130) if _speaks() else typer.Exit(130)
+        return fail(f"interrupted; {interrupted}", 130) if _is_first_process() else typer.Exit(130)
     if isinstance(error, RunError | CheckpointError | DataError | ImportError):
         return fail(str(error), 2 if isinstance(error, RunConflict) else 1)
     if isinstance(error, ValueError | TypeError | OverflowError):
@@ -92,5 +92,5 @@ def _report(error: BaseException, interrupted: str) -> typer.Exit | None:
     return fail(f"{type(error).__name__}: {error}; {where}", 1)
 
 
-def _speaks() -> bool:
+def _is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"

@@ -24,7 +24,7 @@ Imports = Annotated[
 ]
 
 
-def importing(command: Command) -> Command:
+def with_imports(command: Command) -> Command:
     """The command with the option `--import`."""
 
     @functools.wraps(command)

@@ -15,14 +15,14 @@ from rich.table import Table
 from lipschitz_rnn import tasks as task_registry
 from lipschitz_rnn import units as unit_registry
 from lipschitz_rnn.commands.errors import guarded
-from lipschitz_rnn.commands.imports import importing
+from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.options import AsJson
 
 WIDE = 120  # columns of a terminal that has room for sentences
 
 
 @guarded
-@importing
+@with_imports
 def tasks(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show everything about this task.")] = None,
     as_json: AsJson = False,
@@ -81,7 +81,7 @@ def _print_details(facts: dict[str, Any]) -> None:
 
 
 @guarded
-@importing
+@with_imports
 def units(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show everything about this unit.")] = None,
     as_json: AsJson = False,

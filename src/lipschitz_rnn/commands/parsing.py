@@ -51,7 +51,7 @@ def parse_epochs(text: str) -> tuple[int, ...]:
         raise ValueError(f"--decay-epochs is {text!r}; write epochs e.g. as 90 or 30,60,90") from None
 
 
-def asked_for(**given: Any) -> dict[str, Any]:
+def given_options(**given: Any) -> dict[str, Any]:
     """Options that were given; the others stay the preset's or the study's."""
     return {name: value for name, value in given.items() if value is not None}
 

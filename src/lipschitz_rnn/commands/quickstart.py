@@ -15,7 +15,7 @@ from lipschitz_rnn.commands.errors import CONTINUE, guarded
 from lipschitz_rnn.commands.options import OUTPUT, AsJson
 from lipschitz_rnn.commands.parsing import parse_seeds
 from lipschitz_rnn.commands.progress import choose_watcher
-from lipschitz_rnn.commands.threads import suit_settings, threaded
+from lipschitz_rnn.commands.threads import choose_threads_for_runs, with_threads
 from lipschitz_rnn.experiments.quickstart import EPOCHS, quickstart_settings, run_quickstart, test_scores
 from lipschitz_rnn.training import Interrupted, Result
 
@@ -28,7 +28,7 @@ NEXT = (
 
 
 @guarded(interrupted=CONTINUE)
-@threaded
+@with_threads
 def quickstart(
     out: Annotated[
         Path,
@@ -48,7 +48,7 @@ def quickstart(
     so you can see how much the results vary. Run it again to see the results again, or to continue after Ctrl-C.
     """
     chosen = parse_seeds(seeds)
-    suit_settings(quickstart_settings(chosen, epochs))
+    choose_threads_for_runs(quickstart_settings(chosen, epochs))
     console = Console(stderr=True)
     names = {"lipschitz": "Lipschitz RNN", "lstm": "LSTM"}
     try:

@@ -11,14 +11,14 @@ import typer
 from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.options import AsJson
 from lipschitz_rnn.commands.progress import spinner
-from lipschitz_rnn.commands.threads import threaded
+from lipschitz_rnn.commands.threads import with_threads
 from lipschitz_rnn.documents.files import has_marks
 from lipschitz_rnn.experiments.pages.committed import check_pages, write_pages
 from lipschitz_rnn.experiments.report import write_report
 
 
 @guarded
-@threaded
+@with_threads
 def report(
     runs: Annotated[
         list[Path],

@@ -15,10 +15,10 @@ from rich.table import Table
 from lipschitz_rnn.commands import options
 from lipschitz_rnn.commands.errors import RESUME, guarded
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
-from lipschitz_rnn.commands.parsing import asked_for, parse_seeds
+from lipschitz_rnn.commands.parsing import given_options, parse_seeds
 from lipschitz_rnn.commands.progress import watch_runs
 from lipschitz_rnn.commands.reproduce_list import print_list
-from lipschitz_rnn.commands.threads import suit_settings, threaded
+from lipschitz_rnn.commands.threads import choose_threads_for_runs, with_threads
 from lipschitz_rnn.documents.numbers import show_duration, show_score, spread
 from lipschitz_rnn.experiments.campaign import Campaign, Plan
 from lipschitz_rnn.experiments.reproduce import Outcome
@@ -117,7 +117,7 @@ def _command(name: str, study: Study | None, run: Callable[..., None], text: str
     """Add a command with the options of its study."""
     run.__name__, run.__doc__ = name.replace("-", "_"), text
     run.__signature__ = _signature(study)  # type: ignore[attr-defined]
-    reproduce.command(name=name, cls=TidyCommand)(guarded(interrupted=RESUME)(threaded(run)))
+    reproduce.command(name=name, cls=TidyCommand)(guarded(interrupted=RESUME)(with_threads(run)))
 
 
 def _make(study: Study) -> None:
@@ -147,8 +147,8 @@ def _run_all(only: list[str] | None, quick: bool, out: Path, **given: Any) -> No
 
 def _plan(study: Study, given: dict[str, Any]) -> tuple[Campaign, list[Plan]]:
     own = {name: given.get(name) for name in study.options}
-    changes = asked_for(**{name: given[name] for name in ("epochs", "precision", "device", "data_dir", "offline")})
-    changes |= asked_for(**{name: own.pop(name) for name in _SETTINGS if name in own})
+    changes = given_options(**{name: given[name] for name in ("epochs", "precision", "device", "data_dir", "offline")})
+    changes |= given_options(**{name: own.pop(name) for name in _SETTINGS if name in own})
     plans = study.plans(
         given["only"] or (),
         quick=given["quick"],
@@ -171,7 +171,7 @@ def _report(chosen: list[tuple[Study, Campaign, list[Plan]]], *, dry_run: bool, 
         ]
         typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(plan.name for plan in planned))
         return
-    suit_settings([plan.settings for plan in planned])
+    choose_threads_for_runs([plan.settings for plan in planned])
     for _, campaign, plans in chosen:  # of all studies before the first one starts
         campaign.check(plans)
     watch = watch_runs(given["jobs"], quiet=as_json)

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
-from lipschitz_rnn.commands.imports import importing
+from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.options import AsJson, DataDir, Offline, Plot, Seeds, Which
 from lipschitz_rnn.commands.options import DeviceAsTrained as Device
 from lipschitz_rnn.commands.parsing import parse_seeds, require_writable
 from lipschitz_rnn.commands.progress import named, progress_bar
 from lipschitz_rnn.commands.robustness_runs import distinct_names, document, open_run, parse_amounts
-from lipschitz_rnn.commands.threads import MACHINE, threaded
+from lipschitz_rnn.commands.threads import MACHINE, with_threads
 from lipschitz_rnn.tasks import Split
 
 ATTACKS = ("pgd", "fgsm", "deepfool-l2", "deepfool-linf")
@@ -49,8 +49,8 @@ def measures() -> None:
 
 @robustness.command(cls=TidyCommand)
 @guarded
-@threaded
-@importing
+@with_threads
+@with_imports
 def hessian(
     run: RunArgument,
     seeds: Seeds = None,
@@ -125,8 +125,8 @@ def hessian(
 
 @robustness.command(cls=TidyCommand)
 @guarded
-@threaded
-@importing
+@with_threads
+@with_imports
 def attack(
     run: RunArgument,
     attacks: Annotated[
@@ -214,8 +214,8 @@ def _attack(name: str, steps: int, step_size: float, radius: float | None, rando
 
 @robustness.command(cls=TidyCommand)
 @guarded
-@threaded
-@importing
+@with_threads
+@with_imports
 def noise(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders to compare.")],
     kind: Annotated[

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lipschitz_rnn.commands.parsing import parse_seeds
-from lipschitz_rnn.commands.threads import suit_threads
+from lipschitz_rnn.commands.threads import choose_threads
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training import Settings
 from lipschitz_rnn.training.parallel import choose_device
@@ -62,7 +62,7 @@ def open_run(
         if missing:
             raise ValueError(f"--seeds is {seeds!r}; {folder} has the seeds {', '.join(map(str, models))}")
         models = {seed: models[seed] for seed in wanted}
-    suit_threads(1, settings.batch_size, settings.hidden_size)
+    choose_threads(1, settings.batch_size, settings.hidden_size)
     task = loaded.load_task(data_dir=data_dir, offline=offline).to(place)
     return Run(folder, settings, task, {seed: m.to(place) for seed, m in models.items()}, place)
 

@@ -44,19 +44,19 @@ class _Chosen:
     by_user = False
 
 
-def threaded(command: Callable[..., None]) -> Callable[..., None]:
+def with_threads(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the option `--threads`, which holds while it runs."""
 
     @functools.wraps(command)
     def run(*args: Any, threads: int | None = None, **kwargs: Any) -> None:
-        with limited(threads):
+        with thread_limit(threads):
             command(*args, **kwargs)
 
     return with_options(run, command, {"threads": Threads})
 
 
 @contextmanager
-def limited(count: int | None) -> Iterator[None]:
+def thread_limit(count: int | None) -> Iterator[None]:
     """`count` threads in the block, or a number that does not crowd the machine; as before after it."""
     import torch
 
@@ -70,7 +70,7 @@ def limited(count: int | None) -> Iterator[None]:
         _Chosen.by_user = False
 
 
-def suit_threads(networks: int, batch: int, hidden_size: int, recorded: int | None = None) -> None:
+def choose_threads(networks: int, batch: int, hidden_size: int, recorded: int | None = None) -> None:
     """One thread where a step is small, idle cores elsewhere, unless the user chose.
 
     `recorded` is what an earlier part of the same run took: with another number its weights would differ in their last
@@ -84,11 +84,11 @@ def suit_threads(networks: int, batch: int, hidden_size: int, recorded: int | No
         torch.set_num_threads(max(1, min(count, torch.get_num_threads())))
 
 
-def suit_settings(all_settings: Sequence[Settings], recorded: int | None = None) -> None:
+def choose_threads_for_runs(all_settings: Sequence[Settings], recorded: int | None = None) -> None:
     """The same for runs: the largest of them counts."""
     sizes = [(len(each.members), each.batch_size, each.hidden_size) for each in all_settings]
     if sizes:
-        suit_threads(*max(sizes, key=lambda size: size[0] * size[1] * size[2] ** 2), recorded)
+        choose_threads(*max(sizes, key=lambda size: size[0] * size[1] * size[2] ** 2), recorded)
 
 
 def idle_cores() -> int:

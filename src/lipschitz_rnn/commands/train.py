@@ -14,11 +14,11 @@ from rich.table import Table
 
 from lipschitz_rnn import tasks
 from lipschitz_rnn.commands.errors import RESUME, guarded
-from lipschitz_rnn.commands.imports import importing
+from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.parsing import require_small_file
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
 from lipschitz_rnn.commands.setting_options import with_settings
-from lipschitz_rnn.commands.threads import suit_settings, threaded
+from lipschitz_rnn.commands.threads import choose_threads_for_runs, with_threads
 from lipschitz_rnn.documents.numbers import show_score, show_scores
 from lipschitz_rnn.experiments.paper import find_cell
 from lipschitz_rnn.experiments.presets import Preset, preset_settings
@@ -36,8 +36,8 @@ def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
 
 
 @guarded(interrupted=f"{RESUME} and --out FOLDER if a run folder was named, else start it again")
-@threaded
-@importing
+@with_threads
+@with_imports
 @with_settings
 def train(
     task: Annotated[
@@ -84,7 +84,7 @@ def train(
         check_train(settings, folder, resume=resume)
         typer.echo(json.dumps(settings.to_dict(), indent=2))
         return
-    suit_settings([settings], _recorded_threads(folder))
+    choose_threads_for_runs([settings], _recorded_threads(folder))
     first = os.environ.get("RANK", "0") == "0"
     console = Console(stderr=True)
     shown = first and not as_json

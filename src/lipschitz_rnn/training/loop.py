@@ -86,16 +86,16 @@ class Trainer:
         except Interrupted as interrupted:
             self._collect_probe()
             self._save()
-            raise Interrupted(interrupted.number, self._last_good(), self._go_on()) from None
+            raise Interrupted(interrupted.number, self._last_good(), self._how_to_resume()) from None
         except KeyboardInterrupt as interrupt:  # a second Ctrl-C did not wait for the step: what was saved last is left
-            rest = describe_rest(self._last_good(), self._go_on())
+            rest = describe_rest(self._last_good(), self._how_to_resume())
             interrupt.add_note(f"stopped at once{rest}")
             self.watcher.note(f"stopped at once{rest}")
             raise
         finally:
             self.watcher.stop()
 
-    def _go_on(self) -> str | None:
+    def _how_to_resume(self) -> str | None:
         """How to resume this run, where it has a folder."""
         if self.folder is None:
             return None
