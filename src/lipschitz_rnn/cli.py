@@ -43,9 +43,9 @@ def lipschitz_rnn(
 ) -> None:
     """Train, certify and measure Lipschitz recurrent neural networks.
 
-    New here? Run [bold]lipschitz-rnn quickstart[/]: it trains a first network in about a minute on a laptop.
+    New here? Run [bold]lipschitz-rnn quickstart[/]: it trains your first networks in a minute or two on a laptop.
 
-    Exit codes: 0 success, 1 something failed or is missing, 2 wrong usage, 3 not certified, 130 and 143 interrupted.
+    Exit codes: 0 success, 1 failure or missing file, 2 wrong usage, 3 not certified, 130 or 143 interrupted.
     """
 
 

@@ -48,12 +48,12 @@ def test_a_sweep_is_split_where_memory_asks_for_it() -> None:
     assert sorted(values) == list(VALUES["alpha"])
     assert plans[0].settings.variants[0] == {"alpha": 0.0}
     assert plans[0].settings.variants[-1] != {"alpha": 2.0}  # the ends of the range are not all in one run
-    with pytest.raises(ValueError, match="2 networks at once cannot hold the 3 seeds"):
+    with pytest.raises(ValueError, match=r"--at-once is 2.* 3"):
         STUDY.plans(options={"at_once": 2})
 
 
 def test_a_name_that_matches_nothing_is_told_with_those_that_exist() -> None:
-    with pytest.raises(ValueError, match=r"'gamma'; there are ordered-mnist/alpha"):
+    with pytest.raises(ValueError, match=r"'gamma'.* ordered-mnist/alpha"):
         STUDY.plans(["gamma"])
 
 

@@ -31,7 +31,7 @@ def evaluate(
         typer.Option(
             "--pretrained",
             metavar="NAME",
-            help="A pretrained network instead of a run: its name, e.g. ordered-mnist-128, or a .safetensors file.",
+            help="Pretrained network instead of a run: its name, e.g. ordered-mnist-128, or a .safetensors file.",
         ),
     ] = None,
     split: Annotated[Split, typer.Option(help="Part of the data to score on.")] = "test",
@@ -43,7 +43,7 @@ def evaluate(
 ) -> None:
     """Score every trained network of a run on one split of the data.
 
-    Works while the run is still training. With --pretrained it scores a network that comes with the package.
+    Also works while the run is still training. With --pretrained it scores a network that comes with the package.
 
     [bold]Examples[/]
 

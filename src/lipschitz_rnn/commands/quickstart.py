@@ -1,4 +1,4 @@
-"""`lipschitz-rnn quickstart`: trained networks and a picture within a minute or two."""
+"""`lipschitz-rnn quickstart`: trained networks and a picture in a minute or two."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def quickstart(
     """Train Lipschitz RNNs and LSTMs with about as many parameters on handwritten digits.
 
     Needs no download and no GPU, and takes a minute or two on a laptop. Several seeds of each unit train at once,
-    so you can see how much the results vary. Run it again to see the results again, or to continue after Ctrl-C.
+    so you can see how much the results vary. Run it again to show the results again, or to continue after Ctrl-C.
     """
     chosen = parse_seeds(seeds)
     choose_threads_for_runs(quickstart_settings(chosen, epochs))
@@ -53,7 +53,7 @@ def quickstart(
     names = {"lipschitz": "Lipschitz RNN", "lstm": "LSTM"}
     try:
         done = run_quickstart(out, chosen, epochs, lambda name: choose_watcher(console, names[name], quiet=as_json))
-    except Interrupted as stopped:  # resuming the run alone would leave the comparison undone
+    except Interrupted as stopped:  # its own hint would resume one run, not the comparison
         raise Interrupted(stopped.number, stopped.saved, "the same command again") from None
     if as_json:
         facts: dict[str, Any] = {

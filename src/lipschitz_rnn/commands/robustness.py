@@ -1,4 +1,4 @@
-"""`lipschitz-rnn robustness`: curvature of the loss, attacks and noise, for the networks of any run."""
+"""`lipschitz-rnn robustness`: loss curvature, attacks and noise for the networks of a run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ ATTACKS = ("pgd", "fgsm", "deepfool-l2", "deepfool-linf")
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, written by `train`.")]
 Variant = Annotated[
     int | None,
-    typer.Option(min=0, help="Which variant of a run that trained several, counted from 0.", show_default=False),
+    typer.Option(min=0, help="Number of the variant, counted from 0, if the run has several.", show_default=False),
 ]
 BatchSize = Annotated[
-    int, typer.Option(min=1, help="Samples at a time; fewer take less memory.", rich_help_panel=MACHINE)
+    int, typer.Option(min=1, help="Samples per batch; fewer need less memory.", rich_help_panel=MACHINE)
 ]
 PartOfData = typer.Option(help="Part of the data to use.")
 SomeSamples = typer.Option(min=1, help="Samples to draw, with seed 0. Default: all.", show_default=False)
@@ -58,7 +58,7 @@ def hessian(
     which: Which = "best",
     parameters: Annotated[
         Literal["all", "unit"],
-        typer.Option(help="all, or unit: those of the recurrent unit, as in the paper."),
+        typer.Option(help="all, or unit: only those of the recurrent unit, as in the paper."),
     ] = "unit",
     split: Annotated[Split, PartOfData] = "train",
     samples: Annotated[int, typer.Option(min=1, help="Samples to draw, with seed 0.")] = 1000,
@@ -195,7 +195,7 @@ def attack(
 
 
 def _attack(name: str, steps: int, step_size: float, radius: float | None, random_start: bool) -> Callable[..., Any]:
-    """The named attack with its own settings: a function of model, inputs, targets and what all attacks share."""
+    """The named attack with its settings: a function of model, inputs, targets and the common arguments."""
     from functools import partial
 
     from lipschitz_rnn.robustness import deepfool, fgsm, pgd
