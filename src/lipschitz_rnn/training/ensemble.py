@@ -20,7 +20,7 @@ Outcome = tuple[Tensor, State, Tensor]  # outputs, states, penalties
 
 
 class _WithPenalty(nn.Module):
-    """A model together with what its unit adds to the loss, so that one functional call gives both."""
+    """A model together with its unit's penalty, so that one functional call returns both."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -39,8 +39,8 @@ class Ensemble:
     """Stacked parameters, name -> (S, ...), and one call for all members.
 
     `mode` is "vmap" (one call for all; the Lipschitz scan then runs as one fused kernel) or "sequential" (one member
-    after another, for units that vmap cannot transform, such as cuDNN's). "auto" tries and `reason` says why not.
-    Options that members disagree about, where their unit allows it, are stacked among the buffers.
+    after another, for units that vmap cannot transform, such as cuDNN's). "auto" tries vmap; if it fails, `reason` says
+    why. Options that differ between members, where the unit allows it, are stacked with the buffers.
     """
 
     def __init__(self, models: Sequence[nn.Module], device: torch.device | str, mode: EnsembleMode = "auto") -> None:
@@ -65,7 +65,7 @@ class Ensemble:
         if mode == "sequential":
             return mode, "asked for"
         if self.random:
-            # Under vmap all members would share one stream of random numbers, and no member would equal its lone run.
+            # Under vmap all members would share one random stream, and no member would match a run of its own.
             obstacle = "the unit draws its own random numbers (dropout between layers)"
         elif self.size == 1:
             return "sequential", "one network"
@@ -78,7 +78,7 @@ class Ensemble:
         return "sequential", obstacle
 
     def _try_vmap(self) -> str:
-        """Why the unit cannot run under vmap, or nothing. A slow fallback inside vmap counts as failure."""
+        """Why the unit cannot run under vmap, or "". A slow fallback inside vmap counts as failure."""
         module = self._module.model
         embedding = getattr(module, "embedding", None)
         if embedding is not None:
@@ -132,7 +132,7 @@ class Ensemble:
 
     def _call_one(self, values: Values, arguments: tuple[Any, ...], seed: int | None) -> Outcome:
         with warnings.catch_warnings():
-            # cuDNN prefers its weights in one block of memory, which stacked members do not have.
+            # cuDNN prefers contiguous weights, which stacked members do not have.
             warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
             if seed is None:
                 return self._module.call(values, arguments)
@@ -161,7 +161,7 @@ class Ensemble:
         return vmap(call, in_dims=axes)(values, inputs, lengths, state, keep)
 
     def training(self, on: bool) -> None:
-        """Switch dropout inside the unit off, or restore the mode that every module came with, so frozen ones stay."""
+        """Put every module into evaluation mode, or restore its original mode, so that frozen modules stay frozen."""
         self._module.eval()
         if on:
             for module, mode in self._modes:
@@ -170,7 +170,7 @@ class Ensemble:
     def members(self, values: Values | None = None, device: torch.device | str | None = None) -> list[nn.Module]:
         """Copies of all networks as ordinary modules, on the ensemble's device or another."""
         place = self.device if device is None else torch.device(device)
-        # Moved once for all members: hundreds of small copies would each wait for the GPU.
+        # Move all members at once: each of hundreds of small copies would wait for the GPU.
         given = self.values if values is None else values
         moved = {name: value.detach().to(place) for name, value in (self.buffers | given).items()}
         template = copy.deepcopy(self._module.model).to(place).eval()
