@@ -97,7 +97,7 @@ def test_threads_hold_while_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     seen = []
 
-    @threads.threaded
+    @threads.with_threads
     def command(size: int) -> None:
         threads.choose_threads(1, 1000, size)
         seen.append(torch.get_num_threads())

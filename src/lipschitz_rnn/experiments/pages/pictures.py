@@ -37,7 +37,7 @@ def learning_curves(study: Study, records: Sequence[Record]) -> Picture:
             low, high = [min(column) for column in columns], [max(column) for column in columns]
             axis.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)
             axis.plot(epochs, means, color=colour, linewidth=1.4, label=_label(record))
-            limits += [*means[len(means) // 5 :], *(high if record.percent else low)]
+            limits += [*means[len(means) // 5 :], max(high) if record.percent else min(low)]
         if limits:
             margin = 0.05 * (max(limits) - min(limits)) + 0.5 * own[0].percent
             axis.set_ylim(max(0.0, min(limits) - margin), max(limits) + margin)

@@ -11,7 +11,7 @@ from typing import Any
 from lipschitz_rnn.documents.blocks import Block, Commands, Heading, Paragraph, Table
 from lipschitz_rnn.documents.numbers import show_duration, show_score, spread
 from lipschitz_rnn.experiments.pages.pictures import compare_units, distributions, learning_curves
-from lipschitz_rnn.experiments.paper import CELLS, Cell, find_cell
+from lipschitz_rnn.experiments.paper import CELLS, TITLES, Cell, find_cell
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.study import QUICK, Study
 from lipschitz_rnn.tasks.distortion import describe_changes
@@ -62,12 +62,12 @@ def cells(study: Study, records: Records) -> list[Block]:
     for key in dict.fromkeys(map(_key, printed)):
         same = [cell for cell in printed if _key(cell) == key]
         own = [r for r in records if r.kind in ("paper", "baseline") and _belongs(study, r, same)]
-        page += [Heading(f"{key}: {same[0].table}"), _cells_table(study, records, own, same)]
+        page += [Heading(key), _cells_table(study, records, own, same)]
     return page
 
 
 def _key(cell: Cell) -> str:
-    return ", ".join([cell.task, *(f"{name} {value}" for name, value in cell.task_options.items())])
+    return ", ".join([TITLES.get(cell.task, cell.task), *(f"{k} {v}" for k, v in cell.task_options.items())])
 
 
 def _belongs(study: Study, record: Record, cells: Sequence[Cell]) -> bool:
@@ -90,7 +90,7 @@ def _cells_table(study: Study, records: Records, own: Records, printed: Sequence
         rows.append([_unit(record), str(record.setup.hidden_size), *numbers, *shown, _printed(cell)])
     seen = [printed_cell(study, record) for record in own]
     for cell in (cell for cell in printed if cell not in seen):
-        name = f"{cell.unit}, {_integrator(cell.integrator)}" if cell.integrator else cell.unit
+        name = f"Lipschitz RNN, {_integrator(cell.integrator)}" if cell.integrator else cell.unit
         rows.append([name, str(cell.hidden_size or "–"), *["–"] * (len(header) - 3), str(cell.printed)])
     return Table(header, rows, left=1)
 

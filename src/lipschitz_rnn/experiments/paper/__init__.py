@@ -16,6 +16,15 @@ from lipschitz_rnn.training import Settings
 
 MNIST, CIFAR, TIMIT = "Pixel-by-pixel MNIST", "Pixel-by-pixel CIFAR-10", "TIMIT"
 CHARACTERS, WORDS = "Penn Treebank, characters", "Penn Treebank, words"
+TITLES = {
+    "ordered-mnist": "Ordered MNIST",
+    "permuted-mnist": "Permuted MNIST",
+    "ordered-cifar10": "Ordered CIFAR-10",
+    "noise-padded-cifar10": "Noise-padded CIFAR-10",
+    "timit": TIMIT,
+    "ptb-char": CHARACTERS,
+    "ptb-word": WORDS,
+}
 
 
 @dataclass(frozen=True)
