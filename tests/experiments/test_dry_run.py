@@ -65,7 +65,7 @@ def test_data_that_is_nowhere_and_may_not_be_downloaded(tmp_path: Path, monkeypa
     monkeypatch.delenv("LIPSCHITZ_RNN_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("ordered-mnist", "ordered-cifar10", "ptb-word", "spoken-digits", "timit"):
-        with pytest.raises(DataError, match="is not here"):
+        with pytest.raises(DataError, match="was not found"):
             check_train(settings(task=name, offline=True))
         if name != "timit":  # it cannot be downloaded
             check_train(settings(task=name))

@@ -116,9 +116,9 @@ def test_a_link_that_leads_out_of_the_report_is_not_followed(tmp_path: Path, rec
 
 @pytest.mark.parametrize("name", ["../x.svg", "/x.svg", "figures/../../x.svg", "a\0b", "", ".."])
 def test_files_are_written_inside_only(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="does not lie in"):
+    with pytest.raises(ValueError, match="outside"):
         file_inside(tmp_path / "page", name)
-    with pytest.raises(ValueError, match="does not lie in"):
+    with pytest.raises(ValueError, match="outside"):
         write_page([Picture(f"../../{name}", b"", "")], tmp_path / "page" / "page.md")
     assert not (tmp_path / "x.svg").exists()
 

@@ -28,7 +28,11 @@ from lipschitz_rnn.experiments.studies import STUDIES
 from lipschitz_rnn.experiments.study import Study, matches
 from lipschitz_rnn.training import RunError
 
-reproduce = typer.Typer(cls=TidyGroup, invoke_without_command=True)
+reproduce = typer.Typer(
+    cls=TidyGroup,
+    invoke_without_command=True,
+    help="Repeat the paper's studies and write tables and figures.",
+)
 
 # Options that only some studies have, by their names in `Study.options`; those in _SETTINGS are settings of the runs.
 _SETTINGS = ("hidden_size", "learning_rate")
