@@ -55,6 +55,11 @@ def import_modules(names: Iterable[str] = ()) -> None:
         _allowed.add(name)
 
 
+def imported_modules() -> tuple[str, ...]:
+    """The modules that the user named so far, for a process that starts without them."""
+    return tuple(sorted(_allowed))
+
+
 def reference(target: Any) -> dict[str, Any]:
     """Where a class or a function is defined, as plain values for a file; `functools.partial` keeps its keywords.
 

@@ -116,7 +116,7 @@ def test_quick_runs_never_stand_among_the_papers() -> None:
     assert "Quick version" in to_markdown(blocks(STUDY, [quick]))
     both = to_markdown(blocks(STUDY, [quick, record("ordered-mnist", {0.5: [0.9, 0.94]})]))
     assert "digits" not in both.split("## Quick runs")[0]
-    assert "| digits/beta | small |" in both.split("## Quick runs")[1]
+    assert "| digits/beta, beta = 0.5 | small |" in both.split("## Quick runs")[1]
 
 
 def call(*arguments: Any) -> Any:

@@ -402,3 +402,11 @@ def test_from_a_fresh_process_through_the_commands(runs: Runs, tmp_path: Path) -
     assert [seed["accuracy"] for seed in told["seeds"]] == [pytest.approx(s.test, abs=one) for s in result.seeds]
     assert "--import own_code" in " ".join(done.stderr.split())
     assert "missing_module" in done.stderr
+
+
+@pytest.mark.usefixtures("allowed")
+def test_a_study_takes_an_own_task_as_the_message_says() -> None:
+    arguments = ["reproduce", "figures", "--task", "own-steps", "--import", "own_code", "--dry-run", "--json"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert [plan["settings"]["task"] for plan in json.loads(done.stdout)] == ["own-steps"]

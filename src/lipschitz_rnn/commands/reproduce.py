@@ -15,6 +15,7 @@ from rich.table import Table
 from lipschitz_rnn.commands import options
 from lipschitz_rnn.commands.errors import RESUME, guarded
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
+from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.parsing import given_options, parse_seeds
 from lipschitz_rnn.commands.progress import watch_runs
 from lipschitz_rnn.commands.reproduce_list import print_list
@@ -117,7 +118,7 @@ def _command(name: str, study: Study | None, run: Callable[..., None], text: str
     """Add a command with the options of its study."""
     run.__name__, run.__doc__ = name.replace("-", "_"), text
     run.__signature__ = _signature(study)  # type: ignore[attr-defined]
-    reproduce.command(name=name, cls=TidyCommand)(guarded(interrupted=RESUME)(with_threads(run)))
+    reproduce.command(name=name, cls=TidyCommand)(guarded(interrupted=RESUME)(with_imports(with_threads(run))))
 
 
 def _make(study: Study) -> None:
@@ -136,12 +137,13 @@ def _run_all(only: list[str] | None, quick: bool, out: Path, **given: Any) -> No
         campaign, plans = _plan(study, {**asked, "only": None})
         chosen.append((study, campaign, plans))
     if only:
+        names = [f"{study.name}/{plan.name}" for study, _, plans in chosen for plan in plans]
+        for pattern in (pattern for pattern in only if not any(matches(name, pattern) for name in names)):
+            raise ValueError(f"no run matches --only {pattern!r}; `lipschitz-rnn reproduce --list` shows all")
         chosen = [
             (study, campaign, [plan for plan in plans if any(matches(f"{study.name}/{plan.name}", o) for o in only)])
             for study, campaign, plans in chosen
         ]
-        if not any(plans for _, _, plans in chosen):
-            raise ValueError(f"no run matches --only {only[0]!r}; `lipschitz-rnn reproduce --list` shows all")
     _report([each for each in chosen if each[2]], **given)
 
 

@@ -108,7 +108,7 @@ def estimate(settings: Settings, records: Sequence[Record]) -> float | None:
     factor of two are not compared.
     """
     known = []
-    for record in records:
+    for record in (record for record in records if record.setup.task in tasks.available()):  # or of somebody's own
         other = record.setup
         ratio = max(other.hidden_size, settings.hidden_size) / min(other.hidden_size, settings.hidden_size)
         if _kind(other) == _kind(settings) and ratio <= 2 and (steps := scan_steps(other)):

@@ -38,7 +38,12 @@ class Table:
     def markdown(self) -> str:
         numbers = [index >= self.left and title not in self.words for index, title in enumerate(self.header)]
         lines = [list(self.header), ["---:" if number else "---" for number in numbers], *self.rows]
-        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """On one line: a break would end the table."""
+    return " ".join(text.splitlines()).replace("|", "\\|")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ _STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=,/-]{0,199}")
 _LINE = 150  # characters
 _CHECKSUM = re.compile(rb"<!-- drawn from ([0-9a-f]{64}) -->")
-_MARKED = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- /results:\2 -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- results:([\w-]+) -->\n)(.*?)(<!-- /results:\2 -->)", re.DOTALL)
 
 
 def check_study(study: object) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn.experiments.pretrained import export_pretrained
-from lipschitz_rnn.experiments.results import Record, export_run, read_record, record_file, write_record
+from lipschitz_rnn.experiments.results import Record, export_run, read_record, read_records, record_file, write_record
 from lipschitz_rnn.experiments.runner import train
 from lipschitz_rnn.training import Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
@@ -87,8 +87,12 @@ class Campaign:
         return [read_record(self.results / record_file(plan.study, plan.name)) for plan in done], failed
 
     def check(self, plans: Sequence[Plan]) -> None:
-        """Raise before anything runs if a package is missing, or a folder is taken or holds a different run."""
+        """Raise before anything runs if a package is missing, a record is invalid, or a folder is taken or holds a
+        different run.
+        """
         self.measures.prepare()
+        for study in {plan.study for plan in plans} if self.results.is_dir() else ():
+            read_records(self.results, study)
         for plan in plans:
             folder = self.out / plan.name
             if not (folder / "config.json").exists():

@@ -76,7 +76,8 @@ def _merge(runs: Sequence[Run]) -> Record:
         longest = max(map(len, members), default=0)
         members[:] = [[*member, *[None] * (longest - len(member))] for member in members]
     seeds = [seed for record in records for seed in record.seeds]
-    return replace(records[0], seeds=seeds, curves=curves, seconds=sum(record.seconds for record in records))
+    known = next((record for record in records if record.seeds), records[0])  # one that is unfinished knows less
+    return replace(known, seeds=seeds, curves=curves, seconds=sum(record.seconds for record in records))
 
 
 def _summary(groups: Sequence[Group]) -> Table:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lipschitz_rnn.documents.files import write_page
-from lipschitz_rnn.experiments.campaign import Campaign, Plan
+from lipschitz_rnn.experiments.campaign import Campaign, Measures, Plan
 from lipschitz_rnn.experiments.pages.sections import blocks
 from lipschitz_rnn.experiments.results import Record, read_records
 from lipschitz_rnn.experiments.study import QUICK, Study
@@ -29,6 +29,8 @@ class Outcome:
 
 def reproduce(study: Study, campaign: Campaign, plans: Sequence[Plan], watch: Watch = quiet) -> Outcome:
     """Run the plans of a study and write its page, which also shows earlier records of the campaign."""
+    if type(campaign.measures) is Measures:  # the command passes those of the study, with its options
+        campaign = replace(campaign, measures=study.measures)
     records, failed = campaign.run(plans, watch)
     written: list[Path] = []
     if records:

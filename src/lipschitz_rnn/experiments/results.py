@@ -102,6 +102,10 @@ def checked_record(record: Record) -> Record:
         value, (kind, words) = getattr(record, item.name), _KINDS[str(item.type).partition("[")[0]]
         if not isinstance(value, kind) or (kind is Sequence and isinstance(value, str)):
             raise ValueError(f"{item.name} is {value!r:.200}; it must be {words}")
+    try:
+        Settings.from_dict(record.settings)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
     for seed in record.seeds:
         if not isinstance(seed, Mapping) or not all(_is_number(seed.get(name, "")) for name in _SCORES):
             raise ValueError(f"an entry of seeds is {seed!r:.200}; it must hold the scores {', '.join(_SCORES)}")

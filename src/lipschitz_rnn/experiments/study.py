@@ -18,7 +18,7 @@ from lipschitz_rnn.documents.numbers import show_seeds
 from lipschitz_rnn.experiments.campaign import Measures, Plan
 from lipschitz_rnn.experiments.paper import CELLS, Cell
 from lipschitz_rnn.experiments.presets import preset_settings
-from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.results import Record, record_file
 from lipschitz_rnn.training import Settings
 
 QUICK, BASELINES = "quick", "baselines"
@@ -74,7 +74,9 @@ class Row:
         if self.integrator is not None:
             values["unit_options"] = {**self.changes.get("unit_options", {}), "integrator": self.integrator}
         settings = preset_settings(self.task, changes={**values, "seeds": tuple(seeds), **changes, **self.fixed})
-        usual = preset_settings(self.task).epochs or 1  # decay epochs are given for this many epochs and rescaled
+        given = {**self.changes, **self.fixed}  # decay epochs belong to the epochs given with them, and are rescaled
+        usual = preset_settings(self.task, changes={"unit": self.unit}).epochs
+        usual = (given.get("epochs", usual) if "decay_epochs" in given else usual) or 1
         return replace(settings, decay_epochs=tuple(e * settings.epochs // usual for e in settings.decay_epochs))
 
 
@@ -119,6 +121,14 @@ class Study:
     summary: Section | None = None
     measures: Measures = field(default_factory=Measures)
 
+    def __post_init__(self) -> None:
+        for row in (row for row in self.rows if row.group not in ("", *self.groups)):
+            raise ValueError(
+                f"{row.name} is of the group {row.group!r}; the groups are {', '.join(self.groups) or 'none'}"
+            )
+        for row in (row for row in self.quick if row.group != QUICK):
+            raise ValueError(f"{row.name} is a row of quick= with the group {row.group!r}; it must be {QUICK!r}")
+
     def plans(
         self,
         only: Sequence[str] = (),
@@ -141,6 +151,7 @@ class Study:
         options = {name: value for name, value in (options or {}).items() if value is not None}
         rows = self._selected_rows(only, quick, groups, options.get("task"))
         plans = [plan for row in rows for plan in self._plans(row, quick, seeds, changes or {}, options)]
+        _check_names(plans)
         for pattern in only:
             if not any(matches(plan.name, pattern) for plan in plans):
                 names = ", ".join(plan.name for plan in plans)
@@ -151,6 +162,8 @@ class Study:
         if quick and groups:
             names = ", ".join(row.name for row in self.quick)
             raise ValueError(f"--{groups[0]} cannot be used with --quick, whose runs are {names}")
+        for group in (group for group in groups if group not in self.groups):
+            raise ValueError(f"{self.name} has no group {group!r}; its groups are {', '.join(self.groups) or 'none'}")
         words = {*groups, *(part for pattern in only for part in pattern.split("/"))}
         rows = [
             row
@@ -187,6 +200,17 @@ class Study:
         values = {name: getattr(settings, name) for name in _COMMAND_LINE_SETTINGS if name not in row.fixed}
         given = {**{name: each for name, each in values.items() if each != getattr(usual, name)}, **options}
         return " ".join([*parts, *(f"--{name.replace('_', '-')} {value}" for name, value in given.items())])
+
+
+def _check_names(plans: Sequence[Plan]) -> None:
+    """Raise for invalid or duplicate names: each name is a folder and a record, so a run would be lost."""
+    seen: dict[str, str] = {}
+    for plan in plans:
+        file = record_file(plan.study, plan.name)
+        if file in seen:
+            both = plan.name if plan.name == seen[file] else f"{seen[file]} and {plan.name}"
+            raise ValueError(f"two rows would write {file} ({both}); give one of them another label=")
+        seen[file] = plan.name
 
 
 def _differences(row: Row, settings: Settings, usual: Settings) -> list[str]:

@@ -8,13 +8,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.process import BaseProcess
 
 import torch
 
+from lipschitz_rnn.plugins import import_modules, imported_modules
 from lipschitz_rnn.tasks import DataError
 from lipschitz_rnn.training import CheckpointError, Interrupted, RunError, Watcher
 from lipschitz_rnn.training.interrupts import Interrupts
@@ -47,7 +48,9 @@ def _guarded(name: str, call: Callable[[], object], watch: Watch) -> bool:
         call()
     except (RunError, CheckpointError, DataError) as error:
         watch(name).note(f"failed: {error}")
-    except RuntimeError:  # e.g. the device is out of memory: nobody may be there to start the next run
+    except (Interrupted, ValueError, TypeError, OSError):  # these become one line that says what to change
+        raise
+    except Exception:  # e.g. out of memory, or an error in a user's unit: nobody may be there to start the next run
         watch(name).note(f"failed: {traceback.format_exc()}")
     else:
         return True
@@ -71,7 +74,8 @@ def run_processes(
         while waiting or processes:
             while waiting and len(processes) < jobs:
                 name, call = waiting.pop(0)
-                processes.append(context.Process(target=_process_main, args=(name, call, watch, threads), name=name))
+                arguments = (name, call, watch, threads, imported_modules())
+                processes.append(context.Process(target=_process_main, args=arguments, name=name))
                 processes[-1].start()
             wait_for([process.sentinel for process in processes], timeout=_POLL_SECONDS)
             if interrupts.number:
@@ -89,11 +93,12 @@ def run_processes(
     return [name for name in work if name in failed]
 
 
-def _process_main(name: str, call: Call, watch: Watch, threads: int) -> None:
+def _process_main(name: str, call: Call, watch: Watch, threads: int, modules: Sequence[str] = ()) -> None:
     """What each process runs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and terminates its processes
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
+    import_modules(modules)
     try:
         done = call()
     except Interrupted as interrupted:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lipschitz_rnn.documents.blocks import Block, Commands, Heading, Paragraph, Table
-from lipschitz_rnn.documents.numbers import show_duration, show_score, spread
+from lipschitz_rnn.documents.numbers import show_duration, show_plain, show_score, spread
 from lipschitz_rnn.experiments.pages.pictures import compare_units, distributions, learning_curves
 from lipschitz_rnn.experiments.paper import CELLS, TITLES, Cell, find_cell
 from lipschitz_rnn.experiments.results import Record
@@ -38,7 +38,8 @@ def blocks(study: Study, records: Records) -> list[Block]:
     main = sorted((record for record in records if record.kind != QUICK), key=_place)
     page: list[Block] = [Heading(study.title, 1)]
     if quick and not main:
-        page.append(Paragraph(f"**Quick version, not the paper's experiment**: {quick[0].why}."))
+        why = f": {quick[0].why}" if quick[0].why else ""
+        page.append(Paragraph(f"**Quick version, not the paper's experiment**{why}."))
     page.append(Paragraph(study.about))
     for section in study.sections or STANDARD:
         page += section(study, main or quick)
@@ -147,13 +148,14 @@ def units(study: Study, records: Records) -> list[Block]:
         if record.kind in ("paper", "tuned", "baseline")
         and record.setup.unit_options.get("integrator", "euler") == "euler"
         and record.scores()
+        and not record.setup.variants
     ]
     return [compare_units(study, shown)] if any(record.kind == "baseline" for record in shown) else []
 
 
 def seeds(study: Study, records: Records) -> list[Block]:
     """Minimum, mean and maximum over the seeds of our unit, at the selected and the last epoch, and the paper's."""
-    own = [record for record in records if record.kind == "paper" and record.scores()]
+    own = [record for record in records if record.kind == "paper" and record.scores() and not record.setup.variants]
     if not own:
         return []
     header = ["cell", "seeds", "min", "mean", "max", "last epoch: min", "mean", "max", "paper: min", "mean", "max"]
@@ -167,7 +169,7 @@ def seeds(study: Study, records: Records) -> list[Block]:
 
 
 def learning(study: Study, records: Records) -> list[Block]:
-    own = [record for record in records if record.kind in ("paper", QUICK)]
+    own = [record for record in records if record.kind in ("paper", QUICK) and not record.setup.variants]
     return [Heading("Learning"), learning_curves(study, own)] if own else []
 
 
@@ -275,12 +277,17 @@ def scores(study: Study, records: Records) -> list[Block]:
 
 
 def plain_table(records: Records) -> Table:
+    """A line for every run, or for each of its variants: they are different networks, not seeds of one."""
     header = ["run", "what it is", "metric", "networks", "test min", "mean", "max", "time", "hardware"]
     rows = []
     for record in records:
-        shown = [show_score(value, record.percent) for value in spread(record.scores())]
         time, device = show_duration(record.seconds), str(record.environment.get("device", "?"))
-        rows.append([record.name, record.why or "–", record.metric, str(len(record.seeds)), *shown, time, device])
+        for variant in record.setup.variants or (None,):
+            own = [seed for seed in record.seeds if variant is None or seed["variant"] == variant]
+            scores = spread([seed["test"] for seed in own if seed["test"] is not None])
+            name = record.name if variant is None else f"{record.name}, {show_plain(dict(variant))}"
+            shown = [show_score(value, record.percent) for value in scores]
+            rows.append([name, record.why or "–", record.metric, str(len(own)), *shown, time, device])
     return Table(header, rows, left=3)
 
 

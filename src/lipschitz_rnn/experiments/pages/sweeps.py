@@ -44,10 +44,21 @@ class Curve(NamedTuple):
         return "; ".join(dict.fromkeys(record.why for record in self.records if record.why))
 
 
+def varied_option(record: Record) -> str | None:
+    """The one option whose numbers the variants of a run are; None for any other run."""
+    variants = record.setup.variants
+    names = {name for variant in variants for name in variant}
+    values = [value for variant in variants for value in variant.values()]
+    plain = all(isinstance(value, int | float) for value in values) and len(values) == len(variants)
+    return names.pop() if len(names) == 1 and plain and all(variants) else None
+
+
 def read_curves(records: Sequence[Record]) -> list[Curve]:
+    """Of runs that vary one option; others are left to other sections."""
     groups: dict[tuple[str, str, str], list[Record]] = {}
-    for record in records:
-        option = next(iter(record.setup.variants[0]))
+    for record, option in ((record, varied_option(record)) for record in records):
+        if option is None:
+            continue
         groups.setdefault((record.kind, record.setup.task, option), []).append(record)
     curves = []
     for (_, task, option), same in groups.items():
@@ -78,6 +89,8 @@ class ScoreAgainstOption:
 
     def __call__(self, study: Study, records: Sequence[Record]) -> list[Block]:
         curves = read_curves(records)
+        if not curves:
+            return []
         differences = _differences(curves)
         caption = "Test score against the option that varies: mean over seeds, and the range from worst to best seed."
         if any(point.diverged for curve in curves for point in curve.points):
@@ -87,7 +100,7 @@ class ScoreAgainstOption:
         for curve in curves:
             remark = self.remarks.get((curve.task, curve.option), "")
             page += [Heading(f"{curve.task}, {self._label(curve.option)}"), self._table(curve)]
-            page.append(Paragraph(" ".join([*([remark] if remark else []), _origin(curve)])))
+            page.append(Paragraph(" ".join(filter(None, (self._best(curve), remark, _origin(curve))))))
         return page
 
     def _symbol(self, option: str) -> str:
@@ -104,6 +117,15 @@ class ScoreAgainstOption:
             shown = [show_score(value, percent) for value in (*spread(point.scores), spread(point.last)[1])]
             rows.append([f"{point.value:g}", str(point.networks), *shown, str(point.diverged or "–")])
         return Table(header, rows, left=0)
+
+    def _best(self, curve: Curve) -> str:
+        """Where the mean is best, which is what a sweep is made for."""
+        first = curve.records[0]
+        known = [(point.mean, point.value) for point in curve.points if point.mean is not None]
+        if len(known) < 2:
+            return ""
+        mean, value = (max if first.higher_is_better else min)(known, key=lambda pair: pair[0])
+        return f"The mean is best at {self._symbol(curve.option)} = {value:g} ({show_score(mean, first.percent)})."
 
     def draw(self, curves: Sequence[Curve]) -> Any:
         """One panel per option: the mean as a line, the range over seeds as a band."""
