@@ -26,7 +26,7 @@ _MARKED = re.compile(r"(<!-- results:([\w-]+) -->\n)(.*?)(<!-- /results:\2 -->)"
 
 def check_study(study: object) -> None:
     if not isinstance(study, str) or not _STUDY.fullmatch(study):
-        raise ValueError(f"the study is {study!r:.200}; it must be a name of letters, digits, - and _")
+        raise ValueError(f"the study is {study!r:.200}; it must be a plain name of letters, digits, - and _")
 
 
 def check_name(name: object) -> None:
