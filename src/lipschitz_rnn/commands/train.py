@@ -31,6 +31,12 @@ from lipschitz_rnn.training.settings import NETWORK, OUTPUT, WHERE, read_toml
 from lipschitz_rnn.training.watchers import Watchers
 
 
+def _folder(text: str) -> Path:
+    if not text:  # an empty shell variable; as a path it would be the current folder
+        raise typer.BadParameter("the name is empty; give a folder, or . for the current one")
+    return Path(text)
+
+
 def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, show_default=False, **more)
 
@@ -54,7 +60,12 @@ def train(
     out: Annotated[
         Path | None,
         _option(
-            WHERE, "Run folder. Default: runs/TASK-UNIT-nN, with a number if taken.", "--out", "-o", metavar="FOLDER"
+            WHERE,
+            "Run folder. Default: runs/TASK-UNIT-nN, with a number if taken.",
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            parser=_folder,
         ),
     ] = None,
     resume: Annotated[

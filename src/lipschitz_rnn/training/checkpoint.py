@@ -7,6 +7,7 @@ exist or is complete. The checksum detects later damage by a disk or a copy.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -112,5 +113,8 @@ def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network and FUSE file systems sync files only
+            raise
     finally:
         os.close(descriptor)

@@ -94,7 +94,7 @@ def score_networks(
     batch with the number of batches done and the total."""
     total = -(-task.size(split) // (1 if task.stateful else settings.eval_batch_size))
     numbers = itertools.count()
-    ensemble = Ensemble(networks, task.device, settings.ensemble)
+    ensemble = Ensemble(networks, task.device, settings.ensemble, task)
     with matmul_precision(settings.precision):
         arguments = (ensemble, ensemble.values, task, split, settings)
         return evaluate_members(*arguments, pause=lambda: progress(next(numbers), total))

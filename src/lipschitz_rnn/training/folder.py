@@ -40,6 +40,8 @@ class RunFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str], note: Callable[[str], None] = lambda message: None) -> None:
+        if not os.fspath(path):  # an empty shell variable; as a path it would be the current folder
+            raise RunError("the name of the run folder is empty; give a folder, or . for the current one")
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self._note = note

@@ -54,7 +54,7 @@ class Trainer:
         models = [build(settings.of_variant(member.variant), task, member.seed) for member in self.members]
         check_variants(models[0], settings.unit, settings.variants)
         self.parameter_count = count_parameters(models[0])
-        self.ensemble = Ensemble(models, device, settings.ensemble)
+        self.ensemble = Ensemble(models, device, settings.ensemble, task)
         self.updater = Updater(settings, task, self.ensemble, world)
         self.stream = Stream(settings.per_member(), task, device, world.shard, read_size(models[0]))
         self.selection = Selection(task.metric, self.updater.evaluated)

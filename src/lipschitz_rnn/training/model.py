@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lipschitz_rnn import units
 from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.units.base import Recurrent
 
 
 class Shapes(Protocol):
@@ -44,9 +45,19 @@ class SequenceModel(nn.Module):
         The recurrence is causal, so padding after the last valid step changes nothing that is read.
         """
         x = inputs if self.embedding is None else self.embedding(inputs)
-        hidden, state = self.unit(x) if state is None else self.unit(x, state)
+        result = self.unit(x) if state is None else self.unit(x, state)
+        if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
+            raise TypeError(f"the unit {type(self.unit).__name__} must return (output, h_n), as nn.RNN does")
+        hidden, state = result
+        if hidden.shape[-1] != self.head.in_features:
+            raise ValueError(
+                f"the unit {type(self.unit).__name__} gives out {hidden.shape[-1]} values at a step, but its "
+                f"output_size, which is its hidden size unless it says so, is {self.head.in_features}; set output_size"
+            )
         if self.readout == "last":
-            hidden = _last(hidden, state, lengths)
+            # Of a unit of somebody's own, the state may be something else than the output.
+            known = isinstance(self.unit, Recurrent | nn.RNNBase)
+            hidden = _last(hidden, state if known else None, lengths)
         if keep is not None:
             hidden = hidden * keep
         return self.head(hidden), state
@@ -121,5 +132,5 @@ def read_size(model: nn.Module) -> int | None:
 def draws_random_numbers(model: nn.Module) -> bool:
     """Whether a forward pass in training draws from the global generator, as dropout between layers does."""
     rates = (getattr(module, name, 0.0) for module in model.modules() for name in ("dropout", "zoneout"))
-    layers = (module.p for module in model.modules() if isinstance(module, nn.Dropout))
+    layers = (module.p for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd))
     return any(isinstance(rate, float) and rate > 0.0 for rate in (*rates, *layers))

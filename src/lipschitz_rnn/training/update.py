@@ -29,12 +29,15 @@ class Updater:
     def __init__(self, settings: Settings, task: Task, ensemble: Ensemble, world: World) -> None:
         self._settings, self._task, self.ensemble, self._world = settings, task, ensemble, world
         self.device = ensemble.device
-        self.parameters = list(ensemble.parameters.values())
+        trained = {name: value for name, value in ensemble.parameters.items() if value.requires_grad}
+        if not trained:
+            raise ValueError("no parameter of the network requires a gradient; there is nothing to train")
+        self.parameters = list(trained.values())
         self._mix = torch.zeros((), device=self.device)
         self.optimiser = build_optimiser(settings, self.parameters)
         self.average = None
         if settings.averaging is not None:
-            self.average = {name: value.detach().clone() for name, value in ensemble.parameters.items()}
+            self.average = {name: value.detach().clone() for name, value in trained.items()}
         members = ensemble.size
         self.progress: dict[str, Tensor] = {
             "alive": torch.ones(members, dtype=torch.bool, device=self.device),

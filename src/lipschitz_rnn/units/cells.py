@@ -25,6 +25,7 @@ class Cell(nn.Module, ABC):
 
     input: nn.Linear
     takes_timespans: ClassVar[bool] = False
+    complex_state: ClassVar[bool] = False
     _frozen: tuple[Any, ...] = ()  # the weights after `freeze`
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -167,7 +168,7 @@ class CellStack(Recurrent):
             self.cells.extend(layer)
             width = sum(direction.output_size for direction in layer)
         self.output_size = width
-        self.takes_timespans = cell.takes_timespans
+        self.takes_timespans, self.complex_state = cell.takes_timespans, cell.complex_state
 
     def cell(self, layer: int = 0, direction: int = 0) -> Cell:
         found = self.cells[layer * self.num_directions + direction]
