@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn.documents.blocks import Heading, Picture, Table
-from lipschitz_rnn.experiments.pages.against import Against, read_curves
 from lipschitz_rnn.experiments.pages.sections import blocks, plain_table
+from lipschitz_rnn.experiments.pages.sweeps import ScoreAgainstOption, read_curves
 from lipschitz_rnn.experiments.results import Record, read_records
 from lipschitz_rnn.experiments.study import Row, Study
 
@@ -48,7 +48,7 @@ def test_the_standard_page_does_not_take_variants_for_seeds() -> None:
 
 
 def test_a_sweep_may_stand_beside_runs_without_variants() -> None:
-    section = Against()
+    section = ScoreAgainstOption()
     beside = [
         SWEEP,
         ALONE,
@@ -70,5 +70,5 @@ def test_a_quick_page_needs_no_reason() -> None:
 def test_the_page_says_where_the_mean_is_best() -> None:
     record = varied({"beta": 0.5}, {"beta": 0.75})
     for better, expected in ((True, "0.75 (25.00 %)"), (False, "0.5 (5.00 %)")):
-        page = Against()(make(), [replace(record, higher_is_better=better)])
+        page = ScoreAgainstOption()(make(), [replace(record, higher_is_better=better)])
         assert f"beta = {expected}" in page[-1].markdown()

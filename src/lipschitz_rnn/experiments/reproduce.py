@@ -1,4 +1,4 @@
-"""A study from its plans to its page."""
+"""Runs the plans of a study and writes its page."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lipschitz_rnn.training.processes import Watch
 
 
 def quiet(name: str) -> Watcher:
-    """A watcher that says nothing."""
+    """A watcher that prints nothing."""
     return Watcher()
 
 
 @dataclass(frozen=True)
 class Outcome:
     records: list[Record]
-    failed: list[str]  # names of what was not trained or not measured
+    failed: list[str]  # names of runs or networks that were not trained or measured
     written: list[Path]  # the page, its pictures, the records
 
 
 def reproduce(study: Study, campaign: Campaign, plans: Sequence[Plan], watch: Watch = quiet) -> Outcome:
-    """Run the plans of a study and write its page, which shows earlier records of the campaign too."""
-    if type(campaign.measures) is Measures:  # the command hands over those of the study, with its options
+    """Run the plans of a study and write its page, which also shows earlier records of the campaign."""
+    if type(campaign.measures) is Measures:  # the command passes those of the study, with its options
         campaign = replace(campaign, measures=study.measures)
     records, failed = campaign.run(plans, watch)
     written: list[Path] = []

@@ -1,4 +1,4 @@
-"""What each member sees and when: its own order, noise and dropout, from generators whose states can be saved."""
+"""The order, noise and dropout of each member, from generators whose states can be saved."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Stream:
     def __init__(
         self, settings: Settings, task: Task, device: torch.device, shard: Shard, read_size: int | None = None
     ) -> None:
-        """`read_size`: how many values the head reads, for the masks of dropout; `settings.hidden_size` by default."""
+        """`read_size`: how many values the head reads, for the dropout masks; by default `settings.hidden_size`."""
         self._task, self._shard, self._dropout = task, shard, settings.dropout
         self._read_size = settings.hidden_size if read_size is None else read_size
         self.seeds = settings.seeds
@@ -54,7 +54,7 @@ class Stream:
         self.epoch_start: list[Tensor] = []
 
     def begin_epoch(self) -> None:
-        """Draw every member's order; the states before the draw are kept, so that the epoch can be drawn again."""
+        """Draw every member's order; the states before the draw are kept, so that it can be repeated."""
         self.epoch_start = [generator.get_state() for generator in self.order]
         if not self._task.stateful:
             used = self.steps * self.batch_size
@@ -62,11 +62,11 @@ class Stream:
             self._indices = torch.stack(drawn).to(self._device)
 
     def indices(self, step: int) -> Tensor:
-        """(S, B) sample numbers of a step, on the device."""
+        """(S, B) sample indices of a step, on the device."""
         return self._indices[:, step * self.batch_size : (step + 1) * self.batch_size]
 
     def draw(self, step: int) -> tuple[Batch, Tensor | None]:
-        """The batch of `step` and the factors of dropout on what the head reads."""
+        """The batch of `step` and the dropout factors for the head's input."""
         if self._task.stateful:
             batch = for_members(self._task.batch("train", torch.tensor([step])), len(self.seeds))
         else:
@@ -87,12 +87,12 @@ class Stream:
         return Batch(self._shard.cut(batch.inputs, 2), targets, lengths)
 
     def states(self) -> dict[str, Tensor]:
-        """Every generator's state, to be saved with the position in the epoch."""
+        """The states of all generators, to be saved with the position in the epoch."""
         named = {f"order.{seed}": state for seed, state in zip(self.seeds, self.epoch_start, strict=True)}
         return named | {f"noise.{s}": g.get_state() for s, g in zip(self.seeds, self.noise, strict=True)}
 
     def restore(self, states: dict[str, Tensor]) -> None:
-        """Go back to saved states: redraw the epoch's order, then restore the state of the noise."""
+        """Restore saved states: draw the epoch's order again, then restore the state of the noise."""
         for seed, generator in zip(self.seeds, self.order, strict=True):
             generator.set_state(states[f"order.{seed}"])
         self.begin_epoch()
@@ -101,7 +101,7 @@ class Stream:
 
 
 def for_members(batch: Batch, members: int) -> Batch:
-    """The same batch for every member: a leading axis S, without a copy."""
+    """The same batch for every member, with a leading axis S, without a copy."""
     lengths = None if batch.lengths is None else batch.lengths.expand(members, *batch.lengths.shape)
     inputs, targets = (value.expand(members, *value.shape) for value in (batch.inputs, batch.targets))
     return Batch(inputs, targets, lengths)
