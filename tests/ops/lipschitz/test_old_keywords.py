@@ -33,11 +33,12 @@ def test_an_old_and_a_new_keyword_together_are_refused(generator: torch.Generato
 
 def test_old_keywords_compiled_exported_and_mapped(generator: torch.Generator) -> None:
     problem = random_problem(generator)
-    expected = lipschitz_scan(**problem.arguments)[1]
+    arguments = problem.arguments
+    expected = lipschitz_scan(**arguments)[1]
 
     class Scan(torch.nn.Module):
         def forward(self, u: Tensor, hx: Tensor) -> Tensor:
-            return lipschitz_scan(**old(problem.arguments | {"u": u, "hx": hx}), all_states=False)[1]
+            return lipschitz_scan(**old(arguments | {"u": u, "hx": hx}), all_states=False)[1]
 
     scan, given = Scan(), (problem.u, problem.hx)
     torch.testing.assert_close(torch.compile(scan, backend="aot_eager", fullgraph=True)(*given), expected)
