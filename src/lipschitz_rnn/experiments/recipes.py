@@ -58,7 +58,7 @@ RECIPES: dict[str, Recipe] = {
     "gru": Recipe(0.03, 25),
     "rnn-orth": Recipe(0.01, 20),
     "momentum-lstm": Recipe(0.02, 25),
-    "srlstm": Recipe(0.02, 40, {"restart": 5, **_TIME}, clip=0.5, hidden_size=48),
+    "srlstm": Recipe(0.01, 40, {"restart": 5, **_TIME}, clip=0.5, hidden_size=48),
     "urnn": Recipe(0.01, 10),
     "full-urnn": Recipe(0.004, 15),
     "eurnn": Recipe(0.01, 10),
