@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from own_module import import_own_code
 from typer.testing import CliRunner
 
 import lipschitz_rnn as lr
@@ -22,27 +20,17 @@ from lipschitz_rnn import plugins
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.pretrained import export_pretrained
-from lipschitz_rnn.tasks import registry as task_registry
 from lipschitz_rnn.training import Result, RunError, Settings, fit
 from lipschitz_rnn.training.folder import RunConflict
 from lipschitz_rnn.training.interrupts import resume_command
 from lipschitz_rnn.training.runs import LoadedRun
-from lipschitz_rnn.units import registry as unit_registry
 
 HERE = Path(__file__).parent
 MODELS = ("lipschitz", "gru")
 Runs = dict[str, tuple[Path, Result]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own() -> Iterator[Any]:
-    """The user's module. What it registers is taken back, as other tests go through all tasks and units."""
-    before = [dict(registry._OWN._own) for registry in (task_registry, unit_registry)]
-    yield importlib.import_module("own_code")
-    del sys.modules["own_code"]
-    for registry, names in zip((task_registry, unit_registry), before, strict=True):
-        registry._OWN._own.clear()
-        registry._OWN._own.update(names)
+own = pytest.fixture(scope="module", autouse=True)(import_own_code)
 
 
 @pytest.fixture(scope="module")
@@ -236,15 +224,6 @@ def test_of_a_named_package_only_what_it_imports_itself_is_used(
     assert len(load("trusted_package.models").networks) == 2
 
 
-def test_a_unit_is_not_registered_without_a_name() -> None:
-    """`@units.register` without a name, as tasks are registered, would put a function in place of the class."""
-    with pytest.raises(ValueError, match="Unnamed"):
-
-        @lr.units.register  # type: ignore[arg-type]
-        class Unnamed(torch.nn.Module):
-            pass
-
-
 def test_what_cannot_be_imported_is_said_and_can_be_passed(own: Any, settings: Settings, tmp_path: Path) -> None:
     def local(*arguments: object) -> torch.nn.Module:
         return own.gru_model(*arguments)
@@ -276,135 +255,6 @@ def test_a_run_keeps_its_kind_of_model_when_resumed(own: Any, settings: Settings
     sources = {"task": plugins.reference(own.Steps), "build": None}
     assert resume_command("run", 1, True, sources).endswith("--import own_code")
     assert "build=" in resume_command("run", 1, True, sources | {"build": plugins.reference(own.gru_model)})
-
-
-def test_registered_ones_are_first_class(tmp_path: Path) -> None:
-    assert "own-steps" in lr.tasks.available()
-    assert lr.tasks.info("own-steps").options == {"gap": 1.0}
-    assert lr.units.info("own-leaky").options()[0] == "leak"
-    assert lr.units.info("own-leaky").year == 2026
-    assert lr.units.info("own-leaky").parameters == 128 * (1 + 128 + 2) + 10 * 129
-    for command in ("tasks", "units"):
-        listed = CliRunner().invoke(app, [command, "--json"])
-        assert {"tasks": "own-steps", "units": "own-leaky"}[command] in json.loads(listed.stdout)
-    command = [
-        "train",
-        "own-steps",
-        "--unit",
-        "own-leaky",
-        "-u",
-        "leak=0.25",
-        "-t",
-        "gap=0.5",
-        "-o",
-        str(tmp_path / "a"),
-    ]
-    done = CliRunner().invoke(app, [*command, "--json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["steps"] == 8  # the task's own defaults: 2 epochs of 4 batches
-    run = lr.load_run(tmp_path / "a")
-    assert run.networks[0].unit.leak == 0.25
-    assert (run.settings.hidden_size, run.load_task().options) == (5, {"gap": 0.5})
-    assert run.sources["unit"]["module"] == "own_code"
-    wrong = CliRunner().invoke(app, ["train", "own-stairs"])
-    assert wrong.exit_code == 2
-    assert "own-steps" in wrong.output
-
-
-@pytest.mark.parametrize("name", ["own_code.py", "tests/own_code", "", "own-code", "..", "own_code.missing", "no_such"])
-def test_modules_that_cannot_be_imported_are_named(name: str) -> None:
-    done = CliRunner().invoke(app, ["tasks", "--import", name])
-    assert done.exit_code in (1, 2)
-    assert repr(name) in done.output
-
-
-def test_a_module_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "own_broken.py").write_text("import a_module_that_nobody_has\n")
-    (tmp_path / "own_wrong.py").write_text("1 / 0\n")
-    for name, reason in (("own_broken", "a_module_that_nobody_has"), ("own_wrong", "ZeroDivisionError")):
-        done = CliRunner().invoke(app, ["tasks", "--import", name])
-        assert done.exit_code == 1
-        assert repr(name) in done.output
-        assert reason in done.output
-
-
-def test_own_cells_and_units_that_fail() -> None:
-    from lipschitz_rnn.units.orthogonal import ExpRNNCell
-
-    @lr.units.register("own-cell")
-    class Mine(ExpRNNCell):
-        pass
-
-    layers = lr.units.build("own-cell", 2, 4, num_layers=2, bidirectional=True)
-    assert layers(torch.randn(5, 3, 2))[0].shape == (5, 3, 8)
-
-    @lr.units.register("own-failing")
-    class Failing(torch.nn.Module):
-        def __init__(self, input_size: int, hidden_size: int) -> None:
-            raise ArithmeticError("never")
-
-    listed = CliRunner().invoke(app, ["units", "--json"])
-    assert listed.exit_code == 0
-    assert "own-cell" in json.loads(listed.stdout)
-    assert "own-failing" in listed.stderr
-    assert "own-failing" not in json.loads(listed.stdout)
-
-
-def test_names_that_are_taken_or_wrong_are_refused(own: Any) -> None:
-    lr.tasks.register(own.Steps)  # the same definition again, as in a notebook
-    with pytest.raises(ValueError, match="lipschitz"):
-        lr.units.register("lipschitz")(own.Leaky)
-    with pytest.raises(ValueError, match="own-leaky"):
-        lr.units.register("own-leaky")(own.Pooled)
-    for name in ("", "a b", "../up", "table.csv", 3):
-        with pytest.raises(ValueError, match="name of the unit"):
-            lr.units.register(name)(own.Leaky)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="Leaky"):
-        lr.tasks.register(own.Leaky)  # type: ignore[type-var]
-    with pytest.raises(TypeError, match="info"):
-        lr.tasks.register(lr.tasks.Task)
-
-
-class _EntryPoint:
-    value, dist = "own_code:Steps", None
-
-    def __init__(self, name: str, found: object) -> None:
-        self.name, self._found = name, found
-
-    def load(self) -> object:
-        if isinstance(self._found, Exception):
-            raise self._found
-        return self._found
-
-
-def test_entry_points_of_installed_packages_count(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Installed(own.Steps):
-        info = replace(own.Steps.info, name="installed")
-
-    installed = [
-        _EntryPoint("installed", Installed),
-        _EntryPoint("renamed", own.Steps),
-        _EntryPoint("broken", SyntaxError("no")),
-        _EntryPoint("twice", own.Steps),
-        _EntryPoint("twice", own.Steps),
-        _EntryPoint("digits", own.Steps),
-    ]
-    plugins._entry_points.cache_clear()
-    monkeypatch.setattr(plugins.metadata, "entry_points", lambda group: installed)
-    try:
-        assert lr.tasks.load("installed", gap=2.0).options == {"gap": 2.0}
-        assert type(lr.tasks.load("digits")).__name__ == "Digits"  # the package's own keep their names
-        assert lr.tasks.available().count("digits") == 1
-        for name in ("broken", "twice", "renamed"):
-            with pytest.raises(plugins.MissingCodeError, match=name):
-                lr.tasks.info(name)
-        listed = CliRunner().invoke(app, ["tasks"])
-        assert listed.exit_code == 0, listed.output
-        assert "broken" in listed.output
-    finally:
-        plugins._entry_points.cache_clear()
 
 
 def test_from_a_fresh_process_through_the_commands(runs: Runs, tmp_path: Path) -> None:
