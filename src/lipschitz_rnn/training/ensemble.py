@@ -57,9 +57,29 @@ class Ensemble:
         self._varied = tuple(varied)
         for place, values in varied.items():
             set_option(self._module.model, place, values[0])
+        self._noise_seeds = self._hold_noise_seeds()
         self._modes = [(module, module.training) for module in self._module.model.modules()]
         self.random = draws_random_numbers(self._module)
         self.mode, self.reason = self._choose(mode)
+
+    def _hold_noise_seeds(self) -> Values:
+        """For every cell that disturbs its state in training, a place (S, 2) for the seeds of its next call."""
+        found: Values = {}
+        for path, module in self._module.model.named_modules():
+            if getattr(module, "noisy", False) and "noise_seed" in module._buffers:
+                module.noise_seed = torch.zeros(2, dtype=torch.float64, device=self.device)
+                found[f"{path}.noise_seed"] = torch.zeros(self.size, 2, dtype=torch.float64, device=self.device)
+        return found
+
+    @property
+    def noisy_cells(self) -> int:
+        """How many cells of a network disturb their state in training."""
+        return len(self._noise_seeds)
+
+    def seed_noise(self, seeds: Tensor) -> None:
+        """(S, cells, 2): seeds of the noise of the next call, written to where a captured graph reads them."""
+        for place, seed in zip(self._noise_seeds.values(), seeds.unbind(1), strict=True):
+            place.copy_(seed)
 
     def _choose(self, mode: EnsembleMode) -> tuple[str, str]:
         if mode == "sequential":
@@ -118,7 +138,7 @@ class Ensemble:
         """
         if self.mode == "vmap":
             return self._vmapped(values, inputs, lengths, state, keep, shared)
-        members = {name: value.unbind(0) for name, value in values.items()}
+        members = {name: value.unbind(0) for name, value in (values | self._noise_seeds).items()}
         results = []
         for member in range(self.size):
             own = {name: parts[member] for name, parts in members.items()}
@@ -158,7 +178,7 @@ class Ensemble:
         axis = None if shared else 0
         lengths_axis, keep_axis = (None if value is None else axis for value in (lengths, keep))
         axes = (0, axis, lengths_axis, None if state is None else 0, keep_axis)
-        return vmap(call, in_dims=axes)(values, inputs, lengths, state, keep)
+        return vmap(call, in_dims=axes)(values | self._noise_seeds, inputs, lengths, state, keep)
 
     def training(self, on: bool) -> None:
         """Switch dropout inside the unit off, or restore the mode that every module came with, so frozen ones stay."""
@@ -174,6 +194,8 @@ class Ensemble:
         given = self.values if values is None else values
         moved = {name: value.detach().to(place) for name, value in (self.buffers | given).items()}
         template = copy.deepcopy(self._module.model).to(place).eval()
+        for path in self._noise_seeds:
+            template.get_submodule(path.rpartition(".")[0])._buffers["noise_seed"] = None  # they draw their own seeds
         modules = [copy.deepcopy(template) for _ in range(self.size)]
         for index, module in enumerate(modules):
             targets = dict(module.named_parameters()) | dict(module.named_buffers())

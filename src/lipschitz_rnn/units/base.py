@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -15,6 +16,7 @@ from lipschitz_rnn.units.arguments import renamed, true_or_false, warn_user
 from lipschitz_rnn.units.call_types import Call
 from lipschitz_rnn.units.call_types import State as State
 from lipschitz_rnn.units.catalogue import ROWS, name_of
+from lipschitz_rnn.units.noise import require_generator
 from lipschitz_rnn.units.sequences import Sequences, reverse
 from lipschitz_rnn.units.stream import Stream, UnitStream
 
@@ -94,6 +96,7 @@ class Recurrent(nn.Module, ABC):
         lengths: Tensor | None = None,
         timespans: Tensor | PackedSequence | None = None,
         need_output: bool = True,
+        generator: torch.Generator | None = None,
     ) -> tuple[Tensor | PackedSequence | None, Tensor | State]:
         """Run over whole sequences.
 
@@ -105,12 +108,16 @@ class Recurrent(nn.Module, ABC):
             timespans: (T, B), (B, T) with `batch_first`, or (T,): the time since the previous sample at each step. It
                 replaces `step_size`; a unit without a continuous time refuses it.
             need_output: False gives None for the output, and saves its memory where the unit's scan can.
+            generator: of the noise on the state in training (`noise`); PyTorch's own if None. Dropout does not use it.
 
         Returns:
             The output of the last layer at every step, like the input with `output_size` features and zero past a
             sample's end; and h_n, like hx, the state of each sample after its last valid step.
         """
         sequences = self.read(input, lengths, timespans)
+        if generator is not None:
+            require_generator(generator)
+            sequences = replace(sequences, generator=generator)
         state = None if hx is None else self.read_state(hx, sequences)
         need_output = true_or_false("need_output", need_output, "False leaves the output out")
         output, last = self.run(sequences.settled(), state, need_output)

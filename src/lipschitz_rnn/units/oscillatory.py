@@ -24,8 +24,11 @@ class CoRNNCell(TimedCell):
 
     It is also a Lipschitz unit of 2N. With q = y − Δt z, the y of a step before, both lines are Euler steps: q' = z and
     z' = tanh(W q + (V + Δt W) z + U x + b) − γ q − (ε + Δt γ) z, and tanh(0) = 0 completes the first. That is more
-    arithmetic in one kernel for all steps: it is how a GPU runs it, or any device with a `backend` named.
+    arithmetic in one kernel for all steps: it is how a GPU runs it, or any device with a `backend` named. Noise is on y
+    and z, hence on no q alone: with it, and with timespans, the steps run one by one.
     """
+
+    adds_noise = True
 
     def __init__(
         self,
@@ -69,12 +72,13 @@ class CoRNNCell(TimedCell):
         self, inputs: Tensor, state: State, weights: Tensor, sequences: Sequences, need_output: bool = True
     ) -> tuple[Tensor | None, State]:
         fused = self._fused(inputs)
-        if fused and sequences.timespans is not None:
-            # q holds the length of the step before, so the matrices of the scan would change at every step.
+        # q holds the length of the step before, so with timespans the matrices of the scan would change at every step.
+        obstacle = "timespans" if sequences.timespans is not None else "noise" if self.training and self.noisy else None
+        if fused and obstacle is not None:
             if self.backend != "auto":
                 raise ValueError(
-                    f"backend is {self.backend!r}, a scan in which cornn takes equal steps only; build the unit with "
-                    "backend='auto' to give it timespans"
+                    f"backend is {self.backend!r}, a scan in which cornn takes equal steps without noise; build the "
+                    f"unit with backend='auto' to give it {obstacle}"
                 )
             inputs, fused = self.input(inputs), False
         if not fused:

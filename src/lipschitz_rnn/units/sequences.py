@@ -29,6 +29,7 @@ class Sequences:
         timespans: (T, B) or None.
         packed: the original, if it was a ``PackedSequence``; then samples stand in its sorted order.
         longest_time: of all timespans, once ``settled``; None where nobody may look at them.
+        generator: of the noise that units add in training; None is PyTorch's own.
     """
 
     inputs: Tensor
@@ -38,6 +39,7 @@ class Sequences:
     batched: bool
     packed: PackedSequence | None
     longest_time: float | None = None
+    generator: torch.Generator | None = None
 
     @classmethod
     def read(

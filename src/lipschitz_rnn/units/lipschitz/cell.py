@@ -30,11 +30,18 @@ from lipschitz_rnn.units.lipschitz.proved import proved_step
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
 from lipschitz_rnn.units.lipschitz.settings import describe
 from lipschitz_rnn.units.lipschitz.step_times import StepTimes
-from lipschitz_rnn.units.recurrence import Recurrence, as_number, repeatable_matrices, require_own_statement
+from lipschitz_rnn.units.noise import NOISE_OPTIONS, NoisyCell, describe_noise, require_generator
+from lipschitz_rnn.units.recurrence import (
+    Recurrence,
+    UnstatedRecurrenceError,
+    as_number,
+    repeatable_matrices,
+    require_own_statement,
+)
 from lipschitz_rnn.units.sequences import longest_time
 
 
-class LipschitzRNNCell(StepTimes):
+class LipschitzRNNCell(StepTimes, NoisyCell):
     r"""One step of ``ḣ = αA h + σ(W h + U x + b)``, for streaming and for loops of one's own.
 
     Args:
@@ -51,6 +58,7 @@ class LipschitzRNNCell(StepTimes):
             input approach each other, whatever the parameters (beta and gamma then play no part).
         rate: of that approach, per unit of time; 0.01 if None.
         max_step: a time longer than this is taken in equal sub-steps of at most it, with the input held.
+        noise, multiplicative_noise: of the state after a step in training, as in :class:`LipschitzRNN`.
 
     Shapes: ``cell(input, hx)`` takes input (B, p) or (p,), hx (B, N) or (N,), zeros if None, and gives the next hx.
 
@@ -60,7 +68,7 @@ class LipschitzRNNCell(StepTimes):
     Parameters: ``weight_ih`` U, (N, p); ``bias_ih`` b, (N,); ``hidden.M_A`` and ``hidden.M_W``, (N, N) each.
     """
 
-    stackable_options = ("alpha", "step_size")  # tensors in an ensemble whose members differ in them
+    stackable_options = ("alpha", "step_size", *NOISE_OPTIONS)  # tensors in an ensemble whose members differ in them
     checks = settings.CELL_CHECKS
     fixed = ("input_size", "hidden_size", "bias")
     built_in = ("stability", "rate", "init_scale")
@@ -91,6 +99,8 @@ class LipschitzRNNCell(StepTimes):
         init_scale: float = 0.1,
         stability: str | None = None,
         rate: float | None = None,
+        noise: float = 0.0,
+        multiplicative_noise: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -123,6 +133,7 @@ class LipschitzRNNCell(StepTimes):
         else:
             raise ValueError(f"stability is {stability!r}; choose None or 'contracting'")
         self.max_step = max_step
+        self.start_noise(noise, multiplicative_noise)
         self._gaps = GapWatch()
         self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size, device=device, dtype=dtype))
         if bias:
@@ -172,7 +183,7 @@ class LipschitzRNNCell(StepTimes):
                     f"max_step is {value:g}, but this contracting unit is proved for steps up to {self.step_size:g}; "
                     "choose a max_step up to that"
                 )
-        elif self.changes(name, value):
+        elif name not in NOISE_OPTIONS and self.changes(name, value):  # evaluation, which is proved, adds no noise
             raise AttributeError(
                 f"{name} is part of this unit's proof of contraction and cannot become {value!r}; build a new unit"
             )
@@ -186,6 +197,11 @@ class LipschitzRNNCell(StepTimes):
         """What this unit runs, for :func:`lipschitz_rnn.stability.certify`."""
         require_own_statement(self)
         owner = type(self).__name__
+        if self.training and self.noisy:
+            raise UnstatedRecurrenceError(
+                f"this {owner} is in training mode, where it adds noise to its state ({describe_noise(self)[2:]}); "
+                "call eval() first"
+            )
         A, W = repeatable_matrices(self.hidden_matrices, owner)
         step, limit = as_number("step_size", self.step_size, owner), getattr(self, "max_step", None)
         contracting = isinstance(self.hidden, ContractingPair)
@@ -210,6 +226,8 @@ class LipschitzRNNCell(StepTimes):
         hx: Tensor | None = None,
         timespans: float | Tensor | None = None,
         matrices: tuple[Tensor, Tensor] | None = None,
+        *,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
         """The state after one step.
 
@@ -218,10 +236,16 @@ class LipschitzRNNCell(StepTimes):
             hx: (B, N) or (N,); zeros if None.
             timespans: time since the previous sample instead of ``step_size``: a number, or a tensor () or (B,).
             matrices: A and W from ``hidden_matrices()``, to form them once for many steps.
+            generator: of the noise in training; PyTorch's own if None.
         """
         refuse_tracing(self)
         self._check(input, hx, matrices)
-        return self.advance(input, hx, timespans, matrices or self.hidden_matrices()).to(result_dtype(self.weight_ih))
+        h = self.advance(input, hx, timespans, matrices or self.hidden_matrices())
+        if self.training and self.noisy:
+            if generator is not None:
+                require_generator(generator)
+            h = self.disturbed(h, timespans, generator)
+        return h.to(result_dtype(self.weight_ih))
 
     def advance(
         self, x: Tensor, h: Tensor | None, timespans: float | Tensor | None, matrices: tuple[Tensor, Tensor]

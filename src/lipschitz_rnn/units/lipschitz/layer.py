@@ -83,6 +83,9 @@ class LipschitzRNN(SettingsModule, Recurrent):
         recompute_every: trade time for memory: keep only every so-many-th state for the backward pass.
         max_step: a span longer than this is taken in equal sub-steps of at most it, with the input held; each sample in
             its own number. At most ``step_size`` for a contracting layer.
+        noise, multiplicative_noise: a and m of h ← (1 + m r u) h + a r ξ after each step in training, with ξ standard
+            normal, u uniform in [−1, 1], and r = √(time of the step / step_size), which is 1 without ``timespans``. 0
+            adds nothing, and evaluation never does. Seeds come from PyTorch's generator, or the call's ``generator``.
         proj_size: of ``nn.LSTM``, which has 0 for none; the state is not projected here.
 
     Shapes, with D = 2 if bidirectional else 1 (and B first in all but h if ``batch_first``):
@@ -117,6 +120,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
     integrator = _Shared[str]("integrator")
     nonlinearity = _Shared[str]("nonlinearity")
     max_step = _Shared["float | None"]("max_step")
+    noise = _Shared[float]("noise")
+    multiplicative_noise = _Shared[float]("multiplicative_noise")
     beta = _Shared["float | tuple[float, float] | None"]("beta")
     gamma = _Shared["float | tuple[float, float] | None"]("gamma")
 
@@ -142,6 +147,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
         backend: str = "auto",
         recompute_every: int | None = None,
         max_step: float | None = None,
+        noise: float = 0.0,
+        multiplicative_noise: float = 0.0,
         proj_size: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -166,6 +173,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
                     stability=stability,
                     rate=rate,
                     max_step=max_step,
+                    noise=noise,
+                    multiplicative_noise=multiplicative_noise,
                     device=device,
                     dtype=dtype,
                 )
@@ -177,8 +186,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
         """The recurrent layer of a trained network: of one that comes with the package, or of a file ``….safetensors``.
 
         ``options`` are those of the constructor that leave the network as it is: ``batch_first``, ``dropout``,
-        ``backend``, ``recompute_every``, ``device``, ``dtype``, and a ``max_step`` of at least the step size. Any other
-        value than the weights' own is refused.
+        ``backend``, ``recompute_every``, ``noise``, ``multiplicative_noise``, ``device``, ``dtype``, and a ``max_step``
+        of at least the step size. Any other value than the weights' own is refused.
         """
         from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 
@@ -293,6 +302,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
             recompute_every=self.recompute_every,
             exact_products=cell.contracting,
             max_step=limit,
+            noise=cell.drawn_noise(sequences.generator, x),
         )
         if cell.contracting:
             dtype = result_dtype(cell.weight_ih)

@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parents[2] / "pretrained"
 FORMAT = "lipschitz-rnn/1"
 _PREFIX = "unit."
 # How the network runs, not what it computes: all that from_pretrained may set.
-_FREE = ("batch_first", "dropout", "backend", "recompute_every", "device", "dtype")
+_FREE = ("batch_first", "dropout", "backend", "recompute_every", "noise", "multiplicative_noise", "device", "dtype")
 
 
 @dataclass(frozen=True)
