@@ -274,3 +274,22 @@ def test_copies_and_pretrained_weights_take_noise() -> None:
     twin = copy.deepcopy(rnn).train()
     x = torch.zeros(5, 2, 1)
     assert torch.equal(twin(x, generator=seeded())[0], rnn.train()(x, generator=seeded())[0])
+
+
+def test_cornn_says_why_a_named_backend_cannot_add_noise() -> None:
+    unit, x = built("cornn", backend="reference", **STRENGTHS), inputs()
+    with pytest.raises(ValueError, match=r"'reference'.*noise"):
+        unit(x)
+    assert unit.eval()(x)[0].shape == (6, 4, 3)
+
+
+def test_forward_mode_holds_the_noise_too() -> None:
+    unit, x = built("lipschitz", **STRENGTHS), inputs()
+    direction = torch.ones_like(x)
+
+    def last(x: Tensor) -> Tensor:
+        return unit(x, generator=seeded())[1]
+
+    _, tangent = torch.func.jvp(last, (x,), (direction,))
+    difference = (last(x + 1e-6 * direction) - last(x - 1e-6 * direction)) / 2e-6
+    torch.testing.assert_close(tangent, difference.detach(), rtol=1e-6, atol=1e-8)
