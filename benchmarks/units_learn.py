@@ -1,4 +1,4 @@
-"""What each unit reaches on a small task: the table "What each unit reached" of docs/units.md.
+"""Train every unit on a small task: the table "Does each unit learn?" of docs/units.md.
 
     python benchmarks/units_learn.py --write      # all units, a few minutes on one CPU core; rewrites the page's tables
     python benchmarks/units_learn.py exprnn lem   # two of them, printed only
@@ -62,7 +62,7 @@ def train(unit: str) -> Reached:
     return Reached(unit, seed.validation, seed.test, time.process_time() - started)
 
 
-UNITS_HEAD = ["unit", "equation", "paper", "keeps", "parameters"]
+UNITS_HEAD = ["unit", "equation", "paper", "constraint", "parameters"]
 REACHED_HEAD = ["unit", "task", "validation", "test", "trained with"]
 
 

@@ -54,7 +54,7 @@ class Problem:
     u: Tensor
     A: Tensor
     W: Tensor
-    h0: Tensor | None
+    hx: Tensor | None
     step_size: float | Tensor
     alpha: float
     integrator: str
@@ -66,7 +66,7 @@ class Problem:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """What has a gradient."""
-        every = {name: getattr(self, name) for name in ("u", "A", "W", "h0", "step_size", "input_weight", "bias")}
+        every = {name: getattr(self, name) for name in ("u", "A", "W", "hx", "step_size", "input_weight", "bias")}
         return {name: value for name, value in every.items() if isinstance(value, Tensor)}
 
     @property
@@ -107,7 +107,7 @@ def random_problem(
         u=normal(steps, batch, features if inputs else size),
         A=normal(size, size, scale=0.7 / math.sqrt(size)),
         W=normal(size, size, scale=1.5 / math.sqrt(size)),
-        h0=normal(batch, size) if initial else None,
+        hx=normal(batch, size) if initial else None,
         step_size=0.1 + 0.4 * torch.rand(*lead, steps, batch, generator=generator, dtype=dtype) if timespans else 0.3,
         alpha=alpha,
         integrator=integrator,
@@ -128,7 +128,7 @@ def numpy_scan(problem: Problem) -> tuple[Array, Array]:
     sigma = SIGMA[problem.nonlinearity]
     states, last = np.zeros((T, B, N)), np.zeros((B, N))
     for b in range(B):
-        h = np.zeros(N) if problem.h0 is None else problem.h0[b].detach().double().numpy()
+        h = np.zeros(N) if problem.hx is None else problem.hx[b].detach().double().numpy()
         for t in range(T if problem.lengths is None else int(problem.lengths[b])):
             u = x[t, b]
             if problem.input_weight is not None:

@@ -218,6 +218,7 @@ def test_listings_as_json_and_as_tables() -> None:
     assert "scikit-learn" in call("tasks", "digits").output
     units = json.loads(call("units", "--json").stdout)
     assert units["lipschitz"]["parameters"] == 34314
+    assert [units[name]["timespans"] for name in ("lipschitz", "lem", "lstm")] == [True, True, False]
     assert "lstm" in call("units").output
     assert "beta" in call("units", "lipschitz").output
 

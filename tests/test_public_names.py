@@ -39,8 +39,8 @@ SIGNATURES = {
     "SymmetricSkew.forward": "self M",
     "SymmetricSkew.right_inverse": "self S",
     "SymmetricSkew.spectrum_bounds": "self M",
-    "lipschitz_scan": "u A W h0=None step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' lengths=None "
-    "backend='auto' * input_weight=None bias=None all_states=True recompute_every=None exact_products=False "
+    "lipschitz_scan": "u A W hx=None step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' lengths=None "
+    "backend='auto' * input_weight=None bias=None need_output=True recompute_every=None exact_products=False "
     "max_step=None noise=None",
     "robustness.white_noise": "inputs amount generator * bounds=None clip=False",
     "robustness.salt_and_pepper": "inputs amount generator * bounds=(0.0, 1.0) batch_first=False",

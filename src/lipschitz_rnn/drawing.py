@@ -1,13 +1,22 @@
-"""The only place that imports matplotlib: an empty figure with a row of axes."""
+"""Pictures: figures with one look, curves over seeds, and SVG that is the same every time.
+
+The one place where matplotlib is imported for a picture, when one is drawn.
+"""
 
 from __future__ import annotations
 
+import io
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+HALF_HEIGHT = 0.32  # of a row of dots
+RED, BLUE, GREY, GREEN, PURPLE = "#c8553d", "#2d6a9f", "#8a8a8a", "#3a7d44", "#7d5ba6"
 
 
 def empty_figure(columns: int, width: float, height: float) -> tuple[Figure, Any]:
@@ -21,3 +30,99 @@ def empty_figure(columns: int, width: float, height: float) -> tuple[Figure, Any
         ) from error
     figure = MatplotlibFigure(figsize=(width * columns, height), layout="constrained")
     return figure, np.atleast_1d(figure.subplots(1, columns))
+
+
+def new_figure(columns: int, width: float = 4.6, height: float = 3.4) -> tuple[Any, list[Any]]:
+    """A figure with a row of axes, without touching matplotlib's global state."""
+    figure, row = empty_figure(columns, width, height)
+    axes = list(row)
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25, linewidth=0.6)
+    return figure, axes
+
+
+def to_svg(figure: Any) -> bytes:
+    """The same figure gives the same bytes: no date, and names inside that follow from what is drawn."""
+    from matplotlib import rc_context
+
+    buffer = io.BytesIO()
+    with rc_context({"svg.hashsalt": "lipschitz-rnn"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def compact_svg(figure: Any) -> bytes:
+    """Paths are cut to a hundredth of a point: a field of arrows is a third smaller then."""
+    return re.sub(rb' d="[^"]*"', lambda path: re.sub(rb"\d+\.\d{3,}", _hundredths, path[0]), to_svg(figure))
+
+
+def _hundredths(number: re.Match[bytes]) -> bytes:
+    return b"%.2f" % float(number[0])
+
+
+def transparent_svg(figure: Any) -> bytes:
+    """Without a background, so that the page's own shows through, in a dark one too."""
+    figure.patch.set_alpha(0.0)
+    for axis in figure.axes:
+        axis.patch.set_alpha(0.0)
+    return to_svg(figure)
+
+
+def whole_epochs(axis: Any) -> None:
+    """Ticks at whole epochs only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True))
+
+
+def draw_curves(
+    axis: Any,
+    epochs: Sequence[float],
+    curves: Sequence[Sequence[float | None]],
+    colour: str,
+    label: str,
+    line: str = "-",
+) -> None:
+    """Every seed as a thin line, and their mean as a strong one."""
+    values = [[float("nan") if value is None else value for value in curve] for curve in curves]
+    mark = "o" if len(epochs) == 1 else ""
+    if len(values) > 1:
+        for curve in values:
+            axis.plot(epochs, curve, color=colour, alpha=0.25, linewidth=0.8, linestyle=line, marker=mark)
+    means = [mean_of([curve[i] for curve in values]) for i in range(len(epochs))]
+    axis.plot(epochs, means, color=colour, linewidth=1.8, linestyle=line, label=label, marker=mark)
+
+
+def draw_band(
+    axis: Any, places: Sequence[float], columns: Sequence[Sequence[float]], colour: str, label: str, mark: str = ""
+) -> None:
+    """The mean of every column as a line, within the range from its smallest to its largest value."""
+    low, high = [min(column) for column in columns], [max(column) for column in columns]
+    axis.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
+    means = [mean_of(column) for column in columns]
+    axis.plot(places, means, color=colour, linewidth=1.5, marker=mark, markersize=3.5, label=label)
+
+
+def draw_bar(axis: Any, row: int, value: float, colour: str) -> None:
+    """A short line across a row of dots, e.g. their mean."""
+    axis.plot([value] * 2, [row - HALF_HEIGHT, row + HALF_HEIGHT], color=colour, linewidth=1.4)
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """Of the values that are numbers; NaN where there is none."""
+    finite = [value for value in values if value == value]
+    return sum(finite) / len(finite) if finite else float("nan")
+
+
+def draw_dots(axis: Any, row: int, values: Sequence[float], colour: str) -> None:
+    """One dot a seed, beside each other, so that equal scores stay visible."""
+    places = [row + HALF_HEIGHT * (index / max(len(values) - 1, 1) - 0.5) for index in range(len(values))]
+    axis.scatter(sorted(values), places, s=16, color=colour, alpha=0.8, linewidths=0, zorder=3)
+
+
+def log_ticks(limits: tuple[float, float]) -> list[float]:
+    """Round numbers, more of them where less than a power of ten is shown."""
+    low, high = limits
+    digits = (1, 2, 3, 4, 5, 6, 8) if high < 10 * low else (1, 2, 5)
+    return [value for power in (-1, 0, 1, 2) for digit in digits if low <= (value := digit * 10.0**power) <= high]

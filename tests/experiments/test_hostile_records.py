@@ -12,12 +12,11 @@ from invented_records import invented
 from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
-from lipschitz_rnn.experiments.mnist import plan_mnist
-from lipschitz_rnn.experiments.plans import write_page
-from lipschitz_rnn.experiments.record_checks import file_inside
-from lipschitz_rnn.experiments.report.document import Picture
-from lipschitz_rnn.experiments.report.pages import write_pages
+from lipschitz_rnn.documents.blocks import Picture
+from lipschitz_rnn.documents.files import file_inside, write_page
+from lipschitz_rnn.experiments.pages.committed import write_pages
 from lipschitz_rnn.experiments.results import Record, ResultsError, read_record, read_records, write_record
+from lipschitz_rnn.experiments.studies import mnist
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
@@ -44,7 +43,7 @@ BAD_STUDIES = [
 
 @pytest.fixture
 def record() -> Record:
-    return invented(plan_mnist(["ordered-mnist/lipschitz/128/euler"])[0], [0.9, 0.91, 0.92])
+    return invented(mnist.STUDY.plans(["ordered-mnist/lipschitz/128/euler"])[0], [0.9, 0.91, 0.92])
 
 
 def stored(folder: Path, record: Record, **changes: Any) -> Path:

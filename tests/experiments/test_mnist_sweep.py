@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from invented_records import invented
 
-from lipschitz_rnn.experiments import mnist_page
-from lipschitz_rnn.experiments.mnist import plan_mnist
-from lipschitz_rnn.experiments.mnist_pictures import units_beside_ours
-from lipschitz_rnn.experiments.mnist_sweep import criterion, sweep_blocks
-from lipschitz_rnn.experiments.report.document import to_markdown
+from lipschitz_rnn.documents.blocks import to_markdown
+from lipschitz_rnn.experiments.pages.pictures import units_beside_ours
+from lipschitz_rnn.experiments.pages.sections import blocks, criterion, readme, sweep
 from lipschitz_rnn.experiments.results import Record
-from lipschitz_rnn.experiments.tuned import CANDIDATES, CHOSEN, Choice
+from lipschitz_rnn.experiments.studies.mnist import CANDIDATES, STUDY, tuned_row
 
 SWEEP = "sweep/ordered-mnist/lipschitz/128"
 
 
 def swept(name: str, tests: Sequence[float] = (0.99, 0.99), late: Sequence[float | None] = ()) -> Record:
-    (plan,) = plan_mnist([f"{SWEEP}/{name}"])
+    (plan,) = STUDY.plans([f"{SWEEP}/{name}"])
     return invented(plan, tests, late)
 
 
-def tuned(name: str, monkeypatch: pytest.MonkeyPatch, options: Mapping[str, Any] | None = None) -> Record:
+def tuned(name: str, options: Mapping[str, Any] | None = None) -> Record:
     """The tuned cell of ordered MNIST, N = 128, as if this candidate had been chosen."""
-    monkeypatch.setitem(CHOSEN, ("ordered-mnist", 128), Choice(name, options or {}))
-    (plan,) = plan_mnist(["tuned/ordered-mnist/lipschitz/128"], changes={"precision": "bfloat16"})
+    study = dataclasses.replace(STUDY, rows=(tuned_row("ordered-mnist", 128, name, unit_options=options),))
+    (plan,) = study.plans(groups=["tuned"], changes={"precision": "bfloat16"})
     return invented(plan, [0.994, 0.995])
 
 
 def rows(records: Sequence[Record]) -> list[list[str]]:
     """Candidate, unit, what it is, chosen, epochs, seeds, last tenth of the epochs, best epoch."""
-    lines = to_markdown(sweep_blocks(records)).splitlines()
+    lines = to_markdown(sweep(STUDY, records)).splitlines()
     return [line.strip("| ").replace("|  |", "| no |").split(" | ") for line in lines if line.startswith("| sweep/")]
 
 
@@ -63,13 +62,11 @@ def test_one_lucky_epoch_does_not_win() -> None:
     steady = swept("average-shift-1", [0.995, 0.995], [0.985] * 10)
     assert [row[0].rpartition("/")[2] for row in rows([lucky, steady])] == ["average-shift-1", "average"]
     assert [row[-2:] for row in rows([lucky, steady])] == [["98.50", "98.50"], ["98.00", "98.90"]]
-    text = to_markdown(sweep_blocks([lucky, steady]))
-    assert "mean over the last tenth of the epochs, averaged over the seeds" in text
-    assert "99.9" not in text  # test scores have no place there
+    assert "99.9" not in to_markdown(sweep(STUDY, [lucky, steady]))  # test scores have no place there
 
 
 def test_every_candidate_and_variant_has_its_row() -> None:
-    records = [invented(plan, [0.97, 0.98]) for plan in plan_mnist(["sweep/*/lipschitz/*"])]
+    records = [invented(plan, [0.97, 0.98]) for plan in STUDY.plans(["sweep/*/lipschitz/*"])]
     found = rows(records)
     assert len(found) == 2 * sum(max(1, len(candidate.variants)) for candidate in CANDIDATES.values())
     assert {row[5] for row in found} == {"2"}
@@ -88,18 +85,16 @@ def test_every_candidate_and_variant_has_its_row() -> None:
         ("average-shift-1-units", {"beta": 0.8}, "beta 0.8"),
     ],
 )
-def test_the_chosen_one_is_marked(
-    name: str, options: Mapping[str, Any], unit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records = [invented(plan, [0.97, 0.98]) for plan in plan_mnist(["sweep"])]
+def test_the_chosen_one_is_marked(name: str, options: Mapping[str, Any], unit: str) -> None:
+    records = [invented(plan, [0.97, 0.98]) for plan in STUDY.plans(["sweep"])]
     assert {row[3] for row in rows(records)} == {"no"}  # before the tuned cell has run
-    chosen = [row[:2] for row in rows([*records, tuned(name, monkeypatch, options)]) if row[3] == "yes"]
+    chosen = [row[:2] for row in rows([*records, tuned(name, options)]) if row[3] == "yes"]
     assert chosen == [[f"{SWEEP}/{name}", unit]]
 
 
 def test_options_of_another_unit_are_compared_among_themselves() -> None:
-    plan, slower = plan_mnist(["sweep/ordered-mnist/antisymmetric/128"])
-    (row,) = plan_mnist(["ordered-mnist/antisymmetric/128"])
+    plan, slower = STUDY.plans(["sweep/ordered-mnist/antisymmetric/128"])
+    (row,) = STUDY.plans(["ordered-mnist/antisymmetric/128"])
     taken = plan.settings.variants[2]
     settings = dataclasses.replace(plan.settings.of_variant(taken), seeds=(0, 1, 2))
     baseline = invented(dataclasses.replace(row, settings=settings), [0.97, 0.98, 0.96])
@@ -112,31 +107,31 @@ def test_options_of_another_unit_are_compared_among_themselves() -> None:
     assert [line[1] for line in found if line[3] == "yes"] == [shown]
 
 
-def test_pages_say_where_images_were_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    (plan,) = plan_mnist(["ordered-mnist/lipschitz/128/euler"])
+def test_pages_say_where_images_were_moved() -> None:
+    (plan,) = STUDY.plans(["ordered-mnist/lipschitz/128/euler"])
     paper = invented(plan, [0.991, 0.992])
-    for page in (mnist_page.blocks, mnist_page.summary):
-        assert "Training images" not in to_markdown(page([paper, tuned("average", monkeypatch)]))
-        text = to_markdown(page([paper, tuned("average-shift-1", monkeypatch)]))
-        assert "(ordered N = 128: 2 seeds, 100 epochs). Training images are changed at random." in text
-        assert (
-            "Ordered N = 128: shifts of up to 1 pixel in each direction. Validation and test images are never" in text
-        )
-        assert "shifts of up to 2 pixels in" in to_markdown(page([paper, tuned("average-shift-2", monkeypatch)]))
-        distorted = to_markdown(page([paper, tuned("average-distort-0.5", monkeypatch)]))
-        assert "rotations of up to 7.5°, stretching by up to 7.5 %, shear of up to 7.5 %" in distorted
-    whole = to_markdown(mnist_page.blocks([paper, tuned("average-shift-1", monkeypatch)]))
+    for page in (partial(blocks, STUDY), partial(readme, STUDY)):
+        assert "Training images" not in to_markdown(page([paper, tuned("average")]))
+        for name, told in (
+            ("average-shift-1", "up to 1 pixel in"),
+            ("average-shift-2", "up to 2 pixels in"),
+            (
+                "average-distort-0.5",
+                "up to 7.5°, stretching by up to 7.5 %, shear of up to 7.5 %, then shifts",
+            ),
+        ):
+            assert told in to_markdown(page([paper, tuned(name)]))
+    whole = to_markdown(blocks(STUDY, [paper, tuned("average-shift-1")]))
     row = next(line for line in whole.splitlines() if line.startswith("| tuned/") and "adam" in line)
     assert "averaging 0.002, shift 1, beta 0.75" in row
-    assert CANDIDATES["average-shift-1"].why in row
 
 
-def test_other_units_are_drawn_beside_ours_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = [invented(plan, [0.991, 0.992]) for plan in plan_mnist(["ordered-mnist/lipschitz/128"])]
-    (lstm,) = (invented(plan, [0.7, 0.98]) for plan in plan_mnist(["ordered-mnist/lstm/128"]))
-    assert "mnist-units" not in to_markdown(mnist_page.blocks(ours))
-    assert "mnist-units" in to_markdown(mnist_page.blocks([*ours, lstm]))
-    drawn = units_beside_ours([*ours[:1], lstm, tuned("average", monkeypatch)])
+def test_other_units_are_drawn_beside_ours_and_only_then() -> None:
+    ours = [invented(plan, [0.991, 0.992]) for plan in STUDY.plans(["ordered-mnist/lipschitz/128"])]
+    (lstm,) = (invented(plan, [0.7, 0.98]) for plan in STUDY.plans(["ordered-mnist/lstm/128"]))
+    assert "mnist-units" not in to_markdown(blocks(STUDY, ours))
+    assert "mnist-units" in to_markdown(blocks(STUDY, [*ours, lstm]))
+    drawn = units_beside_ours(STUDY, [*ours[:1], lstm, tuned("average")])
     names = ["lipschitz, N = 128", "lipschitz, tuned, N = 128", "lstm, N = 128"]  # ours first
     text = drawn.svg.decode()
     places = [text.index(f"<!-- {name} -->") for name in names]

@@ -29,8 +29,8 @@ def test_spreads_bracket_the_printed_value() -> None:
 def test_every_task_has_settings_for_every_kind_of_unit(task: str, preset: str) -> None:
     ours = preset_settings(task, preset)  # type: ignore[arg-type]
     facts = tasks.info(task)
-    assert set(ours.task_options) <= set(facts["options"])
-    units.build("lipschitz", facts["input_size"], 4, **{k: _tuple(v) for k, v in ours.unit_options.items()})
+    assert set(ours.task_options) <= set(facts.options)
+    units.build("lipschitz", facts.input_size, 4, **{k: _tuple(v) for k, v in ours.unit_options.items()})
     assert preset_settings(task, preset, {"unit": "lstm"}).unit_options == {}  # type: ignore[arg-type]
 
 

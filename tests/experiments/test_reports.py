@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from lipschitz_rnn.experiments.presets import preset_settings
-from lipschitz_rnn.experiments.report import write_report
-from lipschitz_rnn.experiments.report.collect import find_runs, group_runs
+from lipschitz_rnn.experiments.report import group_runs, write_report
 from lipschitz_rnn.experiments.runner import train
-from lipschitz_rnn.experiments.runs import load_run
 from lipschitz_rnn.training import RunError, evaluate
 from lipschitz_rnn.training.folder import read_settings
+from lipschitz_rnn.training.history import find_runs
+from lipschitz_rnn.training.runs import load_run
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_seeds_of_one_configuration_are_laid_together(runs: Path) -> None:
     groups = group_runs(find_runs([runs]))
-    assert [group.title for group in groups] == ["digits, lipschitz, N = 6", "digits, lstm, N = 6"]
-    assert [seed["seed"] for seed in groups[0].seeds()] == [0, 1, 2]
+    assert [group.record.name for group in groups] == ["digits, lipschitz, N = 6", "digits, lstm, N = 6"]
+    assert [seed["seed"] for seed in groups[0].record.seeds] == [0, 1, 2]
 
 
 def test_the_report_shows_minimum_mean_and_maximum(runs: Path, tmp_path: Path) -> None:

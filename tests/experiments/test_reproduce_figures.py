@@ -14,20 +14,18 @@ from invented_records import invented
 from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
-from lipschitz_rnn.experiments.campaign import Plan
-from lipschitz_rnn.experiments.figures_drawings import DRAWINGS
-from lipschitz_rnn.experiments.figures_page import blocks, summary
-from lipschitz_rnn.experiments.figures_study import FiguresCampaign, plan_figures
-from lipschitz_rnn.experiments.figures_tracks import draw_training, read_tracks
-from lipschitz_rnn.experiments.report.document import to_markdown
-from lipschitz_rnn.experiments.report.pages import check_pages, write_pages
-from lipschitz_rnn.experiments.results import Record, read_records, spectral_curves
-from lipschitz_rnn.experiments.runs import load_run
-from lipschitz_rnn.experiments.spectra import spectral_probe
+from lipschitz_rnn.documents.blocks import to_markdown
+from lipschitz_rnn.experiments.campaign import Campaign, Plan
+from lipschitz_rnn.experiments.pages.committed import check_pages, write_pages
+from lipschitz_rnn.experiments.pages.sections import blocks
+from lipschitz_rnn.experiments.results import Record, read_records
+from lipschitz_rnn.experiments.studies.figures import STUDY
+from lipschitz_rnn.experiments.studies.figures.drawings import DRAWINGS
+from lipschitz_rnn.experiments.studies.figures.page import draw_training, read_tracks
 from lipschitz_rnn.stability.studies.paper import PENDULUM_SETTINGS, fit_pendulum, measure_lemma2, spectrum_against_beta
+from lipschitz_rnn.stability.studies.tracking import spectral_curves, spectral_probe
 from lipschitz_rnn.training import Watcher
-
-NAMES = ["pendulum.png", "spectrum-against-beta.png", "lemma2.png", "spectrum-over-training.png"]
+from lipschitz_rnn.training.runs import load_run
 
 
 def call(*arguments: Any) -> Any:
@@ -35,22 +33,25 @@ def call(*arguments: Any) -> Any:
 
 
 def test_both_betas_are_variants_of_one_run_with_the_tasks_preset() -> None:
-    plan = plan_figures("ordered-mnist")
+    (plan,) = STUDY.plans()
     assert (plan.name, plan.kind, plan.why) == ("ordered-mnist/spectra", "paper", "")
-    assert plan.command == "lipschitz-rnn reproduce figures --task ordered-mnist"
+    assert plan.command == "lipschitz-rnn reproduce figures"
+    (other,) = STUDY.plans(options={"task": "permuted-mnist"})
+    assert (other.name, other.kind) == ("other/permuted-mnist/spectra", "other")
+    assert other.command == "lipschitz-rnn reproduce figures --task permuted-mnist"
     members = [(member.variant["beta"], member.seed) for member in plan.settings.members]
     assert members == [(0.65, 0), (0.65, 1), (0.65, 2), (0.95, 0), (0.95, 1), (0.95, 2)]
     assert (plan.settings.hidden_size, plan.settings.epochs, plan.settings.decay_epochs) == (128, 100, (90,))
 
 
 def test_what_is_not_as_in_the_paper_stands_in_command_and_reason() -> None:
-    short = plan_figures("ordered-mnist", seeds=(3, 5), changes={"epochs": 20, "precision": "bfloat16"})
+    (short,) = STUDY.plans(seeds=(3, 5), changes={"epochs": 20, "precision": "bfloat16"})
     assert short.settings.decay_epochs == (18,)
-    assert short.command.endswith("--task ordered-mnist --seeds 3,5 --epochs 20 --precision bfloat16")
+    assert short.command.endswith("figures --seeds 3,5 --epochs 20 --precision bfloat16")
     assert short.why == "20 epochs, not the paper's 100"
-    digits = plan_figures()
-    assert digits.command == "lipschitz-rnn reproduce figures"
-    assert digits.why == "not the paper's task: digits, N = 64 and 100 epochs"
+    (digits,) = STUDY.plans(quick=True)
+    assert digits.command == "lipschitz-rnn reproduce figures --quick"
+    assert (digits.kind, digits.settings.task) == ("quick", "digits")
 
 
 def test_unknown_task_is_wrong_usage(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_unknown_task_is_wrong_usage(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_lists_the_run() -> None:
-    assert call("--dry-run", "--task", "permuted-mnist").output.split() == ["permuted-mnist/spectra"]
+    assert call("--dry-run", "--task", "permuted-mnist").output.split() == ["other/permuted-mnist/spectra"]
     (entry,) = json.loads(call("--dry-run", "--json").stdout)
     assert entry["settings"]["variants"] == [{"beta": 0.65}, {"beta": 0.95}]
 
@@ -71,9 +72,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan, Recor
     """A tiny run whose rate is so low that its networks stay where they start."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("figures")
-    plan = plan_figures(seeds=(0, 4), changes={"epochs": 2, "hidden_size": 5, "device": "cpu"})
+    (plan,) = STUDY.plans(quick=True, seeds=(0, 4), changes={"epochs": 2, "hidden_size": 5, "device": "cpu"})
     plan = replace(plan, settings=replace(plan.settings, learning_rate=1e-12, schedule="constant", optimiser="sgd"))
-    campaign = FiguresCampaign(folder, folder / "results", commit="abc")
+    campaign = Campaign(folder, folder / "results", commit="abc", measures=STUDY.measures)
     records, failed = campaign.run([plan], lambda _: Watcher())
     assert not failed
     return folder, plan, records[0]
@@ -106,7 +107,7 @@ def test_curves_take_the_largest_layer_and_none_where_a_network_is_not_finite() 
 
 def invented_tracks(low: list[float], high: list[float | None]) -> Record:
     """Two seeds of each β that start at 0.1; W goes half as far as A, and the second seed as far as the first."""
-    record = invented(plan_figures("ordered-mnist", seeds=(0, 1)), [0.9, 0.94])
+    record = invented(STUDY.plans(seeds=(0, 1))[0], [0.9, 0.94])
     tracks: list[list[Any]] = [low, low, high, high]
     half = [[None if value is None else value / 2 for value in member] for member in tracks]
     start = {f"{matrix}_real_max": [0.1] * 4 for matrix in "AW"}
@@ -119,59 +120,43 @@ def invented_tracks(low: list[float], high: list[float | None]) -> Record:
 @pytest.fixture
 def only_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without the drawings that take seconds."""
-    monkeypatch.setattr("lipschitz_rnn.experiments.figures_page.DRAWINGS", ())
+    monkeypatch.setattr("lipschitz_rnn.experiments.studies.figures.page.DRAWINGS", {})
 
 
 @pytest.mark.usefixtures("only_training")
 def test_the_page_says_start_end_maximum_and_what_the_paper_says() -> None:
-    text = to_markdown(blocks([invented_tracks([0.5, -0.3, -0.1], [0.05, -0.02, -0.04])]))
+    text = to_markdown(blocks(STUDY, [invented_tracks([0.5, -0.3, -0.1], [0.05, -0.02, -0.04])]))
     row = "| ordered-mnist | 0.65 | 2 | 90.00 % | 92.00 % | 94.00 % | 0.1 | −0.1 | 0.5 | 0.1 | −0.05 | 0.25 |"
     assert row in text
-    assert "For β = 0.65 the largest real part of A goes up to 0.4 away from its start, that of W up to 0.25;" in text
-    assert "both are negative after 2 of 3 epochs" in text
-    assert "The first is seen here for A and W, the second is not seen: both are equal." in text
-    assert "Not the paper's task" not in text
     assert "](figures/figures-spectrum-over-training-ordered-mnist.svg)" in text
 
 
-@pytest.mark.parametrize(
-    ("high", "verdict"),
-    [
-        ([-0.2, -0.3, -0.5], "The first is not seen here, the second is seen."),
-        ([0.1, 0.1, 0.1], "The first is seen here for A and W, the second is not seen: it is less of it."),
-        ([None, None, None], "stay in the stable region for more of it."),
-    ],
-)
 @pytest.mark.usefixtures("only_training")
-def test_the_verdict_follows_from_the_numbers(high: list[float | None], verdict: str) -> None:
-    record = invented_tracks([0.2, -0.1, -0.3], high)
-    low, last = read_tracks(record)
-    assert (len(low.values["A"]), len(last.values["A"])) == (2, 0 if None in high else 2)
-    text = to_markdown(blocks([record]))
-    assert f"{verdict}\n" in text
-    assert ("2 of 4 networks diverged and are left out." in text) == (None in high)
-    rows = to_markdown(summary([record])).splitlines()[2:]
-    assert ["–" in row for row in rows] == [False, None in high]
+def test_tracks_say_how_far_real_parts_move_and_how_long_they_are_negative() -> None:
+    low, high = read_tracks(invented_tracks([0.5, -0.3, -0.1], [0.05, -0.02, 0.02]))
+    assert (low.change("A"), low.change("W"), low.negative_epochs()) == pytest.approx((0.4, 0.25, 2))
+    assert (high.change("A"), high.negative_epochs()) == pytest.approx((0.12, 1))
+    record = invented_tracks([0.2, -0.1, -0.3], [None, None, None])
+    assert [len(tracks.values["A"]) for tracks in read_tracks(record)] == [2, 0]
+    assert "2 of 4 networks diverged" in to_markdown(blocks(STUDY, [record]))
+    rows = [
+        line for line in to_markdown(blocks(STUDY, [record])).splitlines() if line.startswith("| ordered-mnist | 0.")
+    ]
+    assert ["–" in row for row in rows] == [False, True]
 
 
-def test_the_figure_has_a_panel_for_each_beta_with_mean_range_and_zero() -> None:
+def test_the_figure_has_a_panel_for_each_beta_with_the_mean_over_seeds() -> None:
     record = invented_tracks([0.5, -0.3], [0.05, -0.02])
     moved = [*record.curves["A_real_max"]]
     moved[1] = [0.7, -0.5]
-    figure = draw_training(replace(record, curves={**record.curves, "A_real_max": moved}))
-    left, right = figure.axes
-    assert [axis.get_title() for axis in figure.axes] == ["ordered-mnist, β = 0.65", "ordered-mnist, β = 0.95"]
+    left, right = draw_training(replace(record, curves={**record.curves, "A_real_max": moved})).axes
     assert left.get_ylim() == right.get_ylim()
-    mean, _, zero = left.lines
-    assert mean.get_ydata() == pytest.approx([0.1, 0.6, -0.4])
-    assert list(zero.get_ydata()) == [0.0, 0.0]
-    band = left.collections[0].get_paths()[0].vertices[:, 1]
-    assert (band.min(), band.max()) == pytest.approx((-0.5, 0.7))
+    assert left.lines[0].get_ydata() == pytest.approx([0.1, 0.6, -0.4])
 
 
 def test_drawings_show_the_numbers_of_the_record(trained: tuple[Path, Plan, Record]) -> None:
     numbers = trained[2].measures["drawings"]
-    fits, betas, lemma = ({drawing.name: drawing.draw(numbers[drawing.name]) for drawing in DRAWINGS}).values()
+    fits, betas, lemma = (drawing.draw(numbers[name]) for name, drawing in DRAWINGS.items())
     again = fit_pendulum(*PENDULUM_SETTINGS[1])
     star = fits.axes[1].lines[-1]
     assert np.ravel(star.get_data()) == pytest.approx(again.equilibrium, rel=1e-3)
@@ -193,7 +178,7 @@ def test_a_page_computes_nothing_and_passes_the_check(
 ) -> None:
     """So that another machine, which rounds otherwise, writes the same page."""
     for name in ("fit_pendulum", "spectrum_against_beta", "measure_lemma2"):
-        monkeypatch.delattr(f"lipschitz_rnn.experiments.figures_drawings.{name}")
+        monkeypatch.delattr(f"lipschitz_rnn.experiments.studies.figures.drawings.{name}")
     results = trained[0] / "results"
     written = write_pages(results, tmp_path)
     names = ["spectrum-over-training-digits", "pendulum", "spectrum-against-beta", "lemma2"]
@@ -231,20 +216,30 @@ def test_what_is_said_of_the_drawings_is_so() -> None:
 @pytest.mark.slow
 def test_the_command_draws_all_writes_page_and_json_and_goes_on(tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    small = ["-o", tmp_path, "--epochs", 2, "--seeds", "0", "--device", "cpu", "--offline", "--commit", "abc"]
+    small = [
+        "--quick",
+        "-o",
+        tmp_path,
+        "--epochs",
+        2,
+        "--seeds",
+        "0",
+        "--device",
+        "cpu",
+        "--offline",
+        "--commit",
+        "abc",
+    ]
     answer = call(*small, "--json")
     assert answer.exit_code == 0, answer.output
-    written = [Path(path).relative_to(tmp_path).as_posix() for path in json.loads(answer.stdout)]
-    assert written[:5] == [*NAMES, "figures.md"]
-    assert written[-1] == "results/figures/digits-spectra.json"
+    written = [Path(path).relative_to(tmp_path).as_posix() for path in json.loads(answer.stdout)["written"]]
+    assert (written[0], written[-1]) == ("figures.md", "results/figures/quick-digits-spectra.json")
+    assert len(written) == 6
     assert all((tmp_path / name).exists() for name in written)
-    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in NAMES)
     page = (tmp_path / "figures.md").read_text()
-    for drawing in DRAWINGS:
-        assert f"](figures/figures-{drawing.name}.svg)\n\n*{drawing.caption}*\n\n{drawing.seen}\n" in page
-    assert "Not the paper's task: digits, N = 64 and 2 epochs." in page
+    for name in DRAWINGS:
+        assert f"](figures/figures-{name}.svg)" in page
     assert call(*small).exit_code == 2  # the folder holds a run
     again = call(*small, "--resume")
     assert again.exit_code == 0, again.output
-    assert "already complete" in again.output
     assert (tmp_path / "figures.md").read_text() == page

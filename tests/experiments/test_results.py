@@ -69,7 +69,7 @@ def test_an_unfinished_run_is_not_exported(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda values: values | {"schema": 99}, "another schema"),
+        (lambda values: values | {"schema": 99}, "schema 99"),
         (lambda values: {key: value for key, value in values.items() if key != "seeds"}, "lacks 'seeds'"),
         (lambda values: values | {"speed": 1}, "unknown 'speed'"),
         (lambda values: [values], "a JSON list where an object is expected"),

@@ -12,9 +12,10 @@ from invented_records import invented
 from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
-from lipschitz_rnn.experiments.mnist import plan_mnist
-from lipschitz_rnn.experiments.report.pages import check_pages, has_marks, make_pages, write_pages
+from lipschitz_rnn.documents.files import has_marks
+from lipschitz_rnn.experiments.pages.committed import check_pages, make_pages, write_pages
 from lipschitz_rnn.experiments.results import write_record
+from lipschitz_rnn.experiments.studies import mnist
 
 ROOT = Path(__file__).parents[2]
 MARKS = "Before.\n\n<!-- results:mnist -->\nold\n<!-- /results:mnist -->\n\nAfter.\n"
@@ -24,10 +25,8 @@ MARKS = "Before.\n\n<!-- results:mnist -->\nold\n<!-- /results:mnist -->\n\nAfte
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of invented numbers, their pages, and a README beside them."""
     folder = tmp_path_factory.mktemp("pages")
-    plans = plan_mnist(
-        ["ordered-mnist/lipschitz/128", "permuted-mnist/lipschitz/64/euler", "lstm", "sweep", "checks/*/clipped"],
-        tuned=True,
-    )
+    asked = ["ordered-mnist/lipschitz/128", "permuted-mnist/lipschitz/64/euler", "lstm", "sweep", "checks/*/clipped"]
+    plans = mnist.STUDY.plans(asked, groups=["tuned"])
     for index, plan in enumerate(plans):
         tests = [0.97 + 0.0001 * index, 0.98 + 0.0001 * index, 0.99]
         write_record(invented(plan, [0.9911, 0.9917, 0.992] if plan.kind == "paper" else tests), folder / "results")
@@ -112,7 +111,7 @@ def test_every_change_by_hand_is_found(root: Path, name: str, change: object, me
 def test_new_numbers_missing_and_left_over_files_are_found(root: Path) -> None:
     (root / "docs" / "results" / "figures" / "mnist-learning.svg").unlink()
     (root / "docs" / "results" / "old.md").write_text("x")
-    (plan,) = plan_mnist(["ordered-mnist/lipschitz/128/midpoint"])
+    (plan,) = mnist.STUDY.plans(["ordered-mnist/lipschitz/128/midpoint"])
     write_record(invented(plan, [0.5]), root / "results")
     text = "\n".join(check_pages(root / "results", root / "docs" / "results", root / "README.md"))
     assert "mnist-learning.svg is missing" in text
@@ -143,7 +142,7 @@ def test_notes_and_unknown_studies_have_their_place(root: Path) -> None:
     (root / "results" / "mnist" / "notes.md").write_text("## What we found\n\nIt rains.\n")
     (root / "results" / "essay").mkdir()
     (root / "results" / "essay" / "notes.md").write_text("# Words alone\n")
-    (plan,) = plan_mnist(["ordered-mnist/lipschitz/128/euler"])
+    (plan,) = mnist.STUDY.plans(["ordered-mnist/lipschitz/128/euler"])
     write_record(dataclasses.replace(invented(plan, [0.5, 0.7]), study="weather"), root / "results")
     pages = {name: content.decode() for name, content in make_pages(root / "results").items()}
     assert "It rains." in pages["mnist.md"]

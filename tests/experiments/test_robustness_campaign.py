@@ -13,18 +13,18 @@ import pytest
 import torch
 
 from lipschitz_rnn.commands.progress import line_watcher
+from lipschitz_rnn.documents.blocks import to_markdown
 from lipschitz_rnn.experiments import measured_network
-from lipschitz_rnn.experiments.campaign import Plan
-from lipschitz_rnn.experiments.report.document import to_markdown
+from lipschitz_rnn.experiments.campaign import Campaign, Plan
+from lipschitz_rnn.experiments.pages.sections import blocks
 from lipschitz_rnn.experiments.results import Record, read_records
-from lipschitz_rnn.experiments.robustness_measures import Method, measure
-from lipschitz_rnn.experiments.robustness_page import blocks
-from lipschitz_rnn.experiments.robustness_study import QUICK, RobustnessCampaign, plan_robustness
+from lipschitz_rnn.experiments.studies.robustness import QUICK_METHOD, STUDY, AtTargetLoss
 from lipschitz_rnn.experiments.target_loss import lowest_common_loss
+from lipschitz_rnn.robustness.measuring import Method, measure
 from lipschitz_rnn.training import Watcher
 
 # With three units the full Hessian is formed, so that every number repeats to the last digit.
-TINY = replace(QUICK.method, attacked=10, curved=40, noises=1)
+TINY = replace(QUICK_METHOD, attacked=10, curved=40, noises=1)
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +34,11 @@ def one_thread() -> None:
 
 def tiny_plans(*units: str, **changes: Any) -> list[Plan]:
     values = {"hidden_size": 3, "epochs": 2, "batch_size": 64, "device": "cpu"}
-    return plan_robustness(units, quick=True, seeds=(0, 1), method=TINY, changes=values | changes)
+    return STUDY.plans(units, quick=True, seeds=(0, 1), changes=values | changes)
 
 
-def campaign(out: Path, method: Method = TINY, jobs: int = 1) -> RobustnessCampaign:
-    return RobustnessCampaign(out, out / "results", resume=True, jobs=jobs, method=method)
+def campaign(out: Path, method: Method = TINY, jobs: int = 1) -> Campaign:
+    return Campaign(out, out / "results", resume=True, jobs=jobs, measures=AtTargetLoss(method))
 
 
 class Heard:
@@ -47,7 +47,7 @@ class Heard:
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def run(self, campaign: RobustnessCampaign, plans: Sequence[Plan]) -> tuple[list[Record], list[str]]:
+    def run(self, campaign: Campaign, plans: Sequence[Plan]) -> tuple[list[Record], list[str]]:
         return campaign.run(plans, self.of)
 
     def of(self, name: str) -> Watcher:
@@ -77,16 +77,16 @@ def test_processes_measure_what_one_process_measures(units: list[str], tmp_path:
     assert [record.measures.get("cells_at_once") for record in alone] == [None] * len(units)
     assert [record.measures.get("cells_at_once") for record in together] == [2] * len(units)
     assert [each["seed"] for each in together[0].measures["taken"]] == [0, 1]
-    assert "(2 at once)" in to_markdown(blocks(together))
+    assert "(2 at once)" in to_markdown(blocks(STUDY, together))
 
 
 def test_one_network_that_fails_is_told_and_the_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans, calls = tiny_plans("lipschitz"), iter((True, False))
 
-    def fails_once(*arguments: Any) -> dict[str, Any]:
+    def fails_once(*arguments: Any, **options: Any) -> dict[str, Any]:
         if next(calls, False):
             raise ValueError("the loss is nan")
-        return measure(*arguments)
+        return measure(*arguments, **options)
 
     monkeypatch.setattr(measured_network, "measure", fails_once)
     heard = Heard()
@@ -94,7 +94,7 @@ def test_one_network_that_fails_is_told_and_the_others_stay(tmp_path: Path, monk
     assert failed == ["quick/digits/lipschitz, seed 0"]
     assert "quick/digits/lipschitz, seed 0: failed: the loss is nan" in heard.notes
     assert [each["seed"] for each in record.measures["taken"]] == [1]
-    assert "| Lipschitz | 1 of 2 |" in to_markdown(blocks([record]))
+    assert "| Lipschitz | 1 of 2 |" in to_markdown(blocks(STUDY, [record]))
     again = Heard()
     (whole,), failed = again.run(campaign(tmp_path), plans)
     assert (again.measured(), failed) == (["lipschitz, seed 0"], [])
@@ -152,5 +152,7 @@ def test_another_target_measures_only_networks_of_another_epoch(tmp_path: Path) 
 def test_records_at_different_losses_are_not_passed_off_as_comparable(tmp_path: Path) -> None:
     first, _ = Heard().run(campaign(tmp_path, replace(TINY, target_loss=9.0)), tiny_plans("lipschitz"))
     second, _ = Heard().run(campaign(tmp_path, replace(TINY, target_loss=5.0)), tiny_plans("antisymmetric"))
-    assert "at most 5 or 9, **so not all are compared at the same loss**" in to_markdown(blocks([*first, *second]))
-    assert "so that all are compared at about the same training loss" in to_markdown(blocks(first))
+    assert "at most 5 or 9, **so not all are compared at the same loss**" in to_markdown(
+        blocks(STUDY, [*first, *second])
+    )
+    assert "so that all are compared at about the same training loss" in to_markdown(blocks(STUDY, first))

@@ -10,10 +10,11 @@ import torch
 from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
-from lipschitz_rnn.experiments.report.collect import find_runs, group_runs
+from lipschitz_rnn.experiments.report import group_runs
 from lipschitz_rnn.experiments.runner import train
 from lipschitz_rnn.training import Result, Settings, evaluate
 from lipschitz_rnn.training.folder import read_settings
+from lipschitz_rnn.training.history import find_runs
 from lipschitz_rnn.training.runs import load_run
 
 ONE_SAMPLE = 1.01 / 360  # of the test split: at the border it may fall to either side
@@ -48,7 +49,7 @@ def test_networks_come_back_from_the_folder_with_their_options(run: tuple[Path, 
     for member, trained in zip(members, result.seeds, strict=True):
         assert evaluate(member, task) == pytest.approx(trained.test, abs=ONE_SAMPLE)
     assert all(torch.equal(v, members[3].state_dict()[k]) for k, v in models[4].state_dict().items())
-    with pytest.raises(ValueError, match=r"'beta': 0\.5"):
+    with pytest.raises(ValueError, match=r"variant is None; the variants of .* are 0: \{'beta': 0.5\}; 1:"):
         load_run(folder).of_variant()
 
 
@@ -64,11 +65,11 @@ def test_evaluate_names_every_network(run: tuple[Path, Result]) -> None:
 def test_a_report_has_a_group_for_every_variant(run: tuple[Path, Result]) -> None:
     folder, result = run
     groups = group_runs(find_runs([folder]))
-    assert [group.title for group in groups] == [
+    assert [group.record.name for group in groups] == [
         "digits, lipschitz, N = 6, beta = 0.5",
         "digits, lipschitz, N = 6, alpha = 0.0, step_size = 0.2",
     ]
-    assert groups[1].scores("test") == [seed.test for seed in result.seeds[2:]]
+    assert groups[1].record.scores() == pytest.approx([seed.test for seed in result.seeds[2:]], rel=1e-5)
     _, curves = groups[1].runs[0].curve("validation", "accuracy")
     _, whole = find_whole(folder)
     assert curves == whole[2:]

@@ -39,7 +39,7 @@ LAYER = {
     "dtype": mostly(None, torch.float32, torch.float64),
 }
 SCAN = {
-    "h0": st.one_of(st.none(), tensors()),
+    "hx": st.one_of(st.none(), tensors()),
     "step_size": mostly(0.03, 1.0),
     "alpha": mostly(1.0),
     "integrator": mostly("euler", "heun"),
@@ -48,7 +48,7 @@ SCAN = {
     "backend": mostly("auto", "cpu", "reference", "triton"),
     "input_weight": st.one_of(st.none(), st.none(), tensors()),
     "bias": st.one_of(st.none(), st.none(), tensors()),
-    "all_states": mostly(True, False),
+    "need_output": mostly(True, False),
     "recompute_every": mostly(None, 1, 2),
     "max_step": mostly(None, 0.01),
 }

@@ -15,9 +15,9 @@ from tiny_tasks import SignTask, tiny_settings
 
 from lipschitz_rnn.experiments.pretrained import export_pretrained
 from lipschitz_rnn.experiments.report import write_report
-from lipschitz_rnn.experiments.report.collect import read_run
 from lipschitz_rnn.training import CheckpointError, RunError, Watcher, fit
 from lipschitz_rnn.training.checkpoint import atomic_write, read_checkpoint, write_checkpoint
+from lipschitz_rnn.training.history import read_run
 from lipschitz_rnn.training.runs import load_run
 
 SETTINGS = tiny_settings(epochs=2, seeds=(0, 1))

@@ -1,5 +1,6 @@
 """The call of nn.RNN: forms of the input, states, lengths, layers, directions, wrong usage."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -119,7 +120,7 @@ def test_state_dict_carries_the_unit(name: str, build_unit: Callable, inputs: Ca
 
 
 def test_wrong_names_list_the_right_ones() -> None:
-    with pytest.raises(ValueError, match=r"no unit is called 'exprn' \(did you mean 'exprnn'\?\); there are rnn, lstm"):
+    with pytest.raises(ValueError, match=r"'exprn' \(did you mean 'exprnn'\?\).*rnn, lstm"):
         units.build("exprn", 1, 4)
     with pytest.raises(ValueError, match="cornn, lem"):
         units.info("transformer")
@@ -127,42 +128,43 @@ def test_wrong_names_list_the_right_ones() -> None:
 
 @everywhere
 def test_unknown_options_are_refused_by_name(name: str) -> None:
-    with pytest.raises(TypeError, match=f"unit '{name}' has no option 'warp'; it has .*num_layers.*dtype"):
+    with pytest.raises(TypeError, match=f"'{name}'.*'warp'.*num_layers.*dtype"):
         units.build(name, 1, 4, warp=9)
     options = units.info(name).options()
     assert {"num_layers", "batch_first", "dropout", "bidirectional", "device", "dtype"} <= set(options)
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "options", "allowed"),
     [
-        ("rnn", {"nonlinearity": "gelu"}, "'tanh' or 'relu', got 'gelu'"),
-        ("exprnn", {"init": "zeros"}, "'cayley' or 'henaff', got 'zeros'"),
-        ("exprnn", {"nonlinearity": "gelu"}, "modrelu, tanh, relu, leaky_relu, identity, got 'gelu'"),
-        ("eurnn", {"fft": True, "hidden_size": 6}, "power of two, got 6"),
-        ("eurnn", {"capacity": 0}, "1..hidden_size = 4, got 0"),
-        ("kronecker", {"factors": (3, 2)}, r"multiply to hidden_size = 4, got \(3, 2\)"),
-        ("nnrnn", {"hidden_size": 5}, "must be even, got 5"),
-        ("scornn", {"negative_ones": 2.0}, r"in \[0, 1\], got 2.0"),
-        ("soft-orth", {"margin": 1.0}, r"in \[0, 1\), got 1.0"),
-        ("spectral-rnn", {"reflectors": 9}, "1..hidden_size = 4, got 9"),
-        ("dtriv", {"rebase_every": 0}, "at least 1, got 0"),
-        ("nais", {"kappa": 0.5}, r"in \(0, 0.5\), got 0.5"),
-        ("nais", {"step_size": 1.5}, "at most 1, got 1.5"),
-        ("irnn", {"inner_steps": 0}, "at least 1, got 0"),
-        ("irnn", {"rank": 9}, "1..hidden_size = 4 or be None, got 9"),
-        ("fastgrnn", {"hidden_rank": 9}, "hidden_rank must lie in 1..hidden_size = 4"),
-        ("fastgrnn", {"density": 0.0}, r"in \(0, 1\], got 0.0"),
-        ("srlstm", {"restart": 0}, "number of steps or None, got 0"),
-        ("antisymmetric", {"step_size": -1.0}, "positive, got -1.0"),
-        ("lipschitz-gated", {"step_size": 0.0}, "positive, got 0.0"),
-        ("lem", {"hidden_size": 0}, "hidden_size is 0; it must be at least 1"),
-        ("lem", {"dropout": 1.5}, r"dropout is 1.5; it must be in \[0, 1\]"),
+        ("rnn", {"nonlinearity": "gelu"}, "relu"),
+        ("exprnn", {"init": "zeros"}, "henaff"),
+        ("exprnn", {"nonlinearity": "gelu"}, "modrelu, tanh, relu, leaky_relu, identity"),
+        ("eurnn", {"hidden_size": 6, "fft": True}, "power of two"),
+        ("eurnn", {"capacity": 0}, "hidden_size = 4"),
+        ("kronecker", {"factors": (3, 2)}, "hidden_size = 4"),
+        ("nnrnn", {"hidden_size": 5}, "even"),
+        ("scornn", {"negative_ones": 2.0}, "[0, 1]"),
+        ("soft-orth", {"margin": 1.0}, "[0, 1)"),
+        ("spectral-rnn", {"reflectors": 9}, "hidden_size = 4"),
+        ("dtriv", {"rebase_every": 0}, "at least 1"),
+        ("nais", {"kappa": 0.5}, "(0, 0.5)"),
+        ("nais", {"step_size": 1.5}, "at most 1"),
+        ("irnn", {"inner_steps": 0}, "at least 1"),
+        ("irnn", {"rank": 9}, "hidden_size = 4"),
+        ("fastgrnn", {"hidden_rank": 9}, "hidden_size = 4"),
+        ("fastgrnn", {"density": 0.0}, "(0, 1]"),
+        ("srlstm", {"restart": 0}, "at least 1, or None"),
+        ("antisymmetric", {"step_size": -1.0}, "positive"),
+        ("lipschitz-gated", {"step_size": 0.0}, "positive"),
+        ("lem", {"hidden_size": 0}, "at least 1"),
+        ("lem", {"dropout": 1.5}, "[0, 1]"),
     ],
 )
-def test_bad_values_say_what_is_allowed(name: str, options: dict[str, Any], message: str) -> None:
+def test_bad_values_say_what_is_allowed(name: str, options: dict[str, Any], allowed: str) -> None:
+    option, value = next(iter(options.items()))
     options = {"input_size": 2, "hidden_size": 4, **options}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=re.escape(f"{option} is {value!r}") + ".*" + re.escape(allowed)):
         units.build(name, **options)
 
 
@@ -170,15 +172,15 @@ def test_bad_calls_say_what_is_allowed(build_unit: Callable, inputs: Callable[..
     unit, x = build_unit("lem", 3, 8), inputs(7, 4, 3)
     with pytest.raises(ValueError, match="input_size is 3"):
         unit(inputs(7, 4, 2))
-    with pytest.raises(ValueError, match="carries 2 of widths"):
+    with pytest.raises(ValueError, match=r"hx has 1 tensors.*2 states.*\(8, 8\)"):
         unit(x, inputs(1, 4, 8))
     with pytest.raises(ValueError, match="hx has shape"):
         unit(x, (inputs(1, 4, 8), inputs(1, 4, 7)))
-    with pytest.raises(ValueError, match="between 1 and the number of steps, 7"):
+    with pytest.raises(ValueError, match="lengths contains 8"):
         unit(x, lengths=torch.tensor([1, 2, 8, 1]))
-    with pytest.raises(ValueError, match="one for each sample"):
+    with pytest.raises(ValueError, match=r"lengths has shape \(2\)"):
         unit(x, lengths=torch.tensor([1, 2]))
-    with pytest.warns(UserWarning, match="no effect with num_layers=1"):
+    with pytest.warns(UserWarning, match="dropout is 0.5.*num_layers=1"):
         units.build("gru", 2, 4, dropout=0.5)
 
 
@@ -191,5 +193,5 @@ def test_lstm_starts_with_the_forget_bias_that_is_asked_for(layout: dict[str, An
         assert torch.equal(both[5:10], torch.ones(5))
         assert not (both[:5] == 1).any()
         assert not (getattr(plain.inner, f"bias_ih_{place}") == 1).any()
-    with pytest.raises(ValueError, match=r"forget_bias is 1.0, but with bias=False"):
+    with pytest.raises(ValueError, match=r"forget_bias is 1.0.*bias=False"):
         units.build("lstm", 2, 5, bias=False, forget_bias=1.0)

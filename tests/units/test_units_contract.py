@@ -272,7 +272,7 @@ def test_ensembles_take_timespans(name: str, inputs: Callable[..., Tensor]) -> N
 
 def test_times_that_a_unit_cannot_take(build_unit: Callable, inputs: Callable[..., Tensor]) -> None:
     x = inputs(5, 4, 3)
-    with pytest.raises(ValueError, match=r"timespans reaches 1\.5, but nais"):
+    with pytest.raises(ValueError, match=r"timespans reaches 1\.5"):
         build_unit("nais", 3, 8)(x, timespans=torch.full((5, 4), 1.5))
     with pytest.raises(ValueError, match="backend is 'reference'"):
         build_unit("cornn", 3, 8, backend="reference")(x, timespans=torch.full((5, 4), 0.1))
@@ -293,12 +293,12 @@ def test_old_names_still_work_and_say_so(name: str, build_unit: Callable, inputs
         with pytest.warns(DeprecationWarning, match=old) as caught:
             assert_same(call()[0], unit(x, h)[0])
         assert caught[0].filename == __file__
-    with pytest.raises(TypeError, match="h_0 and hx"):
+    with pytest.raises(TypeError, match="h_0= and hx="):
         unit(x, h_0=h, hx=h)
     third, value = ("timespans", irregular(unit, 7, 4)) if name == "lipschitz" else ("lengths", LENGTHS)
     with pytest.warns(DeprecationWarning, match=third):
         assert_same(unit(x, h, value)[0], unit(x, h, **{third: value})[0])
-    with pytest.raises(TypeError, match="by position"):
+    with pytest.raises(TypeError, match="2 positional arguments, got 7"):
         unit(x, h, value, value, value, value, value)
     if name in TIMED:
         with pytest.warns(DeprecationWarning, match="dt="):

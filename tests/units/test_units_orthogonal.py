@@ -31,7 +31,7 @@ def test_the_exponential_that_looks_at_no_value_is_the_exponential(
     norm: float, error: float, dtype: torch.dtype
 ) -> None:
     K = skew_of_norm(12, norm, dtype)
-    found = matrices.exponential_unseen(K)
+    found = matrices.exponential_by_series(K)
     torch.testing.assert_close(found, torch.matrix_exp(K), rtol=0, atol=error)
     torch.testing.assert_close(found @ found.mH, torch.eye(12, dtype=dtype).expand(3, -1, -1), rtol=0, atol=error)
 
@@ -40,14 +40,14 @@ def test_its_gradient_is_that_of_the_exponential() -> None:
     K = skew_of_norm(7, 3.0, torch.float64)
     cotangent = torch.randn(K.shape, dtype=K.dtype, generator=torch.Generator().manual_seed(1))
     gradients = []
-    for function in (torch.matrix_exp, matrices.exponential_unseen):
+    for function in (torch.matrix_exp, matrices.exponential_by_series):
         leaf = K.clone().requires_grad_()
         gradients.append(torch.autograd.grad(function(leaf), leaf, cotangent)[0])
     torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-11)
 
 
 def test_in_float32_it_stays_orthogonal() -> None:
-    W = matrices.exponential_unseen(skew_of_norm(128, 8.0, torch.float32))
+    W = matrices.exponential_by_series(skew_of_norm(128, 8.0, torch.float32))
     assert float((W @ W.mT - torch.eye(128)).abs().max()) < 5e-6
 
 
@@ -72,7 +72,7 @@ def test_a_relative_rate_changes_the_rate_of_the_matrix_and_not_where_it_starts(
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_wrong_rate_is_named(rate: float) -> None:
-    with pytest.raises(ValueError, match=r"relative_rate is a positive factor.*got"):
+    with pytest.raises(ValueError, match="relative_rate is"):
         units.build("exprnn", 1, 4, relative_rate=rate)
 
 

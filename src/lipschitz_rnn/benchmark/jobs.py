@@ -64,7 +64,7 @@ def scan_with(backend: str) -> Build:
                 backend=backend,
                 input_weight=U,
                 bias=b,
-                all_states=everything,
+                need_output=everything,
             )
             return last if kept is None else kept
 

@@ -13,7 +13,7 @@ from rich.table import Table as TerminalTable
 from lipschitz_rnn.benchmark.measuring import Report, Row
 from lipschitz_rnn.benchmark.timing import Times
 from lipschitz_rnn.benchmark.workload import Workload
-from lipschitz_rnn.experiments.report.document import Heading, Paragraph, Table
+from lipschitz_rnn.documents.blocks import Heading, Paragraph, Table
 
 MISSING = "–"
 WORDS = 2  # columns that hold words

@@ -15,7 +15,7 @@ from lipschitz_rnn.commands.imports import importing
 from lipschitz_rnn.commands.options import AsJson, DataDir, DeviceAsTrained, Offline, Which
 from lipschitz_rnn.commands.progress import progress_bar
 from lipschitz_rnn.commands.threads import suit_threads, threaded
-from lipschitz_rnn.experiments.scores import show_score, show_scores
+from lipschitz_rnn.documents.numbers import show_score, show_scores
 from lipschitz_rnn.tasks import Split
 from lipschitz_rnn.training.runs import load_run
 from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained

@@ -86,7 +86,7 @@ def units(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show everything about this unit.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the recurrent units with equation, constraint and paper, or show the options of one."""
+    """List the recurrent units with equation, constraint, paper and timespans, or show the options of one."""
     infos = _facts(unit_registry.available(), name, _unit_facts)
     if as_json:
         typer.echo(json.dumps(infos if name is None else infos[name], indent=2, ensure_ascii=False))
@@ -107,15 +107,18 @@ def _print_units(infos: dict[str, dict[str, Any]]) -> None:
         table.add_column("equation", overflow="fold")
     for column in ("constraint", "paper"):
         table.add_column(column)
+    table.add_column("timespans", no_wrap=True)
     table.add_column("parameters", justify="right", no_wrap=True)
     for name, facts in infos.items():
         equation = [facts["equation"]] if console.width >= WIDE else []
         paper = " ".join(str(part) for part in (facts["paper"], facts["year"]) if part)
-        table.add_row(name, *equation, facts["constraint"], paper, f"{facts['parameters']:,}")
+        timespans = "yes" if facts["timespans"] else "no"
+        table.add_row(name, *equation, facts["constraint"], paper, timespans, f"{facts['parameters']:,}")
     console.print(table)
 
 
 def _unit_facts(name: str) -> dict[str, Any]:
     info = unit_registry.info(name)
-    facts = {key: getattr(info, key) for key in ("name", "paper", "year", "equation", "constraint", "ensembles")}
+    keys = ("name", "paper", "year", "equation", "constraint", "ensembles", "timespans")
+    facts = {key: getattr(info, key) for key in keys}
     return facts | {"parameters": info.parameters, "options": list(info.options())}

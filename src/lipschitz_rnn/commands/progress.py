@@ -22,7 +22,8 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from lipschitz_rnn.experiments.scores import show_score, show_scores
+from lipschitz_rnn.documents.numbers import show_score, show_scores
+from lipschitz_rnn.tasks.base import METRICS
 from lipschitz_rnn.training import Settings, Watcher
 
 REDRAW_SECONDS = 0.1
@@ -172,7 +173,7 @@ class BarWatcher(LineWatcher):
 
     def epoch_line(self, record: Mapping[str, Any]) -> None:
         metric = _metric(record)
-        score = show_score(_mean(record[metric]), percent=metric == "accuracy")
+        score = show_score(_mean(record[metric]), percent=METRICS[metric].percent)
         self._bar.update(self._item, scores=f"epoch {record['epoch'] + 1}: {metric} {score}")
 
     def stop(self) -> None:
@@ -180,7 +181,7 @@ class BarWatcher(LineWatcher):
 
 
 def _metric(record: Mapping[str, Any]) -> str:
-    return next(name for name in record if name in ("accuracy", "bits", "perplexity", "mse"))
+    return next(name for name in record if name in METRICS)
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -191,7 +192,7 @@ def _mean(values: list[float | None]) -> float | None:
 def _describe(record: Mapping[str, Any], losses: list[float | None]) -> str:
     metric = _metric(record)
     loss = f"loss {show_score(_mean(losses), percent=False)}"
-    return f"{loss}  validation {metric} {show_scores(record[metric], percent=metric == 'accuracy')}"
+    return f"{loss}  validation {metric} {show_scores(record[metric], percent=METRICS[metric].percent)}"
 
 
 def _clock(seconds: float) -> str:

@@ -12,8 +12,9 @@ from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.options import AsJson
 from lipschitz_rnn.commands.progress import spinner
 from lipschitz_rnn.commands.threads import threaded
+from lipschitz_rnn.documents.files import has_marks
+from lipschitz_rnn.experiments.pages.committed import check_pages, write_pages
 from lipschitz_rnn.experiments.report import write_report
-from lipschitz_rnn.experiments.report.pages import check_pages, has_marks, write_pages
 
 
 @guarded

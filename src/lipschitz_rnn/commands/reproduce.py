@@ -1,8 +1,10 @@
-"""`lipschitz-rnn reproduce`: the paper's results, one command each."""
+"""`lipschitz-rnn reproduce`: one command for every study, made from the study itself."""
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,133 +12,214 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from lipschitz_rnn.commands import options
 from lipschitz_rnn.commands.errors import RESUME, guarded
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
-from lipschitz_rnn.commands.options import (
-    AsJson,
-    Commit,
-    DataDir,
-    Device,
-    DryRun,
-    Epochs,
-    Jobs,
-    Offline,
-    Only,
-    Out,
-    Precision,
-    Results,
-    Resume,
-    TrainingSeeds,
-)
 from lipschitz_rnn.commands.parsing import asked_for, parse_seeds
 from lipschitz_rnn.commands.progress import watch_runs
-from lipschitz_rnn.commands.reproduce_studies import ablation, figures, robustness
+from lipschitz_rnn.commands.reproduce_list import print_list
 from lipschitz_rnn.commands.threads import suit_settings, threaded
+from lipschitz_rnn.documents.numbers import show_duration, show_score, spread
+from lipschitz_rnn.experiments.campaign import Campaign, Plan
+from lipschitz_rnn.experiments.reproduce import Outcome
+from lipschitz_rnn.experiments.reproduce import reproduce as run_study
 from lipschitz_rnn.experiments.results import Record
-from lipschitz_rnn.experiments.scores import show_duration, show_score, spread
+from lipschitz_rnn.experiments.studies import STUDIES
+from lipschitz_rnn.experiments.study import Study, matches
 from lipschitz_rnn.training import RunError
 
 reproduce = typer.Typer(
-    no_args_is_help=True, cls=TidyGroup, help="Repeat the paper's studies and write tables and figures."
+    cls=TidyGroup,
+    invoke_without_command=True,
+    help="Repeat the paper's studies and write tables and figures.",
 )
+
+# Options of single studies, by the name that a study lists; those of `Settings` change every run.
+_SETTINGS = ("hidden_size", "learning_rate")
+_OWN: dict[str, Any] = {
+    "hidden_size": Annotated[
+        int | None, typer.Option("--hidden-size", "-n", min=1, help="Hidden size N. Default: the paper's.")
+    ],
+    "learning_rate": Annotated[
+        float | None, typer.Option("--learning-rate", "--lr", min=0.0, help="Learning rate of every run.")
+    ],
+    "at_once": Annotated[
+        int | None,
+        typer.Option(min=1, help="Most networks to train at once. Default: all values and seeds of an option."),
+    ],
+    "task": Annotated[str | None, typer.Option("--task", help="Another task than the paper's, e.g. permuted-mnist.")],
+    "target_loss": Annotated[
+        float | None, typer.Option(min=0.0, help="Training loss to compare at. Default: the lowest that all reach.")
+    ],
+    "samples": Annotated[int | None, typer.Option(min=1, help="Test samples to attack. Default: all.")],
+}
+_QUICK = Annotated[
+    bool, typer.Option("--quick", help="A small version that runs in minutes on two CPU cores, to see it work.")
+]
+_ONLY_ALONE = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only", metavar="NAME", help="Only runs with this name, part of a name or pattern; repeat for more."
+    ),
+]
+_COMMON: dict[str, tuple[Any, Any]] = {
+    "resume": (options.Resume, False), "jobs": (options.Jobs, 1), "epochs": (options.Epochs, None),
+    "precision": (options.Precision, None), "results": (options.Results, None), "commit": (options.Commit, None),
+    "device": (options.Device, "auto"), "data_dir": (options.DataDir, None), "offline": (options.Offline, False),
+    "dry_run": (options.DryRun, False), "as_json": (options.AsJson, False),
+}  # fmt: skip
 
 
 @reproduce.callback()
-def studies() -> None:
-    """Repeat the paper's studies and write tables and figures."""
-
-
-@reproduce.command(cls=TidyCommand)
-@guarded(interrupted=RESUME)
-@threaded
-def mnist(
-    out: Annotated[Path, Out] = Path("runs/mnist"),
-    seeds: TrainingSeeds = None,
-    only: Only = None,
-    baselines: Annotated[
-        bool, typer.Option("--baselines", help="Also LSTM, antisymmetric, expRNN and coRNN, trained the same way.")
+@guarded
+def studies(
+    context: typer.Context,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the studies: their runs, what is committed, and how long each takes.")
     ] = False,
-    tuned: Annotated[
-        bool, typer.Option("--tuned", help="Also the settings that were chosen on validation data.")
-    ] = False,
-    sweep: Annotated[bool, typer.Option("--sweep", help="Also the candidates for those settings.")] = False,
-    checks: Annotated[
-        bool, typer.Option("--checks", help="Also precision, decay and scaling, each changed alone at N = 128.")
-    ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small digits instead of MNIST: minutes on a CPU, to see it run.")
-    ] = False,
-    resume: Resume = False,
-    jobs: Jobs = 1,
-    epochs: Epochs = None,
-    precision: Precision = None,
-    results: Results = None,
-    commit: Commit = None,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    offline: Offline = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    results: Annotated[
+        Path, typer.Option("--results", metavar="FOLDER", help="With --list: the folder of JSON results.")
+    ] = Path("results"),
+    as_json: Annotated[bool, typer.Option("--json", help="With --list: print every run as JSON.")] = False,
 ) -> None:
-    """Train the networks of the paper's MNIST table: ordered and permuted, N = 64 and 128, Euler and midpoint.
-
-    Each cell of the table is one run folder: all seeds as one ensemble, with the paper's settings. When a cell is
-    finished, its scores and curves go to OUT/results, and the weights with the best validation score to
-    OUT/pretrained. After an interruption, the same command with --resume continues.
+    """Repeat the paper's studies and write tables and figures.
 
     [bold]Examples[/]
 
+      lipschitz-rnn reproduce --list
       lipschitz-rnn reproduce mnist --quick -o runs/quick
-      lipschitz-rnn reproduce mnist --device cuda --resume
-      lipschitz-rnn reproduce mnist --only permuted-mnist --only lstm -s 0-4
+      lipschitz-rnn reproduce all --device cuda --resume
     """
-    from lipschitz_rnn.experiments.campaign import Campaign
-    from lipschitz_rnn.experiments.mnist import plan_mnist
+    if context.invoked_subcommand is None:
+        if listed:
+            print_list(results, as_json)
+        else:
+            typer.echo(context.get_help())
 
-    changes = asked_for(epochs=epochs, precision=precision, device=device, data_dir=data_dir, offline=offline)
-    plans = plan_mnist(
-        only or (),
-        baselines=baselines,
-        tuned=tuned,
-        sweep=sweep,
-        checks=checks,
-        quick=quick,
-        seeds=None if seeds is None else parse_seeds(seeds),
-        changes=changes,
+
+def _signature(study: Study | None) -> inspect.Signature:
+    """The options of a study's command; those of all studies where none is given."""
+    own = () if study is None else study.options
+    out = Path("runs" if study is None else f"runs/{study.name}")
+    given: dict[str, tuple[Any, Any]] = {"out": (Annotated[Path, options.Out], out), "quick": (_QUICK, False)}
+    given |= {"seeds": (options.TrainingSeeds, None)}
+    given |= {"only": (_ONLY_ALONE if "task" in own else options.Only, None)}
+    for name, text in {} if study is None else study.groups.items():
+        given[name] = (Annotated[bool, typer.Option(f"--{name}", help=text)], False)
+    given |= {name: (_OWN[name], None) for name in own} | _COMMON
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Signature(
+        [inspect.Parameter(name, kind, default=usual, annotation=each) for name, (each, usual) in given.items()]
     )
+
+
+def _command(name: str, study: Study | None, run: Callable[..., None], text: str) -> None:
+    """Add a command with the options of its study."""
+    run.__name__, run.__doc__ = name.replace("-", "_"), text
+    run.__signature__ = _signature(study)  # type: ignore[attr-defined]
+    reproduce.command(name=name, cls=TidyCommand)(guarded(interrupted=RESUME)(threaded(run)))
+
+
+def _make(study: Study) -> None:
+    def run(**given: Any) -> None:
+        _report([(study, *_plan(study, given))], **given)
+
+    example = f"[bold]Example[/]\n\n  lipschitz-rnn reproduce {study.name} --quick -o runs/quick"
+    _command(study.name, study, run, f"{study.title}.\n\n{study.about}\n\n{example}")
+
+
+def _run_all(only: list[str] | None, quick: bool, out: Path, **given: Any) -> None:
+    chosen = []
+    for study in STUDIES.values():
+        groups = {} if quick else dict.fromkeys(study.groups, True)
+        asked = {**given, **groups, "quick": quick, "out": out / study.name}
+        campaign, plans = _plan(study, {**asked, "only": None})
+        chosen.append((study, campaign, plans))
+    if only:
+        chosen = [
+            (study, campaign, [plan for plan in plans if any(matches(f"{study.name}/{plan.name}", o) for o in only)])
+            for study, campaign, plans in chosen
+        ]
+        if not any(plans for _, _, plans in chosen):
+            raise ValueError(f"no run matches --only {only[0]!r}; `lipschitz-rnn reproduce --list` shows all")
+    _report([each for each in chosen if each[2]], **given)
+
+
+def _plan(study: Study, given: dict[str, Any]) -> tuple[Campaign, list[Plan]]:
+    own = {name: given.get(name) for name in study.options}
+    changes = asked_for(**{name: given[name] for name in ("epochs", "precision", "device", "data_dir", "offline")})
+    changes |= asked_for(**{name: own.pop(name) for name in _SETTINGS if name in own})
+    plans = study.plans(
+        given["only"] or (),
+        quick=given["quick"],
+        groups=[name for name in study.groups if given.get(name)],
+        seeds=None if given["seeds"] is None else parse_seeds(given["seeds"]),
+        changes=changes,
+        options=own,
+    )
+    out, measures = given["out"], study.measures.configured(given["quick"], own)
+    results = given["results"] or out / "results"
+    return Campaign(out, results, given["resume"], given["commit"], given["jobs"], measures), plans
+
+
+def _report(chosen: list[tuple[Study, Campaign, list[Plan]]], *, dry_run: bool, as_json: bool, **given: Any) -> None:
+    """Run what was planned, and tell what came out of it."""
+    planned = [plan for _, _, plans in chosen for plan in plans]
     if dry_run:
-        cells = [{"name": plan.name, "command": plan.command, "settings": plan.settings.to_dict()} for plan in plans]
-        typer.echo(json.dumps(cells, indent=2) if as_json else "\n".join(plan.name for plan in plans))
+        facts = [
+            {"name": p.name, "study": p.study, "command": p.command, "settings": p.settings.to_dict()} for p in planned
+        ]
+        typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(plan.name for plan in planned))
         return
-    suit_settings([plan.settings for plan in plans])
-    console = Console(stderr=as_json)
-    campaign = Campaign(out, results or out / "results", resume, commit, jobs)
-    records, failed = campaign.run(plans, watch_runs(jobs, quiet=as_json))
+    suit_settings([plan.settings for plan in planned])
+    for _, campaign, plans in chosen:  # of all studies before the first one starts
+        campaign.check(plans)
+    watch = watch_runs(given["jobs"], quiet=as_json)
+    outcomes = [run_study(study, campaign, plans, watch) for study, campaign, plans in chosen]
+    records = [record for outcome in outcomes for record in outcome.records]
     if as_json:
-        typer.echo(json.dumps([_scores(record) for record in records], indent=2))
+        typer.echo(json.dumps(_facts(outcomes), indent=2))
     else:
+        console = Console()
         _print_scores(console, records)
-        console.print(f"results: {campaign.results}", highlight=False, soft_wrap=True)
+        for path in (path for outcome in outcomes for path in outcome.written):
+            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:
-        raise RunError(f"{len(failed)} of {len(plans)} cells failed: {', '.join(failed)}; continue with --resume")
+        raise RunError(f"{len(failed)} of {len(planned)} runs failed: {'; '.join(failed)}; continue with --resume")
 
 
-def _scores(record: Record) -> dict[str, Any]:
-    return {"name": record.name, "seconds": record.seconds, "seeds": record.seeds, "metric": record.metric}
+def _facts(outcomes: list[Outcome]) -> dict[str, Any]:
+    runs = [
+        {"name": record.name, "seconds": record.seconds, "metric": record.metric, "seeds": record.seeds}
+        for outcome in outcomes
+        for record in outcome.records
+    ]
+    return {"runs": runs, "written": [str(path) for outcome in outcomes for path in outcome.written]}
 
 
 def _print_scores(console: Console, records: list[Record]) -> None:
     """Mean, minimum and maximum of the test split where validation chose, and the mean at the last epoch."""
     table = Table(title="test, at the epoch chosen on validation data", title_justify="left")
-    table.add_column("cell", overflow="fold")
-    for column in ("seeds", "min", "mean", "max", "last", "time"):
+    table.add_column("run", overflow="fold")
+    for column in ("networks", "min", "mean", "max", "last", "time"):
         table.add_column(column, justify="right", no_wrap=True)
     for record in records:
         values = (*spread(record.scores()), spread(record.scores("test_last"))[1])
         shown = [show_score(value, record.percent).removesuffix(" %") for value in values]
         table.add_row(record.name, str(len(record.seeds)), *shown, show_duration(record.seconds))
-    console.print(table)
+    if records:
+        console.print(table)
 
 
-for study in (figures, ablation, robustness):
-    reproduce.command(cls=TidyCommand)(study)
+for _study in STUDIES.values():
+    _make(_study)
+_ALL = """All studies, with all their groups of runs.
+
+Each study has a folder of its own below --out. After an interruption the same command with --resume continues.
+
+[bold]Example[/]
+
+  lipschitz-rnn reproduce all --quick -o runs/quick
+"""
+_command("all", None, _run_all, _ALL)

@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lipschitz_rnn.experiments.scores import show_score
+from lipschitz_rnn.documents.numbers import show_score
 from lipschitz_rnn.robustness import AttackResult, HessianResult, NoiseCurve
 
 RUNS_IN_A_TABLE = 4

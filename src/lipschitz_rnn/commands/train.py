@@ -19,11 +19,11 @@ from lipschitz_rnn.commands.parsing import require_small_file
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
 from lipschitz_rnn.commands.setting_options import with_settings
 from lipschitz_rnn.commands.threads import suit_settings, threaded
+from lipschitz_rnn.documents.numbers import show_score, show_scores
 from lipschitz_rnn.experiments.paper import find_cell
 from lipschitz_rnn.experiments.presets import Preset, preset_settings
 from lipschitz_rnn.experiments.runner import check_train
 from lipschitz_rnn.experiments.runner import train as train_run
-from lipschitz_rnn.experiments.scores import show_score, show_scores
 from lipschitz_rnn.training import Result, Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
 from lipschitz_rnn.training.reading import read_json

@@ -6,21 +6,18 @@ them, and each saves before it leaves.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn.experiments.pretrained import export_pretrained
-from lipschitz_rnn.experiments.processes import Watch, Work, run_processes
 from lipschitz_rnn.experiments.results import Record, export_run, read_record, record_file, write_record
 from lipschitz_rnn.experiments.runner import train
-from lipschitz_rnn.experiments.scores import show_duration
-from lipschitz_rnn.tasks import DataError
-from lipschitz_rnn.training import CheckpointError, Interrupted, RunError, Settings
+from lipschitz_rnn.training import Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
+from lipschitz_rnn.training.processes import Watch, run_works
 
 _GO_ON = "the same command and --resume"
 
@@ -38,6 +35,34 @@ class Plan:
     pretrained: str | None = None  # name of the file for its best seed, where there is to be one
 
 
+class Measures:
+    """What a study measures beyond the scores of its runs. As it stands: nothing; a study overrides what it needs."""
+
+    later = False  # whether records have to wait until all runs are trained
+
+    def configured(self, quick: bool, options: Mapping[str, Any]) -> Measures:
+        """The same with what the command line asks for."""
+        return self
+
+    def prepare(self) -> None:
+        """Raise, before hours of training, where something is not installed that is needed after them."""
+
+    def train(self, plan: Plan, folder: Path, resume: bool, watcher: Watcher) -> None:
+        train(plan.settings, folder, resume=resume, watcher=watcher)
+
+    def works(self, plans: Mapping[Path, Plan]) -> Mapping[str, Callable[[Watch], object]]:
+        """What is left to measure of finished runs, by name; with several jobs each has a process of its own."""
+        return {}
+
+    def of_run(self, folder: Path, plan: Plan) -> Mapping[str, Any] | None:
+        """What the record of a finished run holds of it; None where nothing could be measured: then there is none."""
+        return {}
+
+    def curves(self, folder: Path) -> Mapping[str, Sequence[Sequence[float | None]]]:
+        """Further curves for the record."""
+        return {}
+
+
 @dataclass(frozen=True)
 class Campaign:
     """Where the runs go: out/<name> for each, out/pretrained for weights, `results` for records."""
@@ -47,30 +72,23 @@ class Campaign:
     resume: bool = False
     commit: str | None = None  # noted where the package does not run from a checkout
     jobs: int = 1
+    measures: Measures = field(default_factory=Measures)
 
     def run(self, plans: Sequence[Plan], watch: Watch) -> tuple[list[Record], list[str]]:
         """All plans, those already complete without another look at the data: records, and names of what failed."""
-        failed = self.complete_all(plans, watch)
+        self.check(plans)
+        together = (watch, self.jobs, str(self.out), _GO_ON)
+        failed = run_works({plan.name: partial(self.complete, plan, watch) for plan in plans}, *together)
         done = [plan for plan in plans if plan.name not in failed]
+        if self.measures.later and done:
+            works = self.measures.works({self.out / plan.name: plan for plan in done})
+            failed += run_works({name: partial(work, watch) for name, work in works.items()}, *together)
+            done = [plan for plan in done if self.export(plan)]
         return [read_record(self.results / record_file(plan.study, plan.name)) for plan in done], failed
 
-    def complete_all(self, plans: Sequence[Plan], watch: Watch) -> list[str]:
-        """Run all plans, or what is left of them; names of what failed."""
-        self._refuse_existing(plans)
-        return self.run_all({plan.name: partial(self.complete, plan, watch) for plan in plans}, watch)
-
-    def run_all(self, works: Mapping[str, Callable[[], object]], watch: Watch) -> list[str]:
-        """All works one after another, or with several jobs each in a process of its own; names of what failed."""
-        told: dict[str, Work] = {name: partial(_guarded, name, work, watch) for name, work in works.items()}
-        if self.jobs > 1:
-            return run_processes(told, watch, self.jobs, str(self.out), _GO_ON)
-        try:
-            return [name for name, work in told.items() if not work()]
-        except Interrupted as interrupted:  # resuming the one run would leave out the others
-            raise Interrupted(interrupted.number, interrupted.saved, _GO_ON) from None
-
-    def _refuse_existing(self, plans: Sequence[Plan]) -> None:
-        """Before anything runs: a folder that is taken, or that holds another run, is a wrong command."""
+    def check(self, plans: Sequence[Plan]) -> None:
+        """Before anything runs: what is not installed, and folders that are taken or that hold another run."""
+        self.measures.prepare()
         for plan in plans:
             folder = self.out / plan.name
             if not (folder / "config.json").exists():
@@ -89,41 +107,20 @@ class Campaign:
         if (folder / "result.json").exists():
             watch(plan.name).note("already complete")
         else:
-            train(plan.settings, folder, resume=self.resume, watcher=watch(plan.name))
-        self.export(plan)
+            self.measures.train(plan, folder, self.resume, watch(plan.name))
+        if not self.measures.later:
+            self.export(plan)
         if plan.pretrained is not None:
             export_pretrained(folder, self.out / "pretrained" / f"{plan.pretrained}.safetensors")
 
-    def export(self, plan: Plan, measures: Mapping[str, Any] | None = None) -> Record:
-        """Write the record of a finished run, with what was measured beyond its scores."""
-        record = export_run(
-            self.out / plan.name,
-            plan.study,
-            plan.name,
-            kind=plan.kind,
-            command=plan.command,
-            why=plan.why,
-            commit=self.commit,
-            measures={**(measures or {}), **({"cells_at_once": self.jobs} if self.jobs > 1 else {})},
-        )
-        write_record(record, self.results)
-        return record
-
-
-def time_of(records: Sequence[Record]) -> str:
-    """How long runs trained, and how many others may have had a share of the machine then."""
-    at_once = max(record.measures.get("cells_at_once", 1) for record in records)
-    return show_duration(sum(record.seconds for record in records)) + (f" ({at_once} at once)" if at_once > 1 else "")
-
-
-def _guarded(name: str, work: Callable[[], object], watch: Watch) -> bool:
-    """Whether the work was completed; what failed is told, and the next one has its turn."""
-    try:
-        work()
-    except (RunError, CheckpointError, DataError) as error:
-        watch(name).note(f"failed: {error}")
-    except RuntimeError:  # of the device, for example no memory left: nobody may be there to start the next one
-        watch(name).note(f"failed: {traceback.format_exc()}")
-    else:
+    def export(self, plan: Plan) -> bool:
+        """Write the record of a finished run, with what was measured beyond its scores; whether there is one."""
+        folder = self.out / plan.name
+        measured = self.measures.of_run(folder, plan)
+        if measured is None:
+            return False
+        measured = {**measured, **({"cells_at_once": self.jobs} if self.jobs > 1 else {})}
+        facts = {"kind": plan.kind, "command": plan.command, "why": plan.why, "measures": measured}
+        more = self.measures.curves(folder)
+        write_record(export_run(folder, plan.study, plan.name, commit=self.commit, curves=more, **facts), self.results)
         return True
-    return False

@@ -12,13 +12,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lipschitz_rnn.experiments.processes import Watch
-from lipschitz_rnn.experiments.robustness_measures import Method, measure
+from lipschitz_rnn.experiments.paper import ROBUSTNESS
 from lipschitz_rnn.experiments.runner import load_task
 from lipschitz_rnn.experiments.target_loss import Taken, load_taken
+from lipschitz_rnn.robustness.measuring import Method, measure
 from lipschitz_rnn.training import RunError, Settings
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.processes import Watch
 from lipschitz_rnn.training.reading import read_json
 
 
@@ -58,7 +59,7 @@ class MeasuredNetwork:
         device = choose_device(self.settings.device)
         network, task = load_taken(self.folder, self.index, self.taken).to(device), load_task(self.settings).to(device)
         try:
-            measured = measure(network, task, self.method, self.settings.unit)
+            measured = measure(network, task, self.method, noise_only=self.settings.unit not in ROBUSTNESS)
         except ValueError as error:  # of its numbers, not of the command: the other networks are still measured
             raise RunError(str(error)) from error
         self.file.parent.mkdir(exist_ok=True)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lipschitz_rnn.experiments.figures import GREY, RED, draw_curves, draw_eigenvalues, new_figure
+from lipschitz_rnn.drawing import GREY, RED, draw_curves, new_figure, whole_epochs
 from lipschitz_rnn.experiments.presets import preset_settings
-from lipschitz_rnn.experiments.report.collect import read_run
-from lipschitz_rnn.experiments.report.pictures import draw_tracks, whole_epochs
 from lipschitz_rnn.experiments.runner import train
+from lipschitz_rnn.stability.studies.tracking import draw_eigenvalues, draw_tracks, spectral_curves
 from lipschitz_rnn.training import Result, Settings, Watcher
+from lipschitz_rnn.training.history import read_run
 from lipschitz_rnn.units.registry import count_parameters
 
 SEEDS = tuple(range(5))
@@ -93,10 +93,8 @@ def draw_quickstart(folder: Path, ours: Result, theirs: Result, path: Path) -> N
     title = "Learning (parameters)" if len(ours.seeds) == 1 else f"Learning, {len(ours.seeds)} seeds (parameters)"
     curves.set(xlabel="epoch", ylabel="validation accuracy (%)", title=title)
     curves.legend(frameon=False, fontsize=8, loc="lower right")
-    draw_tracks(tracks, read_run(folder / "lipschitz"))
-    tracks.axhline(0.0, color=GREY, linewidth=0.9)
-    tracks.set(xlabel="epoch", ylabel="largest real part", title="Eigenvalues over training")
-    tracks.legend(frameon=False, fontsize=8)
+    draw_tracks(tracks, spectral_curves(read_run(folder / "lipschitz").of_kind("probe")))
+    tracks.set_title("Eigenvalues over training")
     draw_eigenvalues(plane, ours.models[0])
     plane.set_title(f"Eigenvalues after training, seed {ours.seeds[0].seed}")
     for axis in (curves, tracks):

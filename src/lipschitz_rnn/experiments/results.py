@@ -5,30 +5,34 @@ results/<study>/<name with dashes>.json      results/mnist/ordered-mnist-lipschi
 results/<study>/notes.md                     optional: what a person found out about the numbers; printed on the page
 ```
 
-A study exports each of its run folders with `export_run` and writes it with `write_record`. Its page is made from the
-records alone, by ``blocks(records)`` in ``experiments/<study>_page.py``; a study without that file gets a plain table.
+A campaign exports each of its run folders with `export_run` and writes it with `write_record`. The page of a study is
+made from its records alone. A record may come from anywhere: its study becomes the name of a page and its name that of
+a file, so both are checked, and so is the kind of every value.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lipschitz_rnn.experiments.record_checks import check_name, check_study, check_values
-from lipschitz_rnn.experiments.report.collect import Run, read_run
-from lipschitz_rnn.experiments.spectra import real_part_names
+from lipschitz_rnn.documents.files import check_name, check_study, readable_json
+from lipschitz_rnn.documents.numbers import rounded
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.folder import RunError
+from lipschitz_rnn.training.history import Run, read_run
 from lipschitz_rnn.training.reading import read_json
-from lipschitz_rnn.training.settings import PLACE_SETTINGS
+from lipschitz_rnn.training.settings import PLACE_SETTINGS, Settings
 
 SCHEMA = 1
-_LINE = 150  # characters: a seed with its scores
+_SCORES = ("validation", "test", "test_last")
 _ENVIRONMENT = ("lipschitz_rnn", "commit", "python", "torch", "numpy", "cuda", "platform", "device")
+
+
+Curves = Sequence[Sequence[float | None]]  # of every member, one value per epoch
 
 
 class ResultsError(RunError):
@@ -54,7 +58,7 @@ class Record:
     kind: str
     settings: Mapping[str, Any]
     seeds: Sequence[Mapping[str, Any]]
-    curves: Mapping[str, Sequence[Sequence[float | None]]]
+    curves: Mapping[str, Curves]
     metric: str
     percent: bool
     higher_is_better: bool
@@ -71,17 +75,52 @@ class Record:
     def file(self) -> str:
         return record_file(self.study, self.name)
 
+    @cached_property
+    def setup(self) -> Settings:
+        """The settings of the run, typed."""
+        return Settings.from_dict(self.settings)
+
+    @property
+    def at_once(self) -> int:
+        """How many runs shared the machine while it trained."""
+        return int(self.measures.get("cells_at_once", 1))
+
     def scores(self, name: str = "test") -> list[float]:
         """One number of every member that has it: test, test_last or validation."""
         return [seed[name] for seed in self.seeds if seed[name] is not None]
+
+    def best(self) -> float | None:
+        """The best test score, or None where no network has one."""
+        return (max if self.higher_is_better else min)(self.scores(), default=None)
 
 
 def checked_record(record: Record) -> Record:
     """The record; ValueError where a value is not of its kind, or a name is not plain."""
     check_study(record.study)
     check_name(record.name)
-    check_values({item.name: getattr(record, item.name) for item in dataclasses.fields(record)})
+    for item in dataclasses.fields(record):
+        value, (kind, words) = getattr(record, item.name), _KINDS[str(item.type).partition("[")[0]]
+        if not isinstance(value, kind) or (kind is Sequence and isinstance(value, str)):
+            raise ValueError(f"{item.name} is {value!r:.200}; it must be {words}")
+    for seed in record.seeds:
+        if not isinstance(seed, Mapping) or not all(_is_number(seed.get(name, "")) for name in _SCORES):
+            raise ValueError(f"an entry of seeds is {seed!r:.200}; it must hold the scores {', '.join(_SCORES)}")
+    for name, curves in record.curves.items():
+        rows = isinstance(curves, Sequence) and all(isinstance(row, Sequence) for row in curves)
+        if not rows or not all(_is_number(value) for row in curves for value in row):
+            raise ValueError(f"the curve {name} is {curves!r:.200}; it must be a list of numbers for every network")
     return record
+
+
+# By the annotation of a field of Record: what its value must be, and what that is called.
+_KINDS: dict[str, tuple[Any, str]] = {
+    "str": (str, "text"), "bool": (bool, "true or false"), "int": (int, "an integer"),
+    "float": (int | float, "a number"), "Mapping": (Mapping, "an object"), "Sequence": (Sequence, "a list"),
+}  # fmt: skip
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def record_file(study: str, name: str) -> str:
@@ -91,92 +130,43 @@ def record_file(study: str, name: str) -> str:
     return f"{study}/{name.replace('/', '-')}.json"
 
 
-def export_run(
-    folder: Path,
-    study: str,
-    name: str,
-    *,
-    kind: str = "paper",
-    command: str = "",
-    why: str = "",
-    commit: str | None = None,
-    measures: Mapping[str, Any] | None = None,
-) -> Record:
-    """The record of a finished run folder. `commit` is noted where the run did not know its own."""
+def export_run(folder: Path, study: str, name: str, *, commit: str | None = None, **facts: Any) -> Record:
+    """The record of a finished run folder, with further fields of `Record` and curves beside those of every run.
+
+    `commit` is noted where the run did not know its own.
+    """
     run = read_run(folder)
     if run.result is None:
         raise ResultsError(f"{folder} is not complete: it has no result.json; resume it first")
-    environment = {key: run.environment.get(key) for key in _ENVIRONMENT}
-    environment["commit"] = environment["commit"] or commit
-    result = run.result
-    rounded = {"validation": 6, "test": 6, "test_last": 6}
+    known = {**run.environment, "commit": run.environment.get("commit") or commit}
+    return describe_run(dataclasses.replace(run, environment=known), study, name, **facts)
+
+
+def describe_run(
+    run: Run, study: str, name: str, *, curves: Mapping[str, Curves] | None = None, **facts: Any
+) -> Record:
+    """The record of a run, finished or not; of one that is not there are no scores."""
+    result: dict[str, Any] = {"seeds": [], "higher_is_better": False, "parameters": 0, "steps": 0, "ensemble": ""}
+    result |= run.result or {"metric": run.metric, "percent": run.percent, "seconds": run.seconds}
+    digits = dict.fromkeys(_SCORES, 6)
+    copied = ("metric", "percent", "higher_is_better", "parameters", "steps", "ensemble")
     return Record(
         study=study,
         name=name,
-        kind=kind,
         settings={key: value for key, value in run.settings.to_dict().items() if key not in PLACE_SETTINGS},
-        seeds=[{key: _round(value, rounded.get(key)) for key, value in seed.items()} for seed in result["seeds"]],
-        curves=_curves(run),
-        **{key: result[key] for key in ("metric", "percent", "higher_is_better", "parameters", "steps", "ensemble")},
+        seeds=[{key: rounded(value, digits.get(key)) for key, value in seed.items()} for seed in result["seeds"]],
+        curves={**_curves(run), **(curves or {})},
         seconds=round(result["seconds"], 1),
-        environment=environment,
-        command=command,
-        why=why,
-        measures=dict(measures or {}),
+        environment={key: run.environment.get(key) for key in _ENVIRONMENT},
+        **{"kind": "paper", **{key: result[key] for key in copied}, **facts},
     )
 
 
 def _curves(run: Run) -> dict[str, list[list[float | None]]]:
     _, scores = run.curve("validation", run.metric)
     _, losses = run.curve("validation", "loss")
-    curves = {"train_loss": training_losses(run), "validation_loss": losses, f"validation_{run.metric}": scores}
-    return {name: [[_round(value, 4) for value in member] for member in values] for name, values in curves.items()}
-
-
-def spectral_curves(probes: list[dict[str, Any]]) -> dict[str, list[list[float | None]]]:
-    """A_real_max and W_real_max of every probe, for each member: the largest real part over all layers.
-
-    None where a network was not finite. Nothing for units without such matrices.
-    """
-    curves = {}
-    for matrix in "AW":
-        names = real_part_names(probes, matrix)
-        epochs = [
-            [_largest(layers) for layers in zip(*(probe[name] for name in names), strict=True)] for probe in probes
-        ]
-        if names:
-            curves[f"{matrix}_real_max"] = [list(member) for member in zip(*epochs, strict=True)]
-    return curves
-
-
-def _largest(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return _round(max(known), 5) if len(known) == len(values) else None
-
-
-def training_losses(run: Run) -> list[list[float | None]]:
-    """Mean training loss of every epoch, for each member: lines of metrics weighed by the steps that they cover."""
-    sums: dict[int, list[list[tuple[int, float | None]]]] = {}
-    before = 0
-    for record in run.of_kind("train"):
-        members = sums.setdefault(record["epoch"], [[] for _ in record["loss"]])
-        for member, loss in zip(members, record["loss"], strict=True):
-            member.append((record["step"] - before, loss))
-        before = record["step"]
-    means = [[_weighted(member) for member in sums[epoch]] for epoch in sorted(sums)]
-    return [list(member) for member in zip(*means, strict=True)]
-
-
-def _weighted(values: Sequence[tuple[int, float | None]]) -> float | None:
-    known = [(weight, value) for weight, value in values if value is not None]
-    if len(known) < len(values):
-        return None  # it diverged in this epoch
-    return sum(weight * value for weight, value in known) / sum(weight for weight, _ in known)
-
-
-def _round(value: Any, digits: int | None) -> Any:
-    """To so many significant digits: enough for four decimals of a percentage, and files that stay small."""
-    return float(f"{value:.{digits}g}") if digits is not None and isinstance(value, float) else value
+    curves = {"train_loss": run.training_losses(), "validation_loss": losses, f"validation_{run.metric}": scores}
+    return {name: [[rounded(value, 4) for value in member] for member in values] for name, values in curves.items()}
 
 
 def write_record(record: Record, folder: Path) -> Path:
@@ -185,7 +175,7 @@ def write_record(record: Record, folder: Path) -> Path:
     path = folder / record.file
     path.parent.mkdir(parents=True, exist_ok=True)
     values = {"schema": SCHEMA, **dataclasses.asdict(record)}
-    atomic_write(path, (_layout(values) + "\n").encode())
+    atomic_write(path, (readable_json(values) + "\n").encode())
     return path
 
 
@@ -193,10 +183,8 @@ def read_record(path: Path) -> Record:
     """One file; what is wrong with it is told by name."""
     fix = "export it again, or restore it from a copy"
     values = read_json(path, ResultsError, fix)
-    if "schema" not in values:
-        raise ResultsError(f"{path} is not a file of results: it has no schema; {fix}")
-    if values.pop("schema") != SCHEMA:
-        raise ResultsError(f"{path} has another schema than {SCHEMA}; export it again with this version")
+    if (schema := values.pop("schema", None)) != SCHEMA:
+        raise ResultsError(f"{path} has the schema {schema}; a file of results has {SCHEMA}; {fix}")
     names = {item.name for item in dataclasses.fields(Record)}
     optional = {"command", "why", "measures"}
     for problem, found in (("lacks", names - optional - set(values)), ("has an unknown", set(values) - names)):
@@ -218,16 +206,3 @@ def read_records(folder: Path, study: str | None = None) -> list[Record]:
         if records[-1].study != path.parent.name:
             raise ResultsError(f"{path} names the study {records[-1].study!r}; it must be that of its folder")
     return records
-
-
-def _layout(value: Any, margin: str = "") -> str:
-    """JSON with one line for what fits on it and for every list of numbers, so that a difference can be read."""
-    flat = json.dumps(value, ensure_ascii=False)
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    if len(flat) <= _LINE or not any(isinstance(item, Mapping | list | tuple) for item in items):
-        return flat
-    inner = margin + " "
-    if isinstance(value, Mapping):
-        lines = [f"{json.dumps(key)}: {_layout(item, inner)}" for key, item in value.items()]
-        return "{\n" + ",\n".join(inner + line for line in lines) + f"\n{margin}}}"
-    return "[\n" + ",\n".join(inner + _layout(item, inner) for item in items) + f"\n{margin}]"

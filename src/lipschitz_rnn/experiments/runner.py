@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from lipschitz_rnn import tasks
-from lipschitz_rnn.experiments.spectra import spectral_probe
+from lipschitz_rnn.stability.studies.tracking import spectral_probe
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training import Result, Settings, Watcher, fit
 from lipschitz_rnn.training.preparation import check_start

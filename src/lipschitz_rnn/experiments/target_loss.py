@@ -13,10 +13,9 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from lipschitz_rnn.experiments.report.collect import read_run
-from lipschitz_rnn.experiments.results import training_losses
 from lipschitz_rnn.training import Moment, RunError
 from lipschitz_rnn.training.checkpoint import read_checkpoint, write_checkpoint
+from lipschitz_rnn.training.history import read_run
 from lipschitz_rnn.training.runs import load_run
 from lipschitz_rnn.training.weights import fill
 
@@ -49,7 +48,7 @@ class Taken:
 
 def lowest_common_loss(folders: Sequence[Path]) -> float:
     """The lowest mean training loss of an epoch that all networks of these runs reached, leaving out diverged ones."""
-    curves = [curve for folder in folders for curve in training_losses(read_run(folder))]
+    curves = [curve for folder in folders for curve in read_run(folder).training_losses()]
     lowest = [min(loss for loss in curve if loss is not None) for curve in curves if None not in curve]
     if not lowest:
         raise RunError("no network was trained to the end without diverging, so there is no loss to compare at")
@@ -62,7 +61,7 @@ def take_at_loss(folder: Path, target: float) -> list[Taken | None]:
     A network that never reached it is taken after the epoch with its lowest loss; one that diverged in its first epoch
     is left out.
     """
-    return [_take(curve, target) for curve in training_losses(read_run(folder))]
+    return [_take(curve, target) for curve in read_run(folder).training_losses()]
 
 
 def load_taken(folder: Path, index: int, taken: Taken) -> nn.Module:

@@ -47,6 +47,7 @@ ACCURACY = Metric("accuracy", higher_is_better=True, percent=True)
 BITS = Metric("bits")
 PERPLEXITY = Metric("perplexity")
 MSE = Metric("mse")
+METRICS: dict[str, Metric] = {metric.name: metric for metric in (ACCURACY, BITS, PERPLEXITY, MSE)}
 
 
 @dataclass(frozen=True)

@@ -66,3 +66,16 @@ def distorted(images: Tensor, maps: Tensor, moves: Tensor | None = None) -> Tens
     framed = F.pad(images, ((_FRAME - SIDE) // 2,) * 4)[:, None].to(maps.dtype)
     sampled = F.grid_sample(framed, grid, "bilinear", "zeros", align_corners=False)[:, 0]
     return sampled.clamp_(0.0, 255.0)  # the four weights of a pixel may add up to one and a rounding
+
+
+def describe_changes(shift: int = 0, distort: float = 0.0, **_: object) -> str:
+    """What the options of a task do to its training images, in words; nothing where they stay as they are."""
+    parts = []
+    if distort:
+        angle, share = math.degrees(distort * ROTATION), 100 * distort
+        parts = [f"rotations of up to {angle:g}°", f"stretching by up to {share * STRETCH:g} %"]
+        parts += [f"shear of up to {share * SHEAR:g} %"]
+    if shift:
+        then = "then " if parts else ""
+        parts += [f"{then}shifts of up to {shift} pixel{'s' if shift > 1 else ''} in each direction"]
+    return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""Recurrent units: the Lipschitz unit and those it is compared with, behind the call of `torch.nn.RNN`."""
+"""Recurrent units: the Lipschitz unit and the units it is compared with, all called like `torch.nn.RNN`."""
 
 from lipschitz_rnn.units.registry import UnitInfo as UnitInfo
 from lipschitz_rnn.units.registry import available as available

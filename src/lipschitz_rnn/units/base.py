@@ -1,4 +1,4 @@
-"""The base class of every recurrent unit: the call of `torch.nn.RNN`, with lengths and timespans in addition."""
+"""The base class of all recurrent units: called like `torch.nn.RNN`, with lengths and timespans in addition."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
+from lipschitz_rnn.ops.common.deprecation import warn_user
 from lipschitz_rnn.ops.common.validation import require_count, require_number
-from lipschitz_rnn.units.arguments import renamed, true_or_false, warn_user
+from lipschitz_rnn.units.arguments import renamed, true_or_false
 from lipschitz_rnn.units.call_types import Call
 from lipschitz_rnn.units.call_types import State as State
 from lipschitz_rnn.units.catalogue import ROWS, name_of
@@ -22,14 +23,14 @@ from lipschitz_rnn.units.stream import Stream, UnitStream
 
 
 class Recurrent(nn.Module, ABC):
-    """`output, h_n = unit(input, hx=None)`: the forms of a sequence, the layers and the directions.
+    """`output, h_n = unit(input, hx=None)`. Handles input formats, layers and directions.
 
-    A unit says what one layer does in one direction, `run_layer`, or runs all of them itself, `run`. A unit that
-    integrates a differential equation sets `takes_timespans`.
+    A subclass defines `run_layer`, which runs one layer in one direction, or overrides `run` to run all of them. A unit
+    that integrates a differential equation sets `takes_timespans`.
     """
 
     takes_timespans: bool = False
-    positional_once: ClassVar[tuple[str, ...]] = ("lengths",)  # what older programs pass after hx without a name
+    positional_once: ClassVar[tuple[str, ...]] = ("lengths",)  # arguments that could once follow hx by position
 
     if TYPE_CHECKING:
         __call__: Call[Tensor | State]
@@ -50,7 +51,7 @@ class Recurrent(nn.Module, ABC):
         self.batch_first, self.bidirectional = batch_first, bidirectional
         self.dropout = require_number("dropout", dropout, low=0.0, high=1.0)
         if self.dropout > 0.0 and num_layers == 1:
-            warn_user("dropout acts between layers, so it has no effect with num_layers=1")
+            warn_user(f"dropout is {self.dropout:g}, but it acts between layers: no effect with num_layers=1")
         self.output_size = hidden_size * self.num_directions
 
     @property
@@ -59,33 +60,33 @@ class Recurrent(nn.Module, ABC):
 
     @abstractmethod
     def state_sizes(self) -> tuple[int, ...]:
-        """Width of each state that a layer carries: (N,) for a plain unit, (N, N) for an LSTM."""
+        """Width of each state tensor of a layer: (N,) for a plain unit, (N, N) for an LSTM."""
 
     def run_layer(
         self, layer: int, direction: int, x: Tensor, state: State | None, sequences: Sequences, need_output: bool
     ) -> tuple[Tensor | None, State]:
-        """One layer in one direction, which reads x (T, B, ·) and `sequences.timespans` from their first step on.
+        """Run one layer in one direction over x (T, B, ·) and `sequences.timespans`, both already in reading order.
 
-        Returns outputs (T, B, ·), zero past `sequences.lengths` (None is allowed unless `need_output`), and the last
-        state of each sample, (B, ·) each.
+        Returns the outputs (T, B, ·), zero beyond `sequences.lengths` (may be None unless `need_output`), and the final
+        state of each sample, a tuple of (B, ·).
         """
-        raise NotImplementedError(f"{type(self).__name__} must define run_layer, or run")
+        raise NotImplementedError(f"{type(self).__name__} must define run_layer or run")
 
     def penalty(self) -> Tensor:
-        """What the unit's paper adds to the loss to keep a soft constraint; zero for most units."""
+        """The regularisation term of the unit's paper, to be added to the loss; zero for most units."""
         return next(self.parameters()).new_zeros(())
 
     def stream(self, batch_size: int | None = None) -> Stream:
-        """This unit, as it is now, on one sample after another: `stream(x_t)` with x_t (p,), or (B, p) for a batch."""
+        """A copy of this unit that takes one time step per call: `stream(x_t)` with x_t (p,), or (B, p) for a batch."""
         return UnitStream(self, batch_size)
 
     def initial_state(self, batch: int) -> State:
-        """Where the unit starts if it is given no hx: (layers · directions, B, width) each; zero for most units."""
+        """The state used when hx is None: (layers · directions, B, width) each; zero for most units."""
         like, rows = next(self.parameters()), self.num_layers * self.num_directions
         return tuple(like.new_zeros(rows, batch, width) for width in self.state_sizes())
 
     def freeze(self) -> None:
-        """Compute now what one call computes from the parameters alone; later changes of them do not count."""
+        """Compute the weights once for all later calls. Later changes to the parameters are ignored."""
 
     @renamed(2, x="input", h_0="hx")
     def forward(
@@ -102,25 +103,28 @@ class Recurrent(nn.Module, ABC):
 
         Args:
             input: (T, B, p); (B, T, p) with `batch_first`; (T, p) without a batch; or a `PackedSequence`.
-            hx: the initial state, (layers · directions, B, N), or a tuple of such where the unit carries more than
-                one; without a batch the axis B is left out. None starts where the unit's paper starts.
-            lengths: (B,), valid steps of each sample of a padded batch, where no `PackedSequence` is wanted.
+            hx: the initial state, (layers · directions, B, N), or a tuple of such tensors if the unit has several
+                states; without axis B for an unbatched input. None means the initial state of the unit's paper.
+            lengths: (B,), the number of valid steps of each sample in a padded batch; an alternative to
+                `PackedSequence`.
             timespans: (T, B), (B, T) with `batch_first`, or (T,): the time since the previous sample at each step. It
-                replaces `step_size`; a unit without a continuous time refuses it.
-            need_output: False gives None for the output, and saves its memory where the unit's scan can.
-            generator: of the noise on the state in training (`noise`); PyTorch's own if None. Dropout does not use it.
+                replaces `step_size`. Units without continuous time reject it.
+            need_output: if False, return None instead of the output, and save its memory where the scan supports it.
+            generator: for the noise on the state in training (option `noise`); PyTorch's default generator if None.
+                Dropout does not use it.
 
         Returns:
-            The output of the last layer at every step, like the input with `output_size` features and zero past a
-            sample's end; and h_n, like hx, the state of each sample after its last valid step.
+            The output of the last layer at every step, in the format of the input, with `output_size` features and zero
+            beyond the end of a sample; and h_n, in the format of hx, the state of each sample after its last valid
+            step.
         """
         sequences = self.read(input, lengths, timespans)
         if generator is not None:
             require_generator(generator)
             sequences = replace(sequences, generator=generator)
         state = None if hx is None else self.read_state(hx, sequences)
-        need_output = true_or_false("need_output", need_output, "False leaves the output out")
-        output, last = self.run(sequences.settled(), state, need_output)
+        need_output = true_or_false("need_output", need_output, "False returns None instead of the output")
+        output, last = self.run(sequences.mask_times(), state, need_output)
         h_n = tuple(sequences.write_state(part) for part in last)
         written = sequences.write_output(output) if need_output and output is not None else None
         return written, h_n if len(h_n) > 1 else h_n[0]
@@ -131,8 +135,8 @@ class Recurrent(nn.Module, ABC):
         if timespans is not None and not self.takes_timespans:
             takers = ", ".join(row.name for row in ROWS if row.timespans)
             raise ValueError(
-                f"timespans were given, but the unit {self.registered_name()!r} has no continuous time; {takers} take "
-                "them. Leave timespans out, or add the times to the features of the input"
+                f"timespans was given, but the unit {self.registered_name()!r} has no continuous time. Omit it, pass "
+                f"the times as input features, or use a unit that takes timespans: {takers}"
             )
         return Sequences.read(input, self.input_size, self.batch_first, lengths, timespans)
 
@@ -141,14 +145,14 @@ class Recurrent(nn.Module, ABC):
         widths = self.state_sizes()
         if len(parts) != len(widths):
             raise ValueError(
-                f"hx has {len(parts)} parts; the unit {self.registered_name()!r} carries {len(widths)} of widths "
-                f"{widths}, as in its h_n"
+                f"hx has {len(parts)} tensors; the unit {self.registered_name()!r} has {len(widths)} states, of widths "
+                f"{widths}. Pass hx in the format of h_n"
             )
         rows = self.num_layers * self.num_directions
         return tuple(sequences.read_state(part, rows, width) for part, width in zip(parts, widths, strict=True))
 
     def run(self, sequences: Sequences, state: State | None, need_output: bool) -> tuple[Tensor | None, State]:
-        """All layers and directions, with dropout in between: outputs (T, B, output_size) and the last states."""
+        """Run all layers and directions, with dropout between layers: outputs (T, B, output_size) and final states."""
         x = sequences.inputs
         last: list[State] = []
         backwards = sequences.reversed() if self.bidirectional else sequences
@@ -170,7 +174,7 @@ class Recurrent(nn.Module, ABC):
         return x, _stacked(last)
 
     def registered_name(self) -> str:
-        """What `units.build` calls this unit; the name of its class where no row has it."""
+        """The name of this unit in `units.build`, or its class name if it is not in the catalogue."""
         return name_of(type(self))
 
     def extra_repr(self) -> str:
@@ -182,7 +186,7 @@ class Recurrent(nn.Module, ABC):
 
 
 def _stacked(last: list[State]) -> State:
-    """The last states of all layers and directions; one alone needs no copy."""
+    """The final states of all layers and directions, stacked; a single one is not copied."""
     if len(last) == 1:
         return tuple(part.unsqueeze(0) for part in last[0])
     return tuple(torch.stack(parts) for parts in zip(*last, strict=True))

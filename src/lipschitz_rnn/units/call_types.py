@@ -1,4 +1,4 @@
-"""How a recurrent unit is called, for type checkers: a tensor in gives a tensor out, packed sequences give such."""
+"""Call signatures of a recurrent unit, for type checkers: tensor in, tensor out; packed in, packed out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 State = tuple[Tensor, ...]
-"""What a unit carries from step to step: (h,), (h, c), (y, z), ..."""
+"""The recurrent state: (h,), (h, c), (y, z), ..."""
 
 Last = TypeVar("Last", covariant=True)
 

@@ -1,4 +1,4 @@
-"""The table of units: name, paper, year, equation, constraint, where it is. One row a unit; `registry` reads it."""
+"""The table of units: name, paper, year, equation, constraint, source. One row per unit, read by `registry`."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ class Row(NamedTuple):
     equation: str
     constraint: str
     source: str
-    """Module and class within lipschitz_rnn.units, imported when first used."""
+    """Module and class within lipschitz_rnn.units, imported on first use."""
     ensembles: bool = True
-    """Whether S networks can be trained at once through `torch.func.vmap` over stacked parameters."""
+    """Whether several networks can be trained at once by `torch.func.vmap` over stacked parameters."""
     timespans: bool = False
-    """Whether the unit has a continuous time, and takes the time since the previous sample at each step."""
+    """Whether the unit has continuous time, so that each step can take the time since the previous sample."""
 
 
 # fmt: off
@@ -26,15 +26,15 @@ ROWS = (
     Row("gru", "Cho et al., EMNLP", 2014,
         "h⁺ = (1 − z) ⊙ n + z ⊙ h", "none", "library:GRU", ensembles=False),
     Row("rnn-orth", "Henaff et al., ICML", 2016,
-        "h⁺ = tanh(W h + U x + b)", "none after an orthogonal start", "library:OrthogonalStartRNN", ensembles=False),
+        "h⁺ = tanh(W h + U x + b)", "none (W starts orthogonal)", "library:OrthogonalStartRNN", ensembles=False),
     Row("momentum-lstm", "Nguyen et al., NeurIPS", 2020,
         "v⁺ = μ v + s (U x + b), LSTM on W h + v⁺", "none", "momentum:MomentumLSTMCell"),
     Row("srlstm", "Nguyen et al., NeurIPS", 2020,
         "p⁺ = W h − s (U x + b), LSTM on p⁺ + k/(k+3) (p⁺ − p)", "none", "momentum:ScheduledRestartLSTMCell"),
     Row("urnn", "Arjovsky et al., ICML", 2016,
-        "h⁺ = modReLU(W h + U x), W = D₃ R₂ F⁻¹ D₂ Π R₁ F D₁", "W unitary, 7N numbers", "unitary:URNNCell"),
+        "h⁺ = modReLU(W h + U x), W = D₃ R₂ F⁻¹ D₂ Π R₁ F D₁", "W unitary, 7N parameters", "unitary:URNNCell"),
     Row("full-urnn", "Wisdom et al., NeurIPS", 2016,
-        "h⁺ = modReLU(W h + U x), W = W₀ exp(S)", "W unitary, any", "unitary:FullURNNCell"),
+        "h⁺ = modReLU(W h + U x), W = W₀ exp(S)", "W unitary, all of U(N)", "unitary:FullURNNCell"),
     Row("eurnn", "Jing et al., ICML", 2017,
         "h⁺ = modReLU(W h + U x), W = F_L … F₁ D", "W unitary, L layers of rotations", "unitary:EURNNCell"),
     Row("soft-orth", "Vorontsov et al., ICML", 2017,
@@ -46,7 +46,7 @@ ROWS = (
     Row("exprnn", "Lezcano-Casado, Martínez-Rubio, ICML", 2019,
         "h⁺ = modReLU(W h + U x), W = exp(K)", "W orthogonal", "orthogonal:ExpRNNCell"),
     Row("dtriv", "Lezcano-Casado, NeurIPS", 2019,
-        "h⁺ = modReLU(W h + U x), W = B exp(K), B moves", "W orthogonal", "orthogonal:DtrivCell", ensembles=False),
+        "h⁺ = modReLU(W h + U x), W = B exp(K), B rebased", "W orthogonal", "orthogonal:DtrivCell", ensembles=False),
     Row("nnrnn", "Kerg et al., NeurIPS", 2019,
         "h⁺ = modReLU(W h + U x), W = P (Λ + T) Pᵀ", "P orthogonal, eigenvalues of W on the unit circle",
         "spectral:NonNormalCell"),
@@ -63,11 +63,11 @@ ROWS = (
     Row("neural-ode", "Rubanova et al., NeurIPS", 2019,
         "h' = tanh(W h + U x + b)", "none", "continuous:NeuralODECell", timespans=True),
     Row("residual", "He et al., CVPR", 2016,
-        "h⁺ = h + ε tanh(W h + U x + b), ε = 1 unless told", "none", "continuous:ResidualCell", timespans=True),
+        "h⁺ = h + ε tanh(W h + U x + b), ε = 1 by default", "none", "continuous:ResidualCell", timespans=True),
     Row("fastrnn", "Kusupati et al., NeurIPS", 2018,
         "h⁺ = α tanh(W h + U x + b) + β h", "0 < α, β < 1", "fast:FastRNNCell"),
     Row("fastgrnn", "Kusupati et al., NeurIPS", 2018,
-        "h⁺ = (ζ(1 − z) + ν) ⊙ tanh(W h + U x + b) + z ⊙ h", "W of low rank; sparse and 8-bit on request",
+        "h⁺ = (ζ(1 − z) + ν) ⊙ tanh(W h + U x + b) + z ⊙ h", "W of low rank; optionally sparse and 8-bit",
         "fast:FastGRNNCell"),
     Row("fastgrnn-lsq", "Kusupati et al., NeurIPS", 2018,
         "h⁺ = (ζ(1 − z) + ν) ⊙ tanh(W h + U x + b) + z ⊙ h", "0 < ζ, ν < 1", "fast:FastGRNNLSQCell"),
@@ -77,7 +77,7 @@ ROWS = (
     Row("lipschitz", "Erichson et al., ICLR", 2021,
         "h' = A h + tanh(W h + U x + b)", "A, W = (1−β)(M + Mᵀ) + β(M − Mᵀ) − γI",
         "lipschitz:LipschitzRNN", timespans=True),
-    Row("lipschitz-gated", "Erichson et al., code of ICLR", 2021,
+    Row("lipschitz-gated", "Erichson et al., code for ICLR", 2021,
         "h' = sigmoid(W h + V x + c) ⊙ (A h + tanh(W h + U x + b))", "A, W as in lipschitz",
         "gated:GatedLipschitzCell", timespans=True),
     Row("cornn", "Rusch, Mishra, ICLR", 2021,
@@ -90,7 +90,7 @@ ROWS = (
 
 
 def name_of(kind: type) -> str:
-    """The unit that a class or a cell makes; the name of the class where it makes none of these."""
+    """The unit implemented by a class or cell; the name of the class if it is not in the table."""
     ours = kind.__module__.startswith("lipschitz_rnn.units.")
     rows = (row.name for row in ROWS if ours and row.source.endswith(f":{kind.__name__}"))
     return next(rows, kind.__name__)

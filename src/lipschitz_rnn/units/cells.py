@@ -1,4 +1,4 @@
-"""A cell is one layer's parameters and one step; `CellStack` makes a unit of it. The only loop over time is here."""
+"""A cell has the parameters and the step of one layer; `CellStack` builds a unit from cells. Contains the time loop."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -24,14 +24,14 @@ Disturbance = Sequence[tuple[Tensor, Tensor]]
 class Cell(nn.Module, ABC):
     """One layer in one direction: h⁺ = step(input, h). States are tuples, (h,) for most cells.
 
-    What does not depend on h is done once: `project` for the whole sequence, `weights` (exponentials, inverses,
-    ...) once per forward. Parameters are real; complex matrices are put together from real parts, so that
-    `.double()`, optimisers and parameter counts mean what they say.
+    Everything that does not depend on h is computed once per forward pass: `project` for the whole sequence, and
+    `weights` (exponentials, inverses, ...). Parameters are real; complex matrices are assembled from real and
+    imaginary parts, so that `.double()`, optimisers and parameter counts work as usual.
     """
 
     input: nn.Linear
     takes_timespans: ClassVar[bool] = False
-    _frozen: tuple[Any, ...] = ()  # the weights of a cell that no longer learns
+    _frozen: tuple[Any, ...] = ()  # the weights after `freeze`
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Cell(nn.Module, ABC):
         return (self.hidden_size,)
 
     def initial_state(self, batch: int, inputs: Tensor) -> State:
-        """The state before the first step, zero unless a unit learns it: (B, width) each."""
+        """The state before the first step, (B, width) each; zero unless the unit learns it."""
         return tuple(inputs.new_zeros(batch, width) for width in self.state_sizes())
 
     def project(self, x: Tensor) -> Tensor:
@@ -51,24 +51,24 @@ class Cell(nn.Module, ABC):
 
     @abstractmethod
     def weights(self) -> Any:
-        """The hidden-to-hidden matrices under their constraint, handed to every step of one forward."""
+        """The constrained hidden-to-hidden matrices, passed to every step of a forward pass."""
 
     def step(self, inputs: Tensor, state: State, weights: Any) -> State:
-        """One step; inputs is one time slice of `project`. The first state is what the cell gives out."""
-        raise NotImplementedError(f"{type(self).__name__} has its own scan")
+        """One step; `inputs` is one time slice of `project`. The output is computed from the first state."""
+        raise NotImplementedError(f"{type(self).__name__} must define step or scan")
 
     def output(self, h: Tensor) -> Tensor:
-        """What is given out of the first state, for all steps at once: real, (T, B, output_size)."""
+        """The output from the first state, for all steps at once: real, (T, B, output_size)."""
         return h
 
     def penalty(self) -> Tensor | None:
-        """The regulariser of the cell's paper, None where it has none."""
+        """The regularisation term of the cell's paper, or None."""
         return None
 
     def scan(
         self, inputs: Tensor, state: State, weights: Any, sequences: Sequences, need_output: bool = True
     ) -> tuple[Tensor | None, State]:
-        """All steps: (T, B, ·) -> first states (T, B, N) and the last state. A finished sequence keeps its state."""
+        """All steps: (T, B, ·) -> first states (T, B, N), final state. A sequence keeps its state after its end."""
         return self.scan_steps(inputs, state, weights, sequences, need_output)
 
     def scan_steps(
@@ -80,7 +80,7 @@ class Cell(nn.Module, ABC):
         need_output: bool = True,
         disturbances: Iterator[Disturbance] | None = None,
     ) -> tuple[Tensor | None, State]:
-        """The loop over time; the new states of each step are disturbed as the next of `disturbances` says."""
+        """The loop over time. With `disturbances`, the next of them is applied to the new states of each step."""
         history = []
         for t, now in enumerate(inputs.unbind(0)):
             if sequences.timespans is None:
@@ -99,19 +99,19 @@ class Cell(nn.Module, ABC):
         return torch.stack(history) if need_output else None, state
 
     def advance(self, inputs: Tensor, state: State, weights: Any, time: Tensor) -> State:
-        """One step over the times (B,); of cells that integrate a differential equation."""
-        raise NotImplementedError(f"{type(self).__name__} has no continuous time")
+        """One step of length `time`, (B,). Only for cells that integrate a differential equation."""
+        raise NotImplementedError(f"{type(self).__name__} has no continuous time; it cannot take timespans")
 
     def run(
         self, x: Tensor, state: State | None, sequences: Sequences, need_output: bool
     ) -> tuple[Tensor | None, State]:
-        """(T, B, p) -> outputs (T, B, output_size), zero past the end of a sequence, and the last state."""
+        """(T, B, p) -> outputs (T, B, output_size), zero beyond the end of a sequence, and the final state."""
         padding = None
         if sequences.lengths is not None:
             lengths = sequences.lengths.to(x.device)
             sequences = replace(sequences, lengths=lengths)
             padding = (torch.arange(len(x), device=x.device).unsqueeze(-1) >= lengths).unsqueeze(-1)
-            x = x.masked_fill(padding, 0.0)  # so that not even NaN in the padding reaches a gradient
+            x = x.masked_fill(padding, 0.0)  # so that NaN in the padding cannot reach a gradient
         if state is None:
             state = self.initial_state(x.shape[1], x)
         (weights,) = self._frozen or (self._formed_weights(x.device),)
@@ -122,7 +122,7 @@ class Cell(nn.Module, ABC):
         return output if padding is None else output.masked_fill(padding, 0.0), last
 
     def freeze(self) -> None:
-        """Form the weights now, for all later steps: changes of the parameters no longer reach them."""
+        """Compute the weights once for all later calls. Later changes to the parameters are ignored."""
         self._frozen = (self._formed_weights(next(self.parameters()).device),)
 
     def _formed_weights(self, device: torch.device) -> Any:
@@ -131,14 +131,15 @@ class Cell(nn.Module, ABC):
 
 
 class TimedCell(Cell, NoisyCell):
-    """A cell that integrates a differential equation: a step takes the time `step_size`, or that which it is given.
+    """A cell that integrates a differential equation, with steps of length `step_size` or of given lengths.
 
-    In training it may add noise to its states. A class with a scan of its own adds it there and says `adds_noise`.
+    It can add noise to its states in training. A subclass with its own `scan` must add the noise there, and sets
+    `adds_noise = True` to say so.
     """
 
     takes_timespans = True
     adds_noise: ClassVar[bool] = True
-    stackable_options: tuple[str, ...] = NOISE_OPTIONS  # tensors in an ensemble whose members differ in them
+    stackable_options: tuple[str, ...] = NOISE_OPTIONS  # tensors in an ensemble whose members use different values
     step_size: float
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -153,7 +154,7 @@ class TimedCell(Cell, NoisyCell):
         return self.scan_steps(inputs, state, weights, sequences, need_output, disturbances)
 
     def _disturbances(self, noise: StateNoise, inputs: Tensor, sequences: Sequences) -> Iterator[Disturbance]:
-        """For every step: what each state is multiplied by, and what is added to it, (B, ·) each."""
+        """For every step, a factor and a summand for each state, (B, ·) each."""
         rows, (T, B) = noise.rows((), inputs).unsqueeze(0), inputs.shape[:2]
         widths = self.state_sizes()
         chunk = steps_at_once(1, B, sum(widths))
@@ -171,20 +172,20 @@ class TimedCell(Cell, NoisyCell):
         return self.step_over(self.step_size, inputs, state, weights)
 
     def advance(self, inputs: Tensor, state: State, weights: Any, time: Tensor) -> State:
-        # In float32 at least: a time in 16 bits would be another time.
+        # At least float32: 16 bits would round the time too much.
         wide = torch.float64 if state[0].dtype == torch.float64 else torch.float32
         new = self.step_over(time.to(wide).unsqueeze(-1), inputs, state, weights)
         return tuple(after.to(before.dtype) for after, before in zip(new, state, strict=True))
 
     def step_over(self, time: float | Tensor, inputs: Tensor, state: State, weights: Any) -> State:
-        """One step of a length that is one number, or one for each sample, (B, 1)."""
-        raise NotImplementedError(f"{type(self).__name__} has its own scan")
+        """One step of length `time`: a number, or one per sample, (B, 1)."""
+        raise NotImplementedError(f"{type(self).__name__} must define step_over or scan")
 
 
 @contextmanager
 def _full_precision(device: torch.device) -> Iterator[None]:
-    """A constraint in bfloat16 would hold to two digits and in TF32 to three, and T steps multiply its error by T."""
-    if torch.compiler.is_compiling():  # a compiled program multiplies as the settings say
+    """A constraint holds to two digits in bfloat16 and to three in TF32, and T steps multiply that error by T."""
+    if torch.compiler.is_compiling():  # compiled code follows the global precision setting
         with _without_autocast(device):
             yield
         return
@@ -198,7 +199,7 @@ def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
 
 
 class CellStack(Recurrent):
-    """Cells of one kind as a recurrent unit: layers on top of each other, both directions, dropout in between."""
+    """A recurrent unit built from cells of one class: stacked layers, directions, and dropout between layers."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The step h⁺ = σ(W h + U x + b) that orthogonal and unitary units share; they differ in how W is made."""
+"""The step h⁺ = σ(W h + U x + b) shared by orthogonal and unitary units, which differ in how W is parametrized."""
 
 import math
 from abc import abstractmethod
@@ -23,16 +23,16 @@ NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class ConstrainedCell(Cell):
-    """h⁺ = σ(W h + U x + b), W = `hidden_matrix()` once per forward.
+    """h⁺ = σ(W h + U x + b), with W = `hidden_matrix()` computed once per forward pass.
 
-    σ: "modrelu", where b is the bias on the modulus and U x has none, or "tanh", "relu", "leaky_relu", "identity".
+    σ is "tanh", "relu", "leaky_relu", "identity" or "modrelu", whose bias b acts on the modulus (U x then has no bias).
     """
 
     def __init__(self, input_size: int, hidden_size: int, *, nonlinearity: str = "modrelu") -> None:
         super().__init__(input_size, hidden_size)
         if nonlinearity != "modrelu" and nonlinearity not in NONLINEARITIES:
             allowed = ", ".join(["modrelu", *NONLINEARITIES])
-            raise ValueError(f"nonlinearity must be one of {allowed}, got {nonlinearity!r}")
+            raise ValueError(f"nonlinearity is {nonlinearity!r}; choose one of {allowed}")
         self.nonlinearity = nonlinearity
         self.input = nn.Linear(input_size, hidden_size, bias=False)
         self.bias = nn.Parameter(torch.zeros(hidden_size))
@@ -63,9 +63,9 @@ class ConstrainedCell(Cell):
 
 
 class UnitaryCell(ConstrainedCell):
-    """h⁺ = modReLU(W h + U x), all complex, W unitary; the output of a step is (Re h, Im h), 2N real numbers.
+    """h⁺ = modReLU(W h + U x), all complex, with W unitary. The output of a step is (Re h, Im h): 2N real numbers.
 
-    The initialisation of the first unitary RNN: U by Glorot, b = 0, and a learned h₀, uniform with E‖h₀‖² = 1.
+    Initialised like the first unitary RNN: Glorot for U, b = 0, and a learned h₀, uniform with E‖h₀‖² = 1.
     """
 
     def __init__(self, input_size: int, hidden_size: int, *, learn_initial_state: bool = True) -> None:

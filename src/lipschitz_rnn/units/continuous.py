@@ -1,4 +1,4 @@
-"""Units that integrate h' = σ(W h + U x + b): neural-ode, residual, antisymmetric, nais, all on `lipschitz_scan`."""
+"""Units that integrate h' = σ(W h + U x + b) with `lipschitz_scan`: neural-ode, residual, antisymmetric, nais."""
 
 import math
 from abc import abstractmethod
@@ -19,7 +19,7 @@ from lipschitz_rnn.units.sequences import Sequences
 class ContinuousCell(TimedCell):
     """h' = σ(W h + U x + b) over one step of length `step_size`: the Lipschitz unit without its linear term.
 
-    The input holds over a step. Input weights start as those of `nn.Linear` unless a unit says otherwise.
+    The input is constant over a step. Input weights are initialised like `nn.Linear` unless a unit says otherwise.
     """
 
     adds_noise = True
@@ -37,7 +37,7 @@ class ContinuousCell(TimedCell):
     ) -> None:
         super().__init__(input_size, hidden_size)
         if not step_size > 0.0:
-            raise ValueError(f"step_size must be positive, got {step_size!r}")
+            raise ValueError(f"step_size is {step_size!r}; it must be positive")
         self.step_size, self.integrator, self.nonlinearity, self.backend = step_size, integrator, nonlinearity, backend
         self.input = nn.Linear(input_size, hidden_size)
 
@@ -46,7 +46,7 @@ class ContinuousCell(TimedCell):
         """W: (N, N)."""
 
     def project(self, x: Tensor) -> Tensor:
-        """x itself: the scan forms U x + b on the way, where that saves memory."""
+        """x unchanged: the scan computes U x + b itself, without storing it where a backend can avoid that."""
         return x
 
     def scan(
@@ -66,7 +66,7 @@ class ContinuousCell(TimedCell):
             backend=self.backend,
             input_weight=U,
             bias=b,
-            all_states=need_output,
+            need_output=need_output,
             noise=self.drawn_noise(sequences.generator, x),
         )
         return states, (last,)
@@ -80,8 +80,8 @@ class NeuralODECell(ContinuousCell):
     """h' = tanh(W h + U x + b), Euler: h⁺ = h + ε tanh(W h + U x + b).
 
     The neural ODE of the Lipschitz paper's robustness study, after Rubanova, Chen, Duvenaud, "Latent ordinary
-    differential equations for irregularly-sampled time series", NeurIPS 2019. W ~ N(0, (init_scale / N)²), as the
-    Lipschitz unit beside which it is studied. Parameters N² + N p + N.
+    differential equations for irregularly-sampled time series", NeurIPS 2019. W ~ N(0, (init_scale / N)²), as in the
+    Lipschitz unit with which it is compared. Parameters N² + N p + N.
     """
 
     def __init__(self, input_size: int, hidden_size: int, *, init_scale: float = 0.1, **options: object) -> None:
@@ -93,12 +93,12 @@ class NeuralODECell(ContinuousCell):
 
 
 class ResidualCell(NeuralODECell):
-    """h⁺ = h + ε σ(W h + U x + b): a residual block shared over time, with a full step (ε = 1) unless told otherwise.
+    """h⁺ = h + ε σ(W h + U x + b): a residual block shared over time, with a full step (ε = 1) by default.
 
     After He et al., "Deep residual learning", CVPR 2016, and Yue, Fu, Liang, "Residual recurrent neural networks for
-    learning sequential representations", Information 9, 2018. A full step moves every entry by up to 1, so that states
-    of a long sequence grow with its length. A smaller `step_size` makes it the Euler neural ODE, with the same numbers:
-    so does the Lipschitz paper's code, where this unit carries the step ε too. Parameters N² + N p + N.
+    learning sequential representations", Information 9, 2018. A full step moves every entry by up to 1, so the
+    state can grow with the length of the sequence. With a smaller `step_size` this is exactly the Euler neural ODE; the
+    Lipschitz paper's code also gives this unit a step ε. Parameters N² + N p + N.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ def antisymmetric_matrix(triangle: Tensor, size: int, gamma: float | Tensor) -> 
 
 
 def chang_initialisation(triangle: Tensor, size: int, sigma: float, *inputs: nn.Linear) -> None:
-    """Of the antisymmetric units' paper: W ~ N(0, σ²/N) below the diagonal, U ~ N(0, 1/p), biases zero."""
+    """Initialisation of Chang et al.: W ~ N(0, σ²/N) below the diagonal, U ~ N(0, 1/p), biases zero."""
     nn.init.normal_(triangle, std=sigma / math.sqrt(size))
     for layer in inputs:
         nn.init.normal_(layer.weight, std=1.0 / math.sqrt(layer.in_features))
@@ -140,8 +140,8 @@ class AntisymmetricCell(ContinuousCell):
     """h⁺ = h + ε tanh((K − γI) h + U x + b) with K = −Kᵀ exactly.
 
     Chang, Chen, Haber, Chi, "AntisymmetricRNN: a dynamical system view on recurrent neural networks", ICLR 2019.
-    Its initialisation: W ~ N(0, σ²/N), U ~ N(0, 1/p), b = 0, with σ (`init_scale`) tuned among 0, 1, 2, 4, 8, 16.
-    Only the triangle is stored, as in the paper: N(N−1)/2 + N p + N parameters (N = 128 with its head: 10K).
+    Initialised as in the paper: W ~ N(0, σ²/N), U ~ N(0, 1/p), b = 0, with σ (`init_scale`) tuned over 0, 1, 2, 4, 8,
+    16. Only the triangle is stored, as in the paper: N(N−1)/2 + N p + N parameters (10K at N = 128 with the head).
     """
 
     stackable_options = (*ContinuousCell.stackable_options, "gamma", "init_scale")
@@ -169,11 +169,11 @@ class NaisCell(ContinuousCell):
     """h⁺ = h + ε tanh(A h + U x + b), A = −RᵀR − κI with ‖RᵀR‖ ≤ 1 − 2κ: the eigenvalues of A lie in [κ − 1, −κ].
 
     Ciccone, Gallieri, Masci, Osendorfer, Gomez, "NAIS-Net: stable deep networks from non-autonomous differential
-    equations", NeurIPS 2018, its block shared over time and fed one input a step. With a step ε ≤ 1 every step is a
-    contraction in h. The paper projects R after each update: where ‖RᵀR‖_F > 1 − 2κ it becomes
-    R √((1 − 2κ) / ‖RᵀR‖_F); here that scaling is part of the forward pass, so that no update can leave the set.
-    R starts normal with standard deviation 1/√N, which that scaling brings to the edge of the set: the widest spread of
-    time constants. Parameters N² + N p + N: 18K at N = 128 on MNIST with its head.
+    equations", NeurIPS 2018, with one block shared over time and one input per step. For ε ≤ 1 every step is a
+    contraction in h. The paper projects R after each update: if ‖RᵀR‖_F > 1 − 2κ, R becomes
+    R √((1 − 2κ) / ‖RᵀR‖_F). Here this scaling is part of the forward pass, so no update can leave the set. R starts
+    normal with standard deviation 1/√N, which the scaling moves to the boundary of the set: the widest range of time
+    constants. Parameters N² + N p + N: 18K at N = 128 on MNIST with the head.
     """
 
     adds_noise = True
@@ -190,9 +190,9 @@ class NaisCell(ContinuousCell):
     ) -> None:
         super().__init__(input_size, hidden_size, step_size=step_size, nonlinearity=nonlinearity, backend=backend)
         if not 0.0 < kappa < 0.5:
-            raise ValueError(f"kappa must be in (0, 0.5), got {kappa!r}")
+            raise ValueError(f"kappa is {kappa!r}; it must be in (0, 0.5)")
         if step_size > 1.0:
-            raise ValueError(f"nais contracts for a step_size of at most 1, got {step_size!r}")
+            raise ValueError(f"step_size is {step_size!r}; nais is a contraction only for steps of at most 1")
         self.kappa = kappa
         self.root = nn.Parameter(torch.empty(hidden_size, hidden_size).normal_(0.0, 1.0 / math.sqrt(hidden_size)))
 
@@ -202,7 +202,7 @@ class NaisCell(ContinuousCell):
         values = None if sequences.timespans is None else seen_values(sequences.timespans)
         if values is not None and values.numel() > 0 and (longest := float(values.max())) > 1.0 + 1e-6:
             raise ValueError(
-                f"timespans reaches {longest:g}, but nais contracts for steps of at most 1; scale time down"
+                f"timespans reaches {longest:g}; nais is a contraction only for steps of at most 1. Rescale time"
             )
         return super().scan(inputs, state, weights, sequences, need_output)
 

@@ -12,10 +12,10 @@ def _small(*shape: int) -> nn.Parameter:
 
 
 class FastRNNCell(Cell):
-    """h⁺ = α tanh(W h + U x + b) + β h with two learned numbers α, β in (0, 1).
+    """h⁺ = α tanh(W h + U x + b) + β h with learned scalars α, β in (0, 1).
 
     Kusupati et al., "FastGRNN: a fast, accurate, stable and tiny kilobyte sized gated recurrent neural network",
-    NeurIPS 2018. Weights 0.1 N(0, 1), b = 1, α = sigmoid(−3), β = sigmoid(3) at the start. Parameters N² + N p + N + 2.
+    NeurIPS 2018. Initial weights 0.1 N(0, 1), b = 1, α = sigmoid(−3), β = sigmoid(3). Parameters N² + N p + N + 2.
     """
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -37,8 +37,8 @@ class FastRNNCell(Cell):
 class FastGRNNLSQCell(Cell):
     """z = sigmoid(W h + U x + b_z), g = tanh(W h + U x + b_g), h⁺ = (ζ(1 − z) + ν) ⊙ g + z ⊙ h; gates share W and U.
 
-    FastGRNN before it is compressed: "LSQ" says that low rank, sparsity and quantisation are left out. Same paper and
-    start as `FastRNNCell`, ζ = sigmoid(1), ν = sigmoid(−4). Parameters N² + N p + 2N + 2.
+    FastGRNN without compression: "LSQ" means without low rank, sparsity and quantisation. Paper and initialisation as
+    in `FastRNNCell`, with ζ = sigmoid(1), ν = sigmoid(−4). Parameters N² + N p + 2N + 2.
     """
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -72,12 +72,12 @@ class FastGRNNLSQCell(Cell):
 
 
 class FastGRNNCell(FastGRNNLSQCell):
-    """FastGRNN with its compression: U = U₁ U₂ᵀ and W = W₁ W₂ᵀ of low rank, sparse factors, 8-bit weights.
+    """FastGRNN with compression: low rank, U = U₁ U₂ᵀ and W = W₁ W₂ᵀ, sparse factors, 8-bit weights.
 
-    `input_rank`, `hidden_rank` (None: full; hidden N/4 unless told otherwise), `density`: share of each factor's
-    entries that are kept, the largest (iterative hard thresholding of the paper, here with a straight-through
-    gradient), `quantize`: weights rounded to 8 bits a factor, also straight-through. The step is that of
-    `FastGRNNLSQCell`. Parameters 2 N r + N p + 2N + 2 before sparsity.
+    `input_rank` and `hidden_rank`: None means full rank; `hidden_rank` is N/4 by default. `density`: the fraction of
+    each factor's entries to keep, largest first (the paper's iterative hard thresholding, here with a straight-through
+    gradient). `quantize`: round each factor to 8 bits, also straight-through. The step is that of `FastGRNNLSQCell`.
+    Parameters 2 N r + N p + 2N + 2 before sparsity.
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class FastGRNNCell(FastGRNNLSQCell):
         self.ranks = (input_rank, max(1, hidden_size // 4) if hidden_rank == 0 else hidden_rank)
         for name, rank in zip(("input_rank", "hidden_rank"), self.ranks, strict=True):
             if rank is not None and not 1 <= rank <= hidden_size:
-                raise ValueError(f"{name} must lie in 1..hidden_size = {hidden_size} or be None, got {rank!r}")
+                raise ValueError(f"{name} is {rank!r}; it must be from 1 to hidden_size = {hidden_size}, or None")
         if not 0.0 < density <= 1.0:
-            raise ValueError(f"density must be in (0, 1], got {density!r}")
+            raise ValueError(f"density is {density!r}; it must be in (0, 1]")
         self.density, self.quantize = density, quantize
         super().__init__(input_size, hidden_size)
 
@@ -115,7 +115,7 @@ class FastGRNNCell(FastGRNNLSQCell):
         return product(self.input_factors), product(self.hidden_factors)
 
     def compressed(self, factor: Tensor) -> Tensor:
-        """The factor with its smallest entries dropped and the rest on 255 levels; the gradient passes unchanged."""
+        """The factor with its smallest entries zeroed and the rest rounded to 255 levels; straight-through gradient."""
         value = factor.detach()
         if self.density < 1.0:
             kept = max(1, round(self.density * value.numel()))

@@ -1,4 +1,4 @@
-"""Continuous units whose rate is gated by the state: antisymmetric-gated, lipschitz-gated."""
+"""Continuous-time units with a gate on the derivative: antisymmetric-gated, lipschitz-gated."""
 
 from abc import abstractmethod
 
@@ -13,19 +13,19 @@ from lipschitz_rnn.units.matrices import triangle_size
 
 
 class GatedCell(TimedCell):
-    """h⁺ = h + ε sigmoid(W h + V x + c) ⊙ (α A h + tanh(W h + U x + b)): gate and rate share W; A may be absent."""
+    """h⁺ = h + ε sigmoid(W h + V x + c) ⊙ (α A h + tanh(W h + U x + b)): W is shared; A is optional."""
 
     def __init__(self, input_size: int, hidden_size: int, step_size: float, alpha: float = 1.0) -> None:
         super().__init__(input_size, hidden_size)
         if not step_size > 0.0:
-            raise ValueError(f"step_size must be positive, got {step_size!r}")
+            raise ValueError(f"step_size is {step_size!r}; it must be positive")
         self.step_size, self.alpha = step_size, alpha
         self.input = nn.Linear(input_size, hidden_size)
         self.gate = nn.Linear(input_size, hidden_size)
 
     @abstractmethod
     def hidden_matrices(self) -> tuple[Tensor | None, Tensor]:
-        """A, None where the unit has no linear term, and W: (N, N)."""
+        """A (None without a linear term) and W: (N, N) each."""
 
     def project(self, x: Tensor) -> Tensor:
         return torch.cat([self.input(x), self.gate(x)], -1)
@@ -49,8 +49,8 @@ class GatedCell(TimedCell):
 class GatedAntisymmetricCell(GatedCell):
     """h⁺ = h + ε sigmoid(W h + V x + c) ⊙ tanh(W h + U x + b), W = K − γI with K = −Kᵀ exactly.
 
-    The gated form of `AntisymmetricCell`, same paper and initialisation. The gate adds N p + N parameters: 10K at
-    N = 128 on MNIST with its head.
+    The gated form of `AntisymmetricCell`, with the same paper and initialisation. The gate adds N p + N parameters: 10K
+    at N = 128 on MNIST with the head.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class GatedAntisymmetricCell(GatedCell):
 class GatedLipschitzCell(GatedCell):
     """h⁺ = h + ε sigmoid(W h + V x + c) ⊙ (α A h + tanh(W h + U x + b)), A and W symmetric-skew matrices.
 
-    The gated unit of the public code of Erichson, Azencot, Queiruga, Hodgkinson, Mahoney, "Lipschitz recurrent neural
-    networks", ICLR 2021; it is not in the paper. Matrices and initialisation are those of the Lipschitz unit.
+    From the public code of Erichson, Azencot, Queiruga, Hodgkinson, Mahoney, "Lipschitz recurrent neural networks",
+    ICLR 2021; not in the paper. Matrices and initialisation are those of the Lipschitz unit.
     Parameters 2N² + 2N p + 2N.
     """
 

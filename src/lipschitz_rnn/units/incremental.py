@@ -1,4 +1,4 @@
-"""irnn: a state that moves towards an equilibrium in a few inner steps per input."""
+"""irnn: a state that moves towards an equilibrium in a few inner steps for each input."""
 
 import math
 
@@ -13,12 +13,12 @@ class IncrementalCell(Cell):
     """K inner steps from g = 0 for each input: g ← g + η_k (tanh(W (g + h) + U x + b) − α (g + h)), then h⁺ = g.
 
     Kag, Zhang, Saligrama, "RNNs incrementally evolving on an equilibrium manifold: a panacea for vanishing and
-    exploding gradients?", ICLR 2020. K = `inner_steps`; α and η_k are learned, both from 1: at η = α = 1 an inner step
-    is a fixed-point iteration, and at the equilibrium ∂h⁺/∂h = −I. `rank` r makes W = W₁ W₂ᵀ. W starts normal with
-    standard deviation `init_scale` / √N, so small that the first inner step is already near the equilibrium.
+    exploding gradients?", ICLR 2020. K = `inner_steps`; α and η_k are learned and start at 1: for η = α = 1 an inner
+    step is a fixed-point iteration, and at the equilibrium ∂h⁺/∂h = −I. With `rank` r, W = W₁ W₂ᵀ. W starts normal with
+    standard deviation `init_scale` / √N, small enough for the first inner step to be near the equilibrium.
 
-    Parameters N² + N p + N + K + 1, or 2 N r instead of N²: at N = 128 on MNIST with its head 18K; the 4K and 8K of the
-    paper's table need a low rank, r = 10 and r = 25 give 4.1K and 7.9K.
+    Parameters N² + N p + N + K + 1, with 2 N r instead of N² for rank r: 18K at N = 128 on MNIST with the head. The 4K
+    and 8K of the paper's table need a low rank: r = 10 and r = 25 give 4.1K and 7.9K.
     """
 
     def __init__(
@@ -33,17 +33,17 @@ class IncrementalCell(Cell):
     ) -> None:
         super().__init__(input_size, hidden_size)
         if inner_steps < 1:
-            raise ValueError(f"inner_steps must be at least 1, got {inner_steps!r}")
+            raise ValueError(f"inner_steps is {inner_steps!r}; it must be at least 1")
         if rank is not None and not 1 <= rank <= hidden_size:
-            raise ValueError(f"rank must lie in 1..hidden_size = {hidden_size} or be None, got {rank!r}")
+            raise ValueError(f"rank is {rank!r}; it must be from 1 to hidden_size = {hidden_size}, or None")
         self.input = nn.Linear(input_size, hidden_size)
         if rank is None:
             self.left = nn.Parameter(torch.randn(hidden_size, hidden_size) * init_scale / math.sqrt(hidden_size))
             self.right = None
         else:
-            spread = math.sqrt(init_scale / math.sqrt(hidden_size * rank))  # so that left @ rightᵀ has the same spread
-            self.left = nn.Parameter(torch.randn(hidden_size, rank) * spread)
-            self.right = nn.Parameter(torch.randn(hidden_size, rank) * spread)
+            std = math.sqrt(init_scale / math.sqrt(hidden_size * rank))  # left @ rightᵀ has the std of the full matrix
+            self.left = nn.Parameter(torch.randn(hidden_size, rank) * std)
+            self.right = nn.Parameter(torch.randn(hidden_size, rank) * std)
         self.alpha = nn.Parameter(torch.ones(1))
         self.step_sizes = nn.Parameter(torch.full((inner_steps,), step_size))
 

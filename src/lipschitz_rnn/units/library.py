@@ -1,4 +1,4 @@
-"""PyTorch's own units behind the same call: rnn, lstm, gru, and rnn with an orthogonal start."""
+"""PyTorch's own units behind the same interface: rnn, lstm, gru, and rnn with orthogonal initialisation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from lipschitz_rnn.units.sequences import Sequences
 
 
 class LibraryUnit(Recurrent):
-    """A `torch.nn` recurrent module (cuDNN on a GPU). cuDNN's kernels have no rule for `vmap`: no ensembles."""
+    """A `torch.nn` recurrent module (cuDNN on a GPU). cuDNN kernels have no `vmap` rule, hence no ensembles."""
 
     module: Callable[..., nn.RNNBase]
     states = 1
@@ -31,7 +31,7 @@ class LibraryUnit(Recurrent):
         **options: Any,
     ) -> None:
         super().__init__(input_size, hidden_size, num_layers, batch_first, dropout, bidirectional)
-        between = dropout if num_layers > 1 else 0.0  # elsewhere PyTorch warns a second time
+        between = dropout if num_layers > 1 else 0.0  # avoids a second warning, from PyTorch
         self.inner = self.module(
             input_size, hidden_size, num_layers, bias=bias, dropout=between, bidirectional=bidirectional, **options
         )
@@ -40,7 +40,7 @@ class LibraryUnit(Recurrent):
         return (self.hidden_size,) * self.states
 
     def freeze(self) -> None:
-        self.inner.flatten_parameters()  # which a copy needs, or cuDNN warns
+        self.inner.flatten_parameters()  # otherwise cuDNN warns about a copied module
 
     def run(self, sequences: Sequences, state: State | None, need_output: bool) -> tuple[Tensor | None, State]:
         x, lengths = sequences.inputs, sequences.lengths
@@ -57,7 +57,7 @@ class LibraryUnit(Recurrent):
 class ElmanRNN(LibraryUnit):
     """h⁺ = σ(W h + U x + b), `torch.nn.RNN` with its initialisation.
 
-    Elman, "Finding structure in time", Cognitive Science 14, 1990. Parameters N² + N p + 2N (two biases, as cuDNN).
+    Elman, "Finding structure in time", Cognitive Science 14, 1990. Parameters N² + N p + 2N (two biases, as in cuDNN).
     """
 
     module = nn.RNN
@@ -66,12 +66,12 @@ class ElmanRNN(LibraryUnit):
         self, input_size: int, hidden_size: int, *layout: Any, nonlinearity: str = "tanh", **options: Any
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
-            raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+            raise ValueError(f"nonlinearity is {nonlinearity!r}; choose 'tanh' or 'relu'")
         super().__init__(input_size, hidden_size, *layout, nonlinearity=nonlinearity, **options)
 
 
 class OrthogonalStartRNN(ElmanRNN):
-    """h⁺ = σ(W h + U x + b), W a random orthogonal matrix at the start and free afterwards.
+    """h⁺ = σ(W h + U x + b) with W initialised to a random orthogonal matrix and unconstrained afterwards.
 
     Henaff, Szlam, LeCun, "Recurrent orthogonal networks and long-memory tasks", ICML 2016.
     """
@@ -89,13 +89,13 @@ class LSTM(LibraryUnit):
     """i, f, o = sigmoid(W h + U x + b), g = tanh(…); c⁺ = f ⊙ c + i ⊙ g, h⁺ = o ⊙ tanh(c⁺): `torch.nn.LSTM`.
 
     Hochreiter, Schmidhuber, "Long short-term memory", Neural Computation 9, 1997. Parameters 4(N² + N p + 2N).
-    `forget_bias`: f's entries of b at the start, PyTorch's small random ones if None; with 1 a network remembers before
-    it has learnt to (Gers, Schmidhuber, Cummins, "Learning to forget", Neural Computation 12, 2000).
+    `forget_bias` is the initial bias of the forget gate; None keeps PyTorch's small random values. With 1 the network
+    remembers from the start (Gers, Schmidhuber, Cummins, "Learning to forget", Neural Computation 12, 2000).
 
-    With `fused` the same parameters run through `lipschitz_rnn.ops.lstm.lstm_scan` wherever all steps count: many
-    networks at once, such as the seeds of a study, which cuDNN can only take one after another. In half precision on a
-    GPU with N ≤ 128 all steps of all networks are one kernel; elsewhere it is a plain loop, and `torch.nn.LSTM` the
-    better choice for a single network. Sequences of different length (`lengths`) run on `torch.nn.LSTM` either way.
+    `fused=True` runs the same parameters through `lipschitz_rnn.ops.lstm.lstm_scan`, which takes many networks at once,
+    e.g. the seeds of a study; cuDNN can only run them one after another. In half precision on a GPU with N ≤ 128, all
+    steps of all networks are one kernel. Elsewhere it is a plain loop, and `torch.nn.LSTM` is the better choice for a
+    single network. With `lengths`, `torch.nn.LSTM` is used in either case.
     """
 
     module = nn.LSTM
@@ -113,14 +113,14 @@ class LSTM(LibraryUnit):
         super().__init__(input_size, hidden_size, *layout, **options)
         self.forget_bias, self.fused = forget_bias, fused
         if forget_bias is not None:
-            self._start_remembering(forget_bias)
+            self._set_forget_bias(forget_bias)
 
     @torch.no_grad()
-    def _start_remembering(self, forget_bias: float) -> None:
+    def _set_forget_bias(self, forget_bias: float) -> None:
         if not self.inner.bias:
-            raise ValueError(f"forget_bias is {forget_bias}, but with bias=False there is none to set; leave one out")
+            raise ValueError(f"forget_bias is {forget_bias}, but bias=False leaves no bias to set; omit one of them")
         for name, bias in self.inner.named_parameters():
-            if name.startswith("bias"):  # PyTorch adds two of them
+            if name.startswith("bias"):  # PyTorch has two, which are added
                 bias[self.hidden_size : 2 * self.hidden_size] = forget_bias if name.startswith("bias_ih") else 0.0
 
     def run(self, sequences: Sequences, state: State | None, need_output: bool) -> tuple[Tensor | None, State]:
@@ -136,7 +136,7 @@ class LSTM(LibraryUnit):
         return output, (h, c)
 
     def _weights(self, place: str) -> tuple[Tensor, Tensor, Tensor]:
-        """U, W and the sum of both biases of one layer and direction."""
+        """U, W and the sum of the two biases of one layer and direction."""
         U, W = getattr(self.inner, f"weight_ih_{place}"), getattr(self.inner, f"weight_hh_{place}")
         if not self.inner.bias:
             return U, W, W.new_zeros(len(W))

@@ -1,7 +1,7 @@
-"""Constrained matrices from free real numbers, how they start, and the nonlinearity that unitary units share.
+"""Constrained matrices from unconstrained parameters, their initialisation, and the modReLU of unitary units.
 
-`torch.nn.utils.parametrizations.orthogonal` has the same exponential and Cayley maps (the tests compare), but keeps
-N² numbers of which only those below the diagonal matter; here a group of dimension d takes d parameters.
+`torch.nn.utils.parametrizations.orthogonal` has the same exponential and Cayley maps (the tests compare them), but
+stores N² numbers, of which only those below the diagonal matter. Here a group of dimension d takes d parameters.
 """
 
 import math
@@ -13,7 +13,7 @@ from lipschitz_rnn.ops.modrelu.reference import modrelu
 
 
 def triangle_size(size: int) -> int:
-    """Entries below the diagonal of a (size, size) matrix: the dimension of the orthogonal group."""
+    """Number of entries below the diagonal of a (size, size) matrix: the dimension of the orthogonal group."""
     return size * (size - 1) // 2
 
 
@@ -25,7 +25,7 @@ def skew(triangle: Tensor, size: int) -> Tensor:
 
 
 def skew_hermitian(numbers: Tensor, size: int) -> Tensor:
-    """Complex S with Sᴴ = −S from n² real numbers: real parts below the diagonal, imaginary parts on and below it."""
+    """Skew-Hermitian S from n² real numbers: real parts below the diagonal, imaginary parts on and below it."""
     real, imaginary = numbers.split([triangle_size(size), triangle_size(size) + size])
     rows, columns = torch.tril_indices(size, size, device=numbers.device)
     lower = numbers.new_zeros(size, size).index_put((rows, columns), imaginary)
@@ -36,13 +36,13 @@ def exponential(K: Tensor) -> Tensor:
     """exp(K) of a skew-symmetric or skew-Hermitian K, (…, n, n): orthogonal or unitary."""
     if torch.compiler.is_compiling() or not (K.is_cuda and torch.cuda.is_current_stream_capturing()):
         return torch.matrix_exp(K)
-    return exponential_unseen(K)  # PyTorch's own reads the values of K, which a CUDA graph does not allow
+    return exponential_by_series(K)  # torch.matrix_exp reads the values of K, which a CUDA graph does not allow
 
 
-def exponential_unseen(K: Tensor) -> Tensor:
-    """exp(K) by 18 terms of its series at K/16, squared four times, whatever K is.
+def exponential_by_series(K: Tensor) -> Tensor:
+    """exp(K) from 18 terms of the series at K/16, squared four times, without looking at the values of K.
 
-    For a skew K the series is off by less than (‖K‖₂/16)¹⁹/19!: 10⁻¹⁵ at ‖K‖₂ = 20, and 10⁻⁹ at 40.
+    For a skew K the truncation error of the series is below (‖K‖₂/16)¹⁹/19!: 10⁻¹⁵ at ‖K‖₂ = 20, and 10⁻⁹ at 40.
     """
     squarings, terms, block = 4, 18, 6
     powers = [torch.eye(K.shape[-1], dtype=K.dtype, device=K.device), K / 2**squarings]
@@ -60,7 +60,7 @@ def exponential_unseen(K: Tensor) -> Tensor:
 
 
 def cayley(K: Tensor) -> Tensor:
-    """(I + K)⁻¹ (I − K): skew-symmetric to orthogonal, without the eigenvalue −1."""
+    """(I + K)⁻¹ (I − K): maps skew-symmetric K to orthogonal matrices without the eigenvalue −1."""
     identity = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
     return torch.linalg.solve(identity + K, identity - K)
 
@@ -77,16 +77,16 @@ def householder_product(vectors: Tensor) -> Tensor:
 
 
 def random_unitary(size: int, complex_entries: bool = False) -> Tensor:
-    """A unitary (or orthogonal) matrix, uniform in the sense of Haar."""
+    """A Haar-distributed unitary (or orthogonal) matrix."""
     gaussian = torch.randn(size, size, dtype=torch.complex64 if complex_entries else torch.float32)
     q, r = torch.linalg.qr(gaussian)
     return q * torch.sgn(r.diagonal())
 
 
 def planar_rotations(size: int, kind: str) -> Tensor:
-    """The triangle of a block-diagonal skew matrix: independent rotations of the planes (0, 1), (2, 3), ...
+    """The triangle of a block-diagonal skew matrix: independent rotations in the planes (0, 1), (2, 3), ...
 
-    "henaff": angles uniform in (−π, π), Henaff et al. 2016. "cayley": tan(t/2) with t uniform in (0, π/2), of the
+    "henaff": angles uniform in (−π, π), Henaff et al. 2016. "cayley": tan(t/2) with t uniform in (0, π/2), from the
     scaled Cayley unit, Helfrich et al. 2018.
     """
     planes = size // 2
@@ -95,22 +95,22 @@ def planar_rotations(size: int, kind: str) -> Tensor:
     elif kind == "cayley":
         entries = torch.tan(torch.empty(planes).uniform_(0.0, math.pi / 2) / 2)
     else:
-        raise ValueError(f"init must be 'cayley' or 'henaff', got {kind!r}")
+        raise ValueError(f"init is {kind!r}; choose 'cayley' or 'henaff'")
     matrix = torch.zeros(size, size)
     matrix[torch.arange(planes) * 2 + 1, torch.arange(planes) * 2] = entries
     return matrix[tuple(torch.tril_indices(size, size, -1))]
 
 
 def within_margin(free: Tensor, margin: float) -> Tensor:
-    """Numbers in (1 − margin, 1 + margin), 1 where `free` is 0."""
+    """Maps real numbers to (1 − margin, 1 + margin), and 0 to 1."""
     return 1.0 + 2.0 * margin * (torch.sigmoid(free) - 0.5)
 
 
 def mod_relu(z: Tensor, bias: Tensor) -> Tensor:
     """(z / |z|) relu(|z| + b) for real or complex z; 0 at z = 0.
 
-    Real z: the sign is exact. Complex z: |z| + 10⁻⁵ below the fraction, as in the first unitary RNN's code, because
-    the derivative of z / |z| grows like 1 / |z|.
+    For real z the sign is exact. For complex z the denominator is |z| + 10⁻⁵, as in the code of the first unitary RNN,
+    because the derivative of z / |z| grows like 1 / |z|.
     """
     if not z.is_complex():
         return modrelu(z, bias)

@@ -1,4 +1,4 @@
-"""LSTMs whose input drives the gates through a momentum: momentum-lstm, srlstm."""
+"""LSTMs with momentum on the input of the gates: momentum-lstm, srlstm."""
 
 import torch
 from torch import Tensor, nn
@@ -8,10 +8,10 @@ from lipschitz_rnn.units.cells import Cell
 
 
 class MomentumCell(Cell):
-    """The LSTM around the momentum. Parameters 4(N² + N p + 2N), those of an LSTM.
+    """The LSTM shared by both units. Parameters 4(N² + N p + 2N), as in an LSTM.
 
-    Initialisation of Nguyen et al.'s code: input weights orthogonal, hidden weights ones on the main diagonal of the
-    (4N, N) matrix, both forget biases 1, all other biases 0.
+    Initialised as in Nguyen et al.'s code: orthogonal input weights, ones on the main diagonal of the (4N, N) hidden
+    weights, both forget biases 1, all other biases 0.
     """
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -29,7 +29,7 @@ class MomentumCell(Cell):
 
     @staticmethod
     def gated(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """i, f, g, o -> h⁺ and c⁺ of the LSTM."""
+        """h⁺ and c⁺ of the LSTM from the gates i, f, g, o."""
         i, f, g, o = gates.chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         return torch.sigmoid(o) * torch.tanh(c), c
@@ -39,8 +39,8 @@ class MomentumLSTMCell(MomentumCell):
     """v⁺ = μ v + s (U x + b), then an LSTM on the gates W h + b' + v⁺. The state is (h, c, v).
 
     Nguyen, Baraniuk, Bertozzi, Osher, Wang, "MomentumRNN: integrating momentum into recurrent neural networks",
-    NeurIPS 2020; μ = 0.6 (`momentum`) and s = 0.6 (`step_size`) on MNIST, 0.3 and 0.1 on TIMIT. N = 256 with its
-    head: 268K ≈ 270K.
+    NeurIPS 2020; μ = 0.6 (`momentum`) and s = 0.6 (`step_size`) on MNIST, 0.3 and 0.1 on TIMIT. At
+    N = 256, with the head: 268K ≈ 270K.
     """
 
     def __init__(self, input_size: int, hidden_size: int, *, momentum: float = 0.6, step_size: float = 0.6) -> None:
@@ -59,15 +59,15 @@ class MomentumLSTMCell(MomentumCell):
 class ScheduledRestartLSTMCell(MomentumCell):
     """p⁺ = W h + b' − s (U x + b), then an LSTM on the gates p⁺ + k/(k + 3) (p⁺ − p); k counts steps modulo F.
 
-    The scheduled restart of Nesterov's momentum, in the same paper as `MomentumLSTMCell`; F = 40 (`restart`, None
-    never restarts) and s = 0.9 on permuted MNIST, 2 and 1 on ordered MNIST, 2 and 0.1 on TIMIT. The state is
-    (h, c, p, k), so that a sequence fed in pieces gives the same as in one.
+    Nesterov momentum with scheduled restarts, from the same paper as `MomentumLSTMCell`; F = 40 (`restart`; None means
+    never) and s = 0.9 on permuted MNIST, 2 and 1 on ordered MNIST, 2 and 0.1 on TIMIT. The state is (h, c, p, k), so a
+    sequence can be processed in pieces with the same result.
     """
 
     def __init__(self, input_size: int, hidden_size: int, *, restart: int | None = 40, step_size: float = 0.9) -> None:
         super().__init__(input_size, hidden_size)
         if restart is not None and restart < 1:
-            raise ValueError(f"restart must be a number of steps or None, got {restart!r}")
+            raise ValueError(f"restart is {restart!r}; it must be a number of steps, at least 1, or None")
         self.restart, self.step_size = restart, step_size
 
     def state_sizes(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Units with a real hidden matrix that is orthogonal: exprnn, dtriv, scornn."""
+"""Units with a real orthogonal hidden matrix: exprnn, dtriv, scornn."""
 
 import math
 
@@ -13,12 +13,12 @@ from lipschitz_rnn.units.sequences import Sequences
 
 
 class OrthogonalCell(ConstrainedCell):
-    """h⁺ = modReLU(W h + U x), W orthogonal from a triangle of N(N−1)/2 numbers.
+    """h⁺ = modReLU(W h + U x), with W orthogonal and parametrized by a triangle of N(N−1)/2 numbers.
 
-    Input by Kaiming, biases uniform in ±0.01, planes rotated independently at the start (`planar_rotations`).
-    `relative_rate` ρ: K = ρ · skew(triangle) starts the same, and Adam or RMSprop, whose steps do not depend on the
-    size of a gradient, move K at ρ times the rate of the other parameters. Small ρ suits long sequences, in which W is
-    multiplied by itself so often that a small change of K turns the state by much.
+    Initialisation: Kaiming for U, biases uniform in ±0.01, independent rotations of planes for W (`planar_rotations`).
+    `relative_rate` ρ: with K = ρ · skew(triangle) and the same initial K, Adam and RMSprop, whose steps do not depend
+    on the scale of the gradient, change K at ρ times the learning rate. A small ρ suits long sequences: W is applied so
+    often that a small change of K rotates the state a lot.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class OrthogonalCell(ConstrainedCell):
     ) -> None:
         super().__init__(input_size, hidden_size, nonlinearity=nonlinearity)
         if not 0.0 < relative_rate < math.inf:
-            raise ValueError(f"relative_rate is a positive factor, such as 0.1, got {relative_rate!r}")
+            raise ValueError(f"relative_rate is {relative_rate!r}; it must be positive and finite, e.g. 0.1")
         self.relative_rate = relative_rate
         self.triangle = nn.Parameter(planar_rotations(hidden_size, init) / relative_rate)
         nn.init.kaiming_normal_(self.input.weight, nonlinearity="relu")
@@ -44,11 +44,11 @@ class OrthogonalCell(ConstrainedCell):
 
 
 class ExpRNNCell(OrthogonalCell):
-    """h⁺ = modReLU(W h + U x), W = exp(K), K = −Kᵀ: W orthogonal with determinant 1.
+    """h⁺ = modReLU(W h + U x), W = exp(K), K = −Kᵀ, so that W is orthogonal with determinant 1.
 
     Lezcano-Casado, Martínez-Rubio, "Cheap orthogonal constraints in neural networks", ICML 2019. `init`: "cayley"
-    (theirs on MNIST) or "henaff". Parameters N(N−1)/2 + N p + N: with heads 69K at N = 360 on MNIST and 200K at
-    N = 425 on TIMIT. The paper trains K at a tenth of the other parameters' rate: `relative_rate=0.1`.
+    (the paper's choice for MNIST) or "henaff". Parameters N(N−1)/2 + N p + N; with the head, 69K at N = 360 on MNIST
+    and 200K at N = 425 on TIMIT. The paper trains K at a tenth of the learning rate: `relative_rate=0.1`.
     """
 
     def hidden_matrix(self) -> Tensor:
@@ -56,13 +56,13 @@ class ExpRNNCell(OrthogonalCell):
 
 
 class DtrivCell(ExpRNNCell):
-    """exprnn around a moving point: W = B exp(K); every `rebase_every` updates B ← B exp(K) and K ← 0.
+    """exprnn with a moving base point: W = B exp(K); every `rebase_every` updates, B ← B exp(K) and K ← 0.
 
     Lezcano-Casado, "Trivializations for gradient-based optimization on manifolds", NeurIPS 2019 (dynamic
-    trivialisation; 100 updates in its code). The move leaves W as it is and is made at the start of a training forward
-    pass. B is brought back to the group by a QR factorisation, so that rounding does not add up. The move depends on
-    values, so that training runs neither under `vmap` nor in a CUDA graph; exprnn does. An average of weights over
-    training would mix coordinates around different points.
+    trivialisation; every 100 updates in its code). Rebasing leaves W unchanged and happens at the start of a training
+    forward pass. A QR factorisation keeps B orthogonal, so that rounding errors do not accumulate. Rebasing depends on
+    values, so training works neither under `vmap` nor in a CUDA graph; exprnn trains in both. Do not average weights
+    over training: that would mix coordinates around different base points.
     """
 
     base: Tensor
@@ -81,7 +81,7 @@ class DtrivCell(ExpRNNCell):
     ) -> None:
         super().__init__(input_size, hidden_size, init=init, nonlinearity=nonlinearity, relative_rate=relative_rate)
         if rebase_every < 1:
-            raise ValueError(f"rebase_every must be at least 1, got {rebase_every!r}")
+            raise ValueError(f"rebase_every is {rebase_every!r}; it must be at least 1")
         self.rebase_every = rebase_every
         self.register_buffer("base", torch.eye(hidden_size))
         self.register_buffer("seen", torch.zeros_like(self.triangle))
@@ -90,22 +90,24 @@ class DtrivCell(ExpRNNCell):
 
     @torch.no_grad()
     def rebase(self) -> None:
-        """Move the point of expansion to the present W."""
+        """Move the base point to the current W."""
         q, r = torch.linalg.qr(self.hidden_matrix())
-        # `.data`: the members of an ensemble are slices of one tensor. What changes here is this member's slice, on
-        # which no graph of another member depends, though autograd would see one tensor that has changed.
+        # `.data`, because the members of an ensemble are slices of one tensor. Only this member's slice changes, and no
+        # other member's graph depends on it, but autograd would count a change of the whole tensor.
         self.base.data.copy_(q * torch.sign(r.diagonal()))
         for zeroed in (self.triangle, self.seen, self.updates):
             zeroed.data.zero_()
 
     @torch.no_grad()
     def count_update(self) -> None:
-        """An update shows in K. Passes between two updates see the same K, so that K never moves under a graph that
-        still waits for its backward pass."""
+        """Count the updates, recognised by a changed K, and rebase when due.
+
+        K stays the same between two updates, so it never changes while a graph waits for its backward pass.
+        """
         if not has_values(self.triangle):
             raise NotImplementedError(
-                "dtriv moves its point of expansion while it trains, which vmap, torch.compile and CUDA graphs do not "
-                "allow; train its networks one after another, or use exprnn"
+                "dtriv moves its base point during training, which vmap, torch.compile and CUDA graphs do not support; "
+                "train its networks one after another, or use exprnn"
             )
         if not torch.equal(self.triangle, self.seen):
             self.seen.data.copy_(self.triangle)
@@ -125,11 +127,11 @@ class DtrivCell(ExpRNNCell):
 
 
 class ScoRNNCell(OrthogonalCell):
-    """h⁺ = modReLU(W h + U x), W = (I + K)⁻¹ (I − K) D, K = −Kᵀ, D = diag(±1) fixed: W orthogonal.
+    """h⁺ = modReLU(W h + U x), W = (I + K)⁻¹ (I − K) D, K = −Kᵀ, D = diag(±1) fixed, so that W is orthogonal.
 
-    Helfrich, Willmott, Ye, "Orthogonal recurrent neural networks with scaled Cayley transform", ICML 2018. D has
-    `negative_ones` · N entries −1 (a tuned hyperparameter there, N/2 unless told otherwise) and lets W have the
-    eigenvalue −1. Parameters N(N−1)/2 + N p + N: 200K at N = 425 on TIMIT with its head.
+    Helfrich, Willmott, Ye, "Orthogonal recurrent neural networks with scaled Cayley transform", ICML 2018. D allows
+    W to have the eigenvalue −1; `negative_ones` is the fraction of its entries that are −1 (tuned in the paper; 1/2 by
+    default). Parameters N(N−1)/2 + N p + N: 200K at N = 425 on TIMIT with the head.
     """
 
     signs: Tensor
@@ -146,7 +148,7 @@ class ScoRNNCell(OrthogonalCell):
     ) -> None:
         super().__init__(input_size, hidden_size, init=init, nonlinearity=nonlinearity, relative_rate=relative_rate)
         if not 0.0 <= negative_ones <= 1.0:
-            raise ValueError(f"negative_ones is the share of −1 in D, in [0, 1], got {negative_ones!r}")
+            raise ValueError(f"negative_ones is {negative_ones!r}; it must be in [0, 1], the fraction of −1 in D")
         negative = torch.arange(hidden_size) < round(negative_ones * hidden_size)
         self.register_buffer("signs", torch.where(negative, -1.0, 1.0))
 

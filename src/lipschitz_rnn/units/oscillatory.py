@@ -1,4 +1,4 @@
-"""Two successors built from second-order and two-scale differential equations: cornn, lem."""
+"""Two later units, from a second-order and from a multiscale differential equation: cornn, lem."""
 
 import math
 
@@ -19,13 +19,14 @@ def _uniform(*shape: int, reach: float) -> nn.Parameter:
 class CoRNNCell(TimedCell):
     """Coupled oscillators: z⁺ = z + Δt (tanh(W y + V z + U x + b) − γ y − ε z), y⁺ = y + Δt z⁺. The state is (y, z).
 
-    Rusch, Mishra, "Coupled oscillatory recurrent neural network (coRNN)", ICLR 2021, with the Δt, γ and ε of its
-    ordered MNIST. All weights uniform in ±1/√(p + 2N), one linear layer of (x, y, z). Parameters 2N² + N p + N.
+    Rusch, Mishra, "Coupled oscillatory recurrent neural network (coRNN)", ICLR 2021, with the paper's Δt, γ and ε for
+    ordered MNIST. All weights start uniform in ±1/√(p + 2N), like one linear layer of (x, y, z). Parameters
+    2N² + N p + N.
 
-    It is also a Lipschitz unit of 2N. With q = y − Δt z, the y of a step before, both lines are Euler steps: q' = z and
-    z' = tanh(W q + (V + Δt W) z + U x + b) − γ q − (ε + Δt γ) z, and tanh(0) = 0 completes the first. That is more
-    arithmetic in one kernel for all steps: it is how a GPU runs it, or any device with a `backend` named. Noise is on y
-    and z, hence on no q alone: with it, and with timespans, the steps run one by one.
+    This is also a Lipschitz unit of size 2N. With q = y − Δt z, the y of the previous step, both equations are Euler
+    steps: q' = z and z' = tanh(W q + (V + Δt W) z + U x + b) − γ q − (ε + Δt γ) z; in the first, the nonlinear term is
+    tanh(0) = 0. This form takes more arithmetic but runs all steps in one kernel. It is used on a GPU, and on any
+    device if `backend` is set. With timespans or noise, which act on (y, z), the steps run in a Python loop.
     """
 
     adds_noise = True
@@ -52,7 +53,7 @@ class CoRNNCell(TimedCell):
         return (self.hidden_size, self.hidden_size)
 
     def project(self, x: Tensor) -> Tensor:
-        """x itself where the scan forms U x + b on the way."""
+        """U x + b, or x unchanged if the fused scan computes U x + b itself."""
         return x if self._fused(x) else self.input(x)
 
     def _fused(self, x: Tensor) -> bool:
@@ -72,13 +73,13 @@ class CoRNNCell(TimedCell):
         self, inputs: Tensor, state: State, weights: Tensor, sequences: Sequences, need_output: bool = True
     ) -> tuple[Tensor | None, State]:
         fused = self._fused(inputs)
-        # q holds the length of the step before, so with timespans the matrices of the scan would change at every step.
+        # q depends on the length of the previous step, so with timespans the matrices of the scan would change every step.
         obstacle = "timespans" if sequences.timespans is not None else "noise" if self.training and self.noisy else None
         if fused and obstacle is not None:
             if self.backend != "auto":
                 raise ValueError(
-                    f"backend is {self.backend!r}, a scan in which cornn takes equal steps without noise; build the "
-                    f"unit with backend='auto' to give it {obstacle}"
+                    f"backend is {self.backend!r}, with which cornn takes only steps of equal length without noise; "
+                    f"build the unit with backend='auto' to use {obstacle}"
                 )
             inputs, fused = self.input(inputs), False
         if not fused:
@@ -97,7 +98,7 @@ class CoRNNCell(TimedCell):
             backend=self.backend,
             input_weight=U,
             bias=b,
-            all_states=need_output,
+            need_output=need_output,
         )
         end = (self._positions(last), last[..., self.hidden_size :])
         return None if states is None else self._positions(states), end
@@ -117,13 +118,13 @@ class CoRNNCell(TimedCell):
 
 
 class LEMCell(TimedCell):
-    """Long expressive memory: two learned time steps a, d and two states y, z. The state is (y, z).
+    """Long expressive memory: two states (y, z) with learned time steps d and a.
 
     a = Δt sigmoid(W₁ y + U₁ x + b₁), d = Δt sigmoid(W₂ y + U₂ x + b₂),
     z⁺ = (1 − a) ⊙ z + a ⊙ tanh(W₃ y + U₃ x + b₃), y⁺ = (1 − d) ⊙ y + d ⊙ tanh(W₄ z⁺ + U₄ x + b₄).
 
     Rusch, Mishra, Erichson, Mahoney, "Long expressive memory for sequence modeling", ICLR 2022. All weights and
-    biases uniform in ±1/√N. Parameters 4(N² + N p + N), one bias fewer than an LSTM.
+    biases start uniform in ±1/√N. Parameters 4(N² + N p + N): one bias vector fewer than an LSTM.
     """
 
     def __init__(self, input_size: int, hidden_size: int, *, step_size: float = 1.0) -> None:
@@ -147,5 +148,5 @@ class LEMCell(TimedCell):
         a, d, target = (now + y @ weights[0]).chunk(3, -1)
         a, d = time * torch.sigmoid(a), time * torch.sigmoid(d)
         z = (1.0 - a) * z + a * torch.tanh(target)
-        drive = last + z.to(weights[1].dtype) @ weights[1]  # z is wider than 16 bits where times are given
+        drive = last + z.to(weights[1].dtype) @ weights[1]  # with timespans z is at least float32
         return (1.0 - d) * y + d * torch.tanh(drive), z

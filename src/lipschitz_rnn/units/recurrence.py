@@ -1,8 +1,8 @@
-"""What a module says about its own recurrence, so that it can be certified.
+"""How a module states its own recurrence, so that it can be certified.
 
-A certificate is about the map that runs, and only the module itself knows that map. So a module that can be certified
-has a method ``stated_recurrences``, which gives one `Recurrence` for every map it runs. Nothing is guessed from
-attributes: a module without the method is refused.
+A certificate is about the map that actually runs, and only the module knows that map. A module that can be certified
+therefore has a method ``stated_recurrences``, which returns one `Recurrence` for each map it runs. Nothing is guessed
+from attributes: a module without the method is rejected.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Recurrence:
     """h⁺ = one explicit Runge–Kutta step of ḣ = αA h + σ(W h + u), with the input u held constant over the step.
 
     Attributes:
-        A, W: (N, N), as the module hands them to the scan.
-        alpha, nonlinearity, integrator: of that step.
-        step_range: the shortest and longest span the module runs with unless it is given timespans.
-        max_step: a longer span is split into equal steps of at most this length; None if it never is.
-        precision: what the matrices are rounded to whatever the settings around the module say, for example
-            ``float32``; None if autocast and the precision of float32 products decide.
-        name: which part of the module this is; empty if there is only one.
-        reverse: whether it reads the sequence from its end, so that its time runs backwards.
-        hint: diagonals of a metric and of multipliers that may prove contraction; they are checked, never trusted.
+        A, W: (N, N), as the module passes them to the scan.
+        alpha, nonlinearity, integrator: settings of the step.
+        step_range: the shortest and the longest step the module takes when no timespans are given.
+        max_step: longer timespans are split into equal steps of at most this length; None if they are not split.
+        precision: the precision of the matrices if it is independent of autocast and of the float32 matmul setting,
+            e.g. ``float32``; None if those decide.
+        name: the part of the module; empty if there is only one.
+        reverse: whether it reads the sequence backwards.
+        hint: diagonals of a metric and of multipliers that may prove contraction. They are checked, never trusted.
     """
 
     A: Tensor
@@ -52,7 +52,7 @@ class StatesRecurrences(Protocol):
 
 
 class UnstatedRecurrenceError(TypeError):
-    """What a module runs is not what its statement would say."""
+    """The stated recurrence of a module may differ from what it runs."""
 
 
 _HARMLESS = frozenset(
@@ -63,10 +63,10 @@ _ALWAYS = frozenset({"forward", "__call__", "_call_impl", "__getattr__", "__geta
 
 
 def require_own_statement(module: nn.Module) -> None:
-    """Refuse to state the recurrence of a module that a subclass, an instance or a hook has changed.
+    """Raise if a subclass, an attribute of the instance or a hook may have changed what the module runs.
 
-    A class that redefines something that the stating class or its bases define must state its recurrence itself. Hooks
-    see and may replace the arguments and the result of a call, and nobody can tell from outside whether they do.
+    A class that overrides anything defined by the stating class or its bases must state its recurrence itself. Hooks
+    can replace the arguments and the result of a call, and there is no way to tell whether they do.
     """
     kind = type(module)
     mro = kind.__mro__
@@ -77,8 +77,8 @@ def require_own_statement(module: nn.Module) -> None:
         changed = sorted(defined & set(vars(base)))
         if changed:
             raise UnstatedRecurrenceError(
-                f"{base.__name__} overrides {', '.join(changed)} of {mro[stating].__name__}, so the statement of that "
-                f"class may not be true of it; define stated_recurrences in {base.__name__} as well"
+                f"{base.__name__} overrides {', '.join(changed)} of {mro[stating].__name__}, so the recurrence stated "
+                f"by that class may not be the one that runs; define stated_recurrences in {base.__name__} as well"
             )
     replaced = sorted(name for name in defined & set(vars(module)) if callable(getattr(kind, name, None)))
     if replaced:
@@ -89,7 +89,7 @@ def require_own_statement(module: nn.Module) -> None:
 
 
 def require_no_hooks(module: nn.Module) -> None:
-    """Refuse a module with forward hooks, its own or those that PyTorch calls for all modules."""
+    """Raise if the module has forward hooks, its own or global ones."""
     everywhere = nn.modules.module
     for where, hooks in (
         (f"this {type(module).__name__} has", (module._forward_pre_hooks, module._forward_hooks)),
@@ -106,10 +106,10 @@ def require_no_hooks(module: nn.Module) -> None:
 
 @torch.no_grad()
 def repeatable_matrices(make: Callable[[], Iterable[Tensor]], owner: str) -> tuple[Tensor, Tensor]:
-    """A and W from ``make``, refused if they are random: a certificate is about fixed matrices.
+    """A and W from ``make``. Raises if they are random, because a certificate is about fixed matrices.
 
-    Random numbers are noticed by the state of PyTorch's generators, whatever they were this time, and other changes by
-    two calls. Some GPU routines add in another order each time, so a difference of a few roundings is let pass.
+    Random numbers are detected from the state of PyTorch's generators, other changes by calling twice. Differences of a
+    few rounding errors are accepted, because some GPU routines do not add in a fixed order.
     """
     before = _generator_states()
     first, second = (tuple(tensor.detach() for tensor in make()) for _ in range(2))
@@ -131,15 +131,15 @@ def repeatable_matrices(make: Callable[[], Iterable[Tensor]], owner: str) -> tup
 
 
 def _generator_states() -> list[Tensor]:
-    """Of PyTorch's own generators, on the CPU and on every GPU in use."""
+    """States of PyTorch's default generators, on the CPU and on every GPU in use."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])]
 
 
 def as_number(name: str, value: float | Tensor, owner: str) -> float:
-    """A setting as a plain number; an ensemble's, with one for each member, is refused."""
+    """A setting as a number. Raises for an ensemble, which has one value per member."""
     if isinstance(value, Tensor) and value.numel() != 1:
         raise UnstatedRecurrenceError(
-            f"{name} of this {owner} has {value.numel()} values, one for each member of an ensemble; certify them "
-            "one by one"
+            f"{name} of this {owner} has {value.numel()} values, one per member of an ensemble; certify the "
+            "members one by one"
         )
     return float(value)

@@ -1,4 +1,4 @@
-"""Every recurrent unit by name: where it comes from, what it computes, and how to build it."""
+"""The registry of recurrent units: look up, list, build and register units by name."""
 
 import inspect
 from collections.abc import Callable
@@ -21,10 +21,10 @@ PACKAGE = "lipschitz_rnn.units"
 
 
 class UnitInfo(Row):
-    """What the listing says of a unit: its row of the catalogue, and what can be asked of it."""
+    """Information about a unit: its row in the catalogue, parameter count and options."""
 
     def load(self) -> "type[Recurrent] | type[Cell]":
-        """The class, imported now."""
+        """Import and return the class."""
         if self.name not in UNITS:
             return _class_of(self.name)
         module, _, attribute = self.source.partition(":")
@@ -32,11 +32,11 @@ class UnitInfo(Row):
 
     @property
     def parameters(self) -> int:
-        """Trainable numbers at N = 128 on pixel-by-pixel MNIST: the unit (p = 1) and its linear head of 10 classes."""
+        """Trainable parameters at N = 128 on pixel-by-pixel MNIST: the unit (p = 1) and a linear 10-class head."""
         return count_parameters(self.name, hidden_size=128, input_size=1, classes=10)
 
     def options(self) -> tuple[str, ...]:
-        """The keyword options that `build` takes for this unit."""
+        """The keyword options of `build` for this unit."""
         from lipschitz_rnn.units.cells import Cell, CellStack, takes_noise
         from lipschitz_rnn.units.noise import NOISE_OPTIONS
 
@@ -51,7 +51,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 def _keywords(kind: type) -> list[str]:
-    """Names that a constructor takes; a `**options` of its own hands on to the next class in line."""
+    """Keyword names of a constructor; one that takes `**options` passes them to the next class in the MRO."""
     names: list[str] = []
     for base in kind.__mro__:
         if "__init__" in vars(base):
@@ -64,7 +64,7 @@ def _keywords(kind: type) -> list[str]:
 
 UNITS = {row.name: UnitInfo(*row) for row in ROWS}
 _OWN = Registered("unit", UNITS)
-_FACTS: dict[str, UnitInfo] = {}  # what `register` was told
+_FACTS: dict[str, UnitInfo] = {}  # as passed to `register`
 Kind = TypeVar("Kind", bound=type[nn.Module])
 
 
@@ -77,11 +77,11 @@ def register(
     constraint: str = "none",
     ensembles: bool = True,
 ) -> Callable[[Kind], Kind]:
-    """A decorator that makes a class known as a unit, for `build`, `lipschitz-rnn train --unit` and everything else.
+    """Decorator that registers a class as a unit, for `build`, `lipschitz-rnn train --unit` and everything else.
 
-    The class is a `Cell`, or a module with the call of `nn.RNN` that is made from (input_size, hidden_size) and its
-    options. It has an `output_size` unless that is the hidden size. A package does the same for whoever installs it
-    with an entry point in the group "lipschitz_rnn.units". Raises ValueError for a name that is taken.
+    The class is a `Cell`, or a module that is called like `nn.RNN` and constructed from (input_size, hidden_size) and
+    its options. It needs an `output_size` if that is not the hidden size. An installed package can register units with
+    an entry point in the group "lipschitz_rnn.units" instead. Raises ValueError if the name is taken.
     """
 
     def add(kind: Kind) -> Kind:
@@ -102,14 +102,14 @@ def _own_info(
 
 def _require_module(kind: Any) -> type[nn.Module]:
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise TypeError(f"the unit is {kind!r}; give a subclass of torch.nn.Module")
+        raise TypeError(f"the unit is {kind!r}; it must be a subclass of torch.nn.Module")
     return kind
 
 
 def _class_of(name: str) -> Any:
     found = _OWN.find(name)
     if found is None:
-        raise MissingCodeError(f"the unit {name!r} is not registered")
+        raise MissingCodeError(f"the unit {name!r} is not registered; import the module that defines it")
     return _require_module(found)
 
 
@@ -119,14 +119,14 @@ def available() -> list[str]:
 
 
 def info(name: str) -> UnitInfo:
-    """What is known of one unit; a wrong name is answered with the right ones."""
+    """Information about a unit. Raises ValueError with the known names for an unknown one."""
     names = available()
     if name not in names:
         close = get_close_matches(str(name), names, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(
-            f"no unit is called {name!r}{hint}; there are {', '.join(names)}. "
-            "A unit of your own is known once its module is imported: --import MODULE"
+            f"no unit is called {name!r}{hint}; choose one of {', '.join(names)}. "
+            "To use your own unit, import its module first: --import MODULE"
         )
     if name in UNITS:
         return UNITS[name]
@@ -142,10 +142,10 @@ def build(
     dtype: torch.dtype | None = None,
     **options: Any,
 ) -> "Recurrent":
-    """A unit by name, with the call of `nn.RNN`: `output, h_n = unit(input, hx=None, *, lengths=None, timespans=None)`.
+    """Build a unit by name. It is called as `output, h_n = unit(input, hx=None, *, lengths=None, timespans=None)`.
 
-    All units take num_layers, batch_first, dropout, bidirectional, device and dtype; `info(name).options()` lists
-    the unit's own. `unit.output_size` is the width of its output (2N for units with a complex state).
+    All units take num_layers, batch_first, dropout, bidirectional, device and dtype; `info(name).options()` lists all
+    options of a unit. `unit.output_size` is the width of its output (2N for units with a complex state).
     """
     from lipschitz_rnn.units.cells import Cell, CellStack
 
@@ -160,14 +160,14 @@ def build(
         unit = CellStack(kind, input_size, hidden_size, **options)
     else:
         unit = kind(input_size, hidden_size, **options)
-    if not hasattr(unit, "output_size"):  # a module of somebody's own
+    if not hasattr(unit, "output_size"):  # a user's own module
         unit.output_size = hidden_size * (2 if options.get("bidirectional") else 1)
     return unit.to(device=device, dtype=dtype)
 
 
 @cache
 def count_parameters(name: str, hidden_size: int, input_size: int = 1, classes: int = 0) -> int:
-    """Trainable numbers of a unit, and of a linear head with `classes` outputs (0: no head)."""
+    """Number of trainable parameters of a unit and of a linear head with `classes` outputs (0: no head)."""
     with torch.random.fork_rng(devices=[]):
         unit = build(name, input_size, hidden_size)
     head = classes * (unit.output_size + 1)

@@ -1,4 +1,4 @@
-"""The ways in which a sequence may come, brought to one: (T, B, p) with lengths, and back again."""
+"""Converts the input formats of a recurrent layer to (T, B, p) with lengths, and results back to that format."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from lipschitz_rnn.ops.common.validation import (
 
 @dataclass(frozen=True)
 class Sequences:
-    """Time-major inputs, and how to give results back in the form in which the inputs came.
+    """Time-major inputs, with what is needed to return results in the format of the input.
 
     Attributes:
         inputs: (T, B, p).
-        lengths: (B,), or None where every sample has all T steps.
+        lengths: (B,), or None if all samples have T steps.
         timespans: (T, B) or None.
-        packed: the original, if it was a ``PackedSequence``; then samples stand in its sorted order.
-        longest_time: of all timespans, once ``settled``; None where nobody may look at them.
-        generator: of the noise that units add in training; None is PyTorch's own.
+        packed: the input, if it was a ``PackedSequence``; samples are then in its sorted order.
+        longest_time: the longest timespan, set by ``mask_times``; None if values cannot be read.
+        generator: for the noise of units in training; None means PyTorch's default generator.
     """
 
     inputs: Tensor
@@ -60,14 +60,14 @@ class Sequences:
         batched = x.dim() == 3
         inputs = x.unsqueeze(1) if not batched else x.transpose(0, 1) if batch_first else x
         if inputs.shape[0] == 0:
-            raise ValueError(f"input has shape {shape_of(x)}, a sequence of 0 steps; at least 1 is needed")
+            raise ValueError(f"input has shape {shape_of(x)}, a sequence of 0 steps; it must have at least 1")
         spans = None if timespans is None else _time_major_spans(timespans, inputs, batch_first, batched)
         if lengths is not None:
             if not batched:
-                raise ValueError("lengths was given with an unbatched input; cut the sequence to its length instead")
+                raise ValueError("lengths was given with an unbatched input; truncate the sequence instead")
             steps, batch = inputs.shape[:2]
             if tuple(require_tensor("lengths", lengths).shape) != (batch,):
-                raise ValueError(f"lengths has shape {shape_of(lengths)}; it must be ({batch},): one for each sample")
+                raise ValueError(f"lengths has shape {shape_of(lengths)}; it must be ({batch},): one per sample")
             require_lengths(lengths, steps)
         return cls(inputs, lengths, spans, batch_first, batched, None)
 
@@ -81,7 +81,7 @@ class Sequences:
         timespans: Tensor | PackedSequence | None,
     ) -> Sequences:
         if lengths is not None:
-            raise ValueError("lengths was given with a PackedSequence, which has its own; pass one of the two")
+            raise ValueError("lengths was given with a PackedSequence, which has its own lengths; omit one of them")
         _require_features(x.data, input_size)
         inputs, lengths = pad_packed_sequence(PackedSequence(x.data, x.batch_sizes))
         if isinstance(timespans, PackedSequence):
@@ -94,8 +94,8 @@ class Sequences:
                 spans = spans.index_select(1, x.sorted_indices)
         return cls(inputs, lengths, spans, batch_first, True, x)
 
-    def settled(self) -> Sequences:
-        """Times of zero beyond each sample's end, since what stands there is nobody's time, and the longest of all."""
+    def mask_times(self) -> Sequences:
+        """Set the timespans in the padding to zero, and find the longest one."""
         spans = self.timespans
         if spans is None:
             return self
@@ -105,7 +105,7 @@ class Sequences:
         return replace(self, timespans=spans, longest_time=longest_time(spans))
 
     def reversed(self) -> Sequences:
-        """With the times in the order in which the other direction reads them; the inputs are left as they are."""
+        """With the timespans in the order of the backward direction; the inputs are unchanged."""
         if self.timespans is None:
             return self
         return replace(self, timespans=reverse(self.timespans, self.lengths))
@@ -127,7 +127,7 @@ class Sequences:
         return hx
 
     def write_output(self, output: Tensor) -> Tensor | PackedSequence:
-        """(T, B, features) in the form of the input."""
+        """(T, B, features) converted to the format of the input."""
         if self.packed is not None and self.lengths is not None:
             packed = pack_padded_sequence(output, self.lengths)
             return PackedSequence(
@@ -138,7 +138,7 @@ class Sequences:
         return output.transpose(0, 1).contiguous() if self.batch_first else output
 
     def write_state(self, h_n: Tensor) -> Tensor:
-        """(layers × directions, B, N) in the order of the input."""
+        """(layers × directions, B, N) in the sample order of the input."""
         if not self.batched:
             return h_n.squeeze(1)
         if self.packed is not None and self.packed.unsorted_indices is not None:
@@ -147,14 +147,14 @@ class Sequences:
 
 
 def longest_time(times: float | Tensor) -> float | None:
-    """None where values are not to be looked at: in compiled programs and under function transforms."""
+    """The longest time; None if values cannot be read, as in compiled code and under function transforms."""
     if not isinstance(times, Tensor):
-        return None if torch.compiler.is_compiling() else times  # a compiler may hold it as a symbol
+        return None if torch.compiler.is_compiling() else times  # it may be symbolic
     return float(times.detach().max()) if times.numel() > 0 and has_values(times) else None
 
 
 def reverse(sequence: Tensor, lengths: Tensor | None) -> Tensor:
-    """(T, B, …) backwards in time, each sample within its own length; padding stays where it is."""
+    """(T, B, …) reversed in time, each sample within its own length; padding stays in place."""
     if lengths is None:
         return sequence.flip(0)
     T = sequence.shape[0]
@@ -165,13 +165,13 @@ def reverse(sequence: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def _require_lengths_of(x: PackedSequence, lengths: Tensor, own: Tensor) -> None:
-    """Packed times have as many steps as the input, sample by sample; ``lengths`` stands in its sorted order."""
+    """Check that packed timespans have the lengths of the input; ``lengths`` is in sorted order."""
     if not has_values(own):
         return
     if x.unsorted_indices is not None:
         lengths = lengths[x.unsorted_indices.cpu()]
     if len(own) != len(lengths):
-        raise ValueError(f"timespans has {len(own)} packed sequences but the input has {len(lengths)}; pack both alike")
+        raise ValueError(f"timespans has {len(own)} packed sequences but the input has {len(lengths)}; they must agree")
     other = (own != lengths).nonzero()
     if len(other) > 0:
         k = int(other[0])

@@ -1,4 +1,4 @@
-"""Units whose hidden matrix has a controlled spectrum without being orthogonal: soft-orth, spectral-rnn, nnrnn."""
+"""Units that control the spectrum of a non-orthogonal hidden matrix: soft-orth, spectral-rnn, nnrnn."""
 
 import math
 
@@ -21,8 +21,8 @@ class SoftOrthogonalCell(ConstrainedCell):
     """h⁺ = tanh(W h + U x + b), W = P diag(s) Qᵀ with P, Q orthogonal and 1 − m < s < 1 + m.
 
     Vorontsov, Trabelsi, Kadoury, Pal, "On orthogonality and learning recurrent networks with long term dependencies",
-    ICML 2017. They move P and Q along geodesics; here P = P₀ exp(K) and Q = Q₀ exp(L) around random P₀, Q₀, so that
-    any optimiser stays in the set. s = 1 at the start. W takes N² numbers: 18K at N = 128 on MNIST with its head.
+    ICML 2017. The paper moves P and Q along geodesics; here P = P₀ exp(K) and Q = Q₀ exp(L) with random P₀, Q₀, so any
+    optimiser stays in the set. s starts at 1. W has N² parameters: 18K at N = 128 on MNIST with the head.
     """
 
     bases: Tensor
@@ -30,7 +30,7 @@ class SoftOrthogonalCell(ConstrainedCell):
     def __init__(self, input_size: int, hidden_size: int, *, margin: float = 0.1, nonlinearity: str = "tanh") -> None:
         super().__init__(input_size, hidden_size, nonlinearity=nonlinearity)
         if not 0.0 <= margin < 1.0:
-            raise ValueError(f"margin must be in [0, 1), got {margin!r}")
+            raise ValueError(f"margin is {margin!r}; it must be in [0, 1)")
         self.margin = margin
         self.triangles = nn.Parameter(torch.zeros(2, triangle_size(hidden_size)))
         self.free_values = nn.Parameter(torch.zeros(hidden_size))
@@ -49,8 +49,8 @@ class SpectralRNNCell(ConstrainedCell):
     """h⁺ = relu(W h + U x + b), W = P diag(s) Qᵀ, P and Q products of `reflectors` Householder reflections.
 
     Zhang, Lei, Dhillon, "Stabilizing gradients for deep neural networks via efficient SVD parameterization", ICML
-    2018. 1 − r < s < 1 + r with r = `margin`, s = 1 at the start; reflector k has zeros before entry k; N/4
-    reflectors, their default. With m reflectors W takes m(2N − m + 1) + N numbers.
+    2018. 1 − r < s < 1 + r with r = `margin`; s starts at 1. Reflector k has zeros before entry k. The default is N/4
+    reflectors, as in the paper. With m reflectors W has m(2N − m + 1) + N parameters.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class SpectralRNNCell(ConstrainedCell):
         super().__init__(input_size, hidden_size, nonlinearity=nonlinearity)
         self.reflectors = max(1, hidden_size // 4) if reflectors is None else reflectors
         if not 1 <= self.reflectors <= hidden_size:
-            raise ValueError(f"reflectors must lie in 1..hidden_size = {hidden_size}, got {reflectors!r}")
+            raise ValueError(f"reflectors is {reflectors!r}; it must be from 1 to hidden_size = {hidden_size}")
         if not 0.0 <= margin < 1.0:
-            raise ValueError(f"margin must be in [0, 1), got {margin!r}")
+            raise ValueError(f"margin is {margin!r}; it must be in [0, 1)")
         self.margin = margin
         entries = self.reflectors * hidden_size - triangle_size(self.reflectors)
         self.entries = nn.Parameter(torch.randn(2, entries) / math.sqrt(hidden_size))
@@ -82,12 +82,13 @@ class SpectralRNNCell(ConstrainedCell):
 
 
 class NonNormalCell(ConstrainedCell):
-    """h⁺ = modReLU(W h + U x), W = P (Λ + T) Pᵀ: P orthogonal, Λ rotations of planes, T strictly above them.
+    """h⁺ = modReLU(W h + U x), W = P (Λ + T) Pᵀ: P orthogonal, Λ block-diagonal rotations, T block-triangular.
 
     Kerg et al., "Non-normal recurrent neural network (nnRNN): learning long time dependencies while improving
-    expressivity with transient dynamics", NeurIPS 2019. P = exp(K) from Henaff's start, angles uniform in (0, 2π),
-    T = 0. Λ has blocks γ [[cos θ, −sin θ], [sin θ, cos θ]] with eigenvalues γ e^{±iθ}; γ = 1 unless
-    `learn_modulus`, when `penalty()` is the paper's δ Σ (γ − 1)². W takes N² − N numbers (+ N/2 with γ).
+    expressivity with transient dynamics", NeurIPS 2019. P = exp(K). Initially K is
+    Henaff's, the angles are uniform in (0, 2π), and T = 0. Λ has blocks γ [[cos θ, −sin θ], [sin θ, cos θ]] with
+    eigenvalues γ e^{±iθ}. γ = 1 unless `learn_modulus`; then `penalty()` is the paper's δ Σ (γ − 1)². W has N² − N
+    parameters (+ N/2 with γ).
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class NonNormalCell(ConstrainedCell):
     ) -> None:
         super().__init__(input_size, hidden_size, nonlinearity=nonlinearity)
         if hidden_size % 2:
-            raise ValueError(f"nnrnn rotates planes: hidden_size must be even, got {hidden_size}")
+            raise ValueError(f"hidden_size is {hidden_size}; nnrnn rotates planes, so it must be even")
         planes = hidden_size // 2
         self.modulus_penalty = modulus_penalty
         self.triangle = nn.Parameter(planar_rotations(hidden_size, init))

@@ -1,4 +1,4 @@
-"""One sample in, one output out: a trained unit on data as it arrives."""
+"""Streaming: a trained unit, one time step per call."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 
 
 class Stream(ABC):
-    """A unit as it is now, on one sample after another: its state kept, its matrices formed once, no gradients.
+    """A copy of a unit that takes one time step per call. It keeps the state, computes no gradients, and forms its
+    matrices once.
 
-    Call it with the input (p,), or (B, p) if it was made for a batch, and optionally `timespans`, the time since the
-    last sample in place of `step_size`: a number, or one for each of the batch. It gives out what the unit in
-    evaluation mode gives at that step. `state` is that of all layers, like the unit's `h_n`, and may be set.
+    Call it with the input (p,), or (B, p) for a batch, and optionally `timespans`: the time since the previous sample,
+    instead of `step_size`; a number, or one per series of the batch. It returns the output of the unit in evaluation
+    mode at that step. `state` is the state of all layers, in the format of `h_n`, and can be set.
     """
 
     def __init__(self, unit: Recurrent, batch_size: int | None) -> None:
         if unit.bidirectional:
             raise ValueError(
-                f"bidirectional is True, but a stream has no end to read from; build {unit.registered_name()!r} without"
+                f"bidirectional is True, but a stream cannot run backwards; build {unit.registered_name()!r} without it"
             )
         self.batch_size = None if batch_size is None else require_count("batch_size", batch_size)
         self._batch = () if self.batch_size is None else (self.batch_size,)
@@ -44,7 +45,7 @@ class Stream(ABC):
 
     @abstractmethod
     def __call__(self, input: Tensor, timespans: float | Tensor | None = None) -> Tensor:
-        """The output after one more sample: (·,) or (B, ·)."""
+        """The output of the next time step: (·,) or (B, ·)."""
 
     @property
     @abstractmethod
@@ -57,22 +58,22 @@ class Stream(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Back to the start, for the next series."""
+        """Return to the initial state, for the next series."""
 
     def check_input(self, x: Tensor) -> None:
         if not isinstance(x, Tensor) or x.shape != self._shape:
-            require_shape("input", require_tensor("input", x), tuple(self._shape), "one sample in time")
+            require_shape("input", require_tensor("input", x), tuple(self._shape), "one time step")
         require_parameter_dtype("input", x, self._like)
 
 
 class UnitStream(Stream):
-    """A stream of any unit, by its own call on sequences of one step, in float32 at least."""
+    """The stream of any unit: calls the unit on sequences of one step, in at least float32."""
 
     def __init__(self, unit: Recurrent, batch_size: int | None = None) -> None:
         super().__init__(unit, batch_size)
         self._unit = copy.deepcopy(unit).requires_grad_(False).eval()
         if self._like.dtype in (torch.float16, torch.bfloat16):
-            self._unit = self._unit.float()  # small steps would be lost in a state of 16 bits
+            self._unit = self._unit.float()  # a 16-bit state would lose small steps
         self._wide = next(self._unit.parameters()).dtype
         with torch.no_grad(), without_autocast(self._like.device):
             self._unit.freeze()
@@ -101,7 +102,7 @@ class UnitStream(Stream):
             return torch.full(self._batch, number, dtype=self._wide, device=self._like.device)
         require_floating("timespans", timespans)
         if timespans.dim() > 0:
-            require_shape("timespans", timespans, self._batch, "one time for each sample, or a single number")
+            require_shape("timespans", timespans, self._batch, "one time per series, or a single number")
         return timespans.detach().expand(self._batch)
 
     @property
@@ -115,11 +116,13 @@ class UnitStream(Stream):
     def state(self, value: Tensor | State) -> None:
         parts = (value,) if isinstance(value, Tensor) else tuple(value)
         if len(parts) != len(self._start):
-            raise ValueError(f"state has {len(parts)} parts; this unit carries {len(self._start)}, as in its h_n")
+            raise ValueError(
+                f"state has {len(parts)} tensors; this unit has {len(self._start)}. Pass state in the format of h_n"
+            )
         for part, own in zip(parts, self._start, strict=True):
-            require_shape("state", require_tensor("state", part), tuple(own.shape), "as the unit's h_n")
+            require_shape("state", require_tensor("state", part), tuple(own.shape), "the format of h_n")
             if part.is_complex() != own.is_complex():
-                raise TypeError(f"state is {part.dtype}; it must be {own.dtype}, as in the unit's h_n")
+                raise TypeError(f"state is {part.dtype}; it must be {own.dtype}, as in h_n")
         self._state = tuple(part.detach().to(own, copy=True) for part, own in zip(parts, self._start, strict=True))
 
     def reset(self) -> None:

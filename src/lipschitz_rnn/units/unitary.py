@@ -19,14 +19,14 @@ def _angles(*shape: int) -> nn.Parameter:
 
 
 class URNNCell(UnitaryCell):
-    """h⁺ = modReLU(W h + U x), W = D₃ R₂ F⁻¹ D₂ Π R₁ F D₁: unitary by construction.
+    """h⁺ = modReLU(W h + U x), W = D₃ R₂ F⁻¹ D₂ Π R₁ F D₁, unitary by construction.
 
     D: diagonal phases, R = I − 2 v vᴴ / ‖v‖²: complex reflections, F: Fourier transform, Π: a fixed permutation.
     Arjovsky, Shah, Bengio, "Unitary evolution recurrent neural networks", ICML 2016; angles start uniform in (−π, π),
-    reflections uniform in (−1, 1). W takes 7N numbers, the unit 2N p + 10N with its b and learned h₀.
+    reflection vectors uniform in (−1, 1). W has 7N parameters, the unit 2N p + 10N with b and a learned h₀.
 
-    With a head of 10 classes on (Re h, Im h) and N = 512 this is 16K, Arjovsky's own figure. The 9K of the Lipschitz
-    paper's table is 7N for W and 10N for a head on N real values, without input, bias and initial state.
+    With a 10-class head on (Re h, Im h) and N = 512 this is 16K, as in Arjovsky et al. The 9K in the Lipschitz paper's
+    table is 7N for W and 10N for a head on N real values, without input weights, bias and initial state.
     """
 
     permutation: Tensor
@@ -50,11 +50,11 @@ class URNNCell(UnitaryCell):
 
 
 class FullURNNCell(UnitaryCell):
-    """h⁺ = modReLU(W h + U x), W any unitary matrix: W = W₀ exp(S), Sᴴ = −S, W₀ random.
+    """h⁺ = modReLU(W h + U x), W any unitary matrix: W = W₀ exp(S) with Sᴴ = −S and a random W₀.
 
-    Wisdom, Powers, Hershey, Le Roux, Atlas, "Full-capacity unitary recurrent neural networks", NeurIPS 2016. They
-    descend on the unitary group by Cayley steps; here the exponential covers the same group, so that any optimiser
-    keeps W unitary. W has N² real dimensions; with input, b, h₀ and head 274K ≈ 270K at N = 512 on MNIST.
+    Wisdom, Powers, Hershey, Le Roux, Atlas, "Full-capacity unitary recurrent neural networks", NeurIPS 2016. The paper
+    takes Cayley steps on the unitary group; here the exponential covers the same group, so any optimiser keeps W
+    unitary. W has N² parameters; with input weights, b, h₀ and head 274K ≈ 270K at N = 512 on MNIST.
     """
 
     base: Tensor
@@ -62,7 +62,7 @@ class FullURNNCell(UnitaryCell):
     def __init__(self, input_size: int, hidden_size: int, *, learn_initial_state: bool = True) -> None:
         super().__init__(input_size, hidden_size, learn_initial_state=learn_initial_state)
         self.logarithm = nn.Parameter(torch.zeros(hidden_size**2))
-        # Kept as two real matrices: a complex buffer would lose its imaginary part in `.double()`.
+        # Stored as two real matrices: a complex buffer would lose its imaginary part in `.double()`.
         self.register_buffer("base", torch.view_as_real(random_unitary(hidden_size, complex_entries=True)))
 
     def hidden_matrix(self) -> Tensor:
@@ -71,12 +71,12 @@ class FullURNNCell(UnitaryCell):
 
 
 class EURNNCell(UnitaryCell):
-    """h⁺ = modReLU(W h + U x), W = F_L … F₁ D: `capacity` L layers of 2 × 2 rotations of neighbours, D phases.
+    """h⁺ = modReLU(W h + U x), W = F_L … F₁ D: L = `capacity` layers of 2 × 2 rotations of neighbours, D phases.
 
-    A rotation is [[e^{iφ} cos θ, −e^{iφ} sin θ], [sin θ, cos θ]]; layers pair (0, 1), (2, 3), … and (1, 2), (3, 4), …
-    in turn, and L = N reaches every unitary matrix. `fft=True` pairs at distance 1, 2, 4, … instead, log₂ N layers.
-    Jing et al., "Tunable efficient unitary neural networks (EUNN) and their application to RNNs", ICML 2017; all
-    angles start uniform in (−π, π). W takes about (L + 1) N numbers.
+    A rotation is [[e^{iφ} cos θ, −e^{iφ} sin θ], [sin θ, cos θ]]. Layers pair (0, 1), (2, 3), … and (1, 2), (3, 4), …
+    alternately; L = N reaches every unitary matrix. `fft=True` uses log₂ N layers with pairs at distance 1, 2, 4, …
+    instead. Jing et al., "Tunable efficient unitary neural networks (EUNN) and their application to RNNs", ICML 2017;
+    all angles start uniform in (−π, π). W has about (L + 1) N parameters.
     """
 
     def __init__(
@@ -90,16 +90,16 @@ class EURNNCell(UnitaryCell):
     ) -> None:
         super().__init__(input_size, hidden_size, learn_initial_state=learn_initial_state)
         if fft and hidden_size & (hidden_size - 1):
-            raise ValueError(f"fft=True needs hidden_size to be a power of two, got {hidden_size}")
+            raise ValueError(f"hidden_size is {hidden_size}; fft=True needs a power of two")
         if not 1 <= capacity <= hidden_size:
-            raise ValueError(f"capacity must lie in 1..hidden_size = {hidden_size}, got {capacity!r}")
+            raise ValueError(f"capacity is {capacity!r}; it must be from 1 to hidden_size = {hidden_size}")
         self.capacity, self.fft = capacity, fft
         self.layers = hidden_size.bit_length() - 1 if fft else capacity
         self.rotations = nn.ParameterList([_angles(2, len(self._pairs(layer)[0])) for layer in range(self.layers)])
         self.angles = _angles(hidden_size)
 
     def _pairs(self, layer: int) -> tuple[Tensor, Tensor]:
-        """First and second members of the rotated pairs of one layer."""
+        """First and second indices of the pairs that a layer rotates."""
         index = torch.arange(self.hidden_size, device=self.bias.device)
         if self.fft:
             blocks = index.view(-1, 2, 1 << layer)
@@ -113,7 +113,7 @@ class EURNNCell(UnitaryCell):
             cosine, sine, phase = torch.cos(theta), torch.sin(theta), _phase(phi)
             first, second = self._pairs(layer)
             paired = (torch.cat([first, second]),)
-            # Row i becomes keep[i] · row i + mix[i] · row partner[i]; a row without a partner stays.
+            # Row i becomes keep[i] · row i + mix[i] · row partner[i]; a row without a partner is unchanged.
             keep = torch.ones_like(self.angles).to(phase.dtype).index_put(paired, torch.cat([phase * cosine, cosine]))
             mix = torch.zeros_like(keep).index_put(paired, torch.cat([-phase * sine, sine]))
             partner = torch.arange(self.hidden_size, device=theta.device)
@@ -123,12 +123,12 @@ class EURNNCell(UnitaryCell):
 
 
 class KroneckerCell(UnitaryCell):
-    """h⁺ = modReLU(W h + U x), W = W₁ ⊗ … ⊗ W_F of small complex factors, each kept near unitary by a penalty.
+    """h⁺ = modReLU(W h + U x), W = W₁ ⊗ … ⊗ W_F with small complex factors, kept near unitary by a penalty.
 
     Jose, Cissé, Fleuret, "Kronecker recurrent units", ICML 2018. `penalty()` is λ Σ ‖W_fᴴ W_f − I‖²; add it to the
-    loss. Factors start unitary; their sizes are the prime factors of N unless `factors` says otherwise (2 × 2 at
-    N = 2^F: 8F numbers). At N = 512 on MNIST, without a learned h₀: 11.9K, of which 0.5K are the biases of modReLU
-    that the paper's 11K does not count.
+    loss. Factors start unitary. By default their sizes are the prime factors of N (2 × 2 for N = 2^F: 8F parameters);
+    `factors` sets them. At N = 512 on MNIST, without a learned h₀: 11.9K, of which 0.5K are modReLU biases, which the
+    paper's 11K does not count.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class KroneckerCell(UnitaryCell):
         super().__init__(input_size, hidden_size, learn_initial_state=learn_initial_state)
         sizes = tuple(factors) if factors is not None else prime_factors(hidden_size)
         if math.prod(sizes) != hidden_size:
-            raise ValueError(f"factors must multiply to hidden_size = {hidden_size}, got {sizes}")
+            raise ValueError(f"factors is {sizes}; their product must be hidden_size = {hidden_size}")
         self.unitary_penalty = unitary_penalty
         start = [torch.view_as_real(random_unitary(size, complex_entries=True)) for size in sizes]
         self.factors = nn.ParameterList([nn.Parameter(factor.clone()) for factor in start])

@@ -53,7 +53,7 @@ def lipschitz(N, p, u, grad):
 
 for N, p in {cases!r}:
     u, grad = normal(T, B, p or N), normal(T, B, N)
-    names = ("states", "last", "A", "W", "h0", *(("U", "b") if p else ()))
+    names = ("states", "last", "A", "W", "hx", *(("U", "b") if p else ()))
     agree(names, lipschitz(N, p, far(u), far(grad, 2048)), lipschitz(N, p, u, grad))
 
 N = 16
@@ -103,7 +103,7 @@ def lipschitz_results(
 
     T, B, S = 2, 3, 1 if N > 128 else 2
     leaves = {"u": normal(S, T, B, 1 if one_feature else N), "A": normal(S, N, N), "W": normal(S, N, N)}
-    leaves |= {"h0": normal(S, B, N)}
+    leaves |= {"hx": normal(S, B, N)}
     if one_feature:
         leaves |= {"input_weight": normal(S, N, 1), "bias": normal(S, N)}
     spans = torch.rand(T, B, generator=draw).to(device)

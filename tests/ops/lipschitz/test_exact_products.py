@@ -141,7 +141,7 @@ def ways(problem: Problem) -> dict[str, Callable[[Tensor], Tensor]]:
         "eager": last,
         "reference": lambda W: last(W, backend="reference"),
         "recompute": lambda W: last(W, recompute_every=2),
-        "last state only": lambda W: last(W, all_states=False),
+        "last state only": lambda W: last(W, need_output=False),
         "vmap": lambda W: torch.func.vmap(last)(W.unsqueeze(0)).squeeze(0),
         "autocast": autocast(last),
     }

@@ -110,7 +110,7 @@ def tensors(case: Case, device: torch.device) -> dict[str, Tensor]:
         "u": normal(S, T, B, 1 if case.one_feature else N, scale=case.scale),
         "A": normal(S, N, N, scale=0.5 / N**0.5) - 0.5 * torch.eye(N, dtype=torch.float64, device=device),
         "W": normal(S, N, N, scale=0.5 / N**0.5),
-        "h0": normal(S, B, N),
+        "hx": normal(S, B, N),
     }
     if case.one_feature:
         made |= {"input_weight": normal(S, N, 1), "bias": normal(S, N)}
@@ -203,7 +203,7 @@ def test_same_bits_again_and_again(hidden: int, precision: str, integrator: str,
 def test_inference_stores_nothing_and_agrees(device: torch.device) -> None:
     made = {name: tensor.float() for name, tensor in tensors(Case(6, 3, 20, one_feature=True), device).items()}
     with torch.no_grad():
-        none, last = lipschitz_scan(**made, backend="triton", all_states=False)
+        none, last = lipschitz_scan(**made, backend="triton", need_output=False)
         states, same = lipschitz_scan(**made, backend="triton")
     assert none is None
     assert states is not None
@@ -214,7 +214,7 @@ def test_inference_stores_nothing_and_agrees(device: torch.device) -> None:
 @pytest.mark.parametrize(("steps", "units"), [(1, 8), (4, 8), (3, 130)])
 def test_without_a_start_the_state_is_zero(steps: int, units: int, device: torch.device) -> None:
     made = {name: tensor.float() for name, tensor in tensors(Case(steps, 2, units), device).items()}
-    zero = torch.zeros_like(made.pop("h0"))
+    zero = torch.zeros_like(made.pop("hx"))
 
     def outcome(h0: Tensor | None) -> list[Tensor]:
         A, W = (made[name].clone().requires_grad_() for name in "AW")
@@ -240,7 +240,7 @@ def test_second_derivative_goes_through_the_reference(device: torch.device) -> N
 
     def penalty(backend: str) -> Tensor:
         A = made["A"].clone().requires_grad_()
-        _, last = lipschitz_scan(made["u"], A, made["W"], made["h0"], backend=backend)
+        _, last = lipschitz_scan(made["u"], A, made["W"], made["hx"], backend=backend)
         (gradient,) = torch.autograd.grad(last.sum(), A, create_graph=True)
         (second,) = torch.autograd.grad(gradient.square().sum(), A)
         return second

@@ -36,9 +36,9 @@ WRONG: list[tuple[Any, ...]] = [
     ({"W": zeros(4, 5)}, ValueError, "W has shape (4, 5)", "(4, 4)"),
     ({"W": zeros(4, 4, dtype=torch.float32)}, TypeError, "W is torch.float32 but A is torch.float64"),
     ({"W": zeros(4, 4, device="meta")}, ValueError, "W is on meta but A is on cpu"),
-    ({"h0": zeros(4, 4)}, ValueError, "h0 has shape (4, 4)", "(3, 4)"),
-    ({"h0": zeros(3, 4, dtype=torch.float32)}, TypeError, "h0 is torch.float32 but A is torch.float64"),
-    ({"h0": 0.0}, TypeError, "h0 is a float", "torch.Tensor"),
+    ({"hx": zeros(4, 4)}, ValueError, "hx has shape (4, 4)", "(3, 4)"),
+    ({"hx": zeros(3, 4, dtype=torch.float32)}, TypeError, "hx is torch.float32 but A is torch.float64"),
+    ({"hx": 0.0}, TypeError, "hx is a float", "torch.Tensor"),
     ({"input_weight": zeros(4, 2)}, ValueError, "input_weight has shape (4, 2)", "(4, 4)"),
     ({"bias": zeros(4)}, ValueError, "bias was given without input_weight"),
     ({"input_weight": zeros(4, 4), "bias": zeros(3)}, ValueError, "bias has shape (3)", "(4)"),
@@ -76,7 +76,7 @@ def test_wrong_input(case: tuple[Any, ...], generator: torch.Generator) -> None:
     assert all(piece in str(raised.value) for piece in contained)
 
 
-@pytest.mark.parametrize("name", ["A", "W", "h0", "input_weight", "bias"])
+@pytest.mark.parametrize("name", ["A", "W", "hx", "input_weight", "bias"])
 def test_an_ensemble_needs_its_axis_everywhere(name: str, generator: torch.Generator) -> None:
     problem = random_problem(generator, networks=2, inputs=True, bias=True)
     with pytest.raises(ValueError, match=rf"{name} has shape .*\(2, "):

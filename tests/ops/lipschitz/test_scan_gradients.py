@@ -98,7 +98,7 @@ def test_backward_by_hand_equals_automatic(
                 torch.testing.assert_close(gradient, expected[name], rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("wanted", ["u", "A", "W", "h0", "input_weight", "bias", "step_size"])
+@pytest.mark.parametrize("wanted", ["u", "A", "W", "hx", "input_weight", "bias", "step_size"])
 def test_one_gradient_alone(wanted: str, generator: torch.Generator) -> None:
     """What is not asked for is not computed, and what is comes out the same."""
     problem = random_problem(generator, timespans=True, inputs=True, bias=True, integrator="midpoint")
@@ -124,7 +124,7 @@ def test_gradient_of_one_result(output: int, generator: torch.Generator) -> None
 
 def operator_arguments(generator: torch.Generator) -> tuple[tuple[Tensor, ...], tuple[object, ...]]:
     problem = random_problem(generator, networks=2, inputs=True, bias=True, timespans=True, integrator="midpoint")
-    tensors = (problem.u, problem.A, problem.W, problem.h0, problem.input_weight, problem.bias, problem.step_size)
+    tensors = (problem.u, problem.A, problem.W, problem.hx, problem.input_weight, problem.bias, problem.step_size)
     noise = StateNoise(torch.tensor([3, 5]), additive=0.1, multiplicative=0.2).rows((2,), problem.A)
     return (*tensors, noise), (0.0, 1.0, "midpoint", "tanh", False)
 

@@ -15,7 +15,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from lipschitz_rnn import lipschitz_scan
 from lipschitz_rnn.ops.common.noise import StateNoise
 
-NAMES = ("u", "A", "W", "h0", "input_weight", "bias")
+NAMES = ("u", "A", "W", "hx", "input_weight", "bias")
 
 
 def noise_of(problem: Problem, **changes: Any) -> StateNoise:
@@ -146,7 +146,7 @@ def test_recomputed_and_unstored_states_have_the_same_noise(generator: torch.Gen
     whole = run(problem, noise)
     assert_same(run(problem, noise, recompute_every=3), whole, tolerance=1e-12)
     with torch.no_grad():
-        states, last = lipschitz_scan(**problem.arguments, noise=noise, all_states=False)
+        states, last = lipschitz_scan(**problem.arguments, noise=noise, need_output=False)
     assert states is None
     torch.testing.assert_close(last, whole[1], rtol=1e-12, atol=1e-12)
 
@@ -171,7 +171,7 @@ def test_vmap_over_seeds_equals_the_ensemble(backend: str, generator: torch.Gene
         noise = StateNoise(seed, 0.3, 0.4, 0.3)
         return lipschitz_scan(u, A, W, h0, step_size=0.3, backend=backend, noise=noise)[1]
 
-    tensors = (noise_of(problem).seed, *(problem.tensors[name] for name in ("u", "A", "W", "h0")))
+    tensors = (noise_of(problem).seed, *(problem.tensors[name] for name in ("u", "A", "W", "hx")))
     _, expected = lipschitz_scan(**problem.arguments, noise=noise_of(problem))
     torch.testing.assert_close(torch.func.vmap(last)(*tensors), expected, rtol=1e-12, atol=1e-12)
 

@@ -53,7 +53,7 @@ def test_float32_gradients_on_a_long_sequence(generator: torch.Generator) -> Non
 
     def gradients(dtype: torch.dtype, backend: str) -> dict[str, torch.Tensor]:
         leaves = converted(single, dtype).with_gradients()
-        lipschitz_scan(**leaves.arguments, backend=backend, all_states=False)[1].square().mean().backward()
+        lipschitz_scan(**leaves.arguments, backend=backend, need_output=False)[1].square().mean().backward()
         return {name: tensor.grad for name, tensor in leaves.tensors.items()}
 
     exact, reference = gradients(torch.float64, "cpu"), gradients(torch.float32, "reference")
@@ -107,7 +107,7 @@ def test_gradients_that_are_sums_over_many_samples_keep_their_digits(size: int, 
     def gradients(backend: str, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
         A, W, U, b = given = [leaf.to(dtype).requires_grad_() for leaf in leaves]
         _, last = lipschitz_scan(
-            x.to(dtype), A, W, step_size=0.03, backend=backend, input_weight=U, bias=b, all_states=False
+            x.to(dtype), A, W, step_size=0.03, backend=backend, input_weight=U, bias=b, need_output=False
         )
         return torch.autograd.grad(last, given, cotangent.to(dtype))
 

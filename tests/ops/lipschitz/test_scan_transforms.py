@@ -11,7 +11,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from lipschitz_rnn import lipschitz_scan
 
-NAMES = ("u", "A", "W", "h0", "input_weight", "bias", "step_size")
+NAMES = ("u", "A", "W", "hx", "input_weight", "bias", "step_size")
 
 
 def loss_of(problem: Any, backend: str = "auto") -> Any:
@@ -106,12 +106,12 @@ def test_derivatives_of_every_kind_agree(generator: torch.Generator) -> None:
 def test_jacobian_of_every_state(generator: torch.Generator) -> None:
     problem = random_problem(generator, steps=3, size=3, batch=2)
 
-    def states(h0: Tensor) -> Tensor:
-        return lipschitz_scan(**(problem.arguments | {"h0": h0}))[0]
+    def states(hx: Tensor) -> Tensor:
+        return lipschitz_scan(**(problem.arguments | {"hx": hx}))[0]
 
-    expected = torch.autograd.functional.jacobian(states, problem.h0)
-    torch.testing.assert_close(jacrev(states)(problem.h0), expected)
-    torch.testing.assert_close(jacfwd(states)(problem.h0), expected)
+    expected = torch.autograd.functional.jacobian(states, problem.hx)
+    torch.testing.assert_close(jacrev(states)(problem.hx), expected)
+    torch.testing.assert_close(jacfwd(states)(problem.hx), expected)
 
 
 def test_compiled_where_nothing_asks_for_a_gradient(generator: torch.Generator) -> None:

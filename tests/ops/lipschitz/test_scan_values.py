@@ -60,8 +60,8 @@ def test_layout_in_memory_plays_no_part(backend: str, generator: torch.Generator
     other["u"] = problem.u.transpose(0, 1).contiguous().transpose(0, 1)
     other["A"], other["W"] = problem.A.mT.contiguous().mT, torch.stack((problem.W, problem.W), dim=-1)[..., 0]
     other["step_size"] = problem.step_size.T.contiguous().T
-    other["h0"] = problem.h0[:1].expand(3, 4)
-    plain = problem.arguments | {"h0": problem.h0[:1].repeat(3, 1)}
+    other["hx"] = problem.hx[:1].expand(3, 4)
+    plain = problem.arguments | {"hx": problem.hx[:1].repeat(3, 1)}
     found = []
     for arguments in (plain, other):
         leaves = {name: arguments[name].detach().requires_grad_() for name in ("u", "A", "W", "step_size")}
@@ -82,12 +82,12 @@ def test_fresh_memory_is_nan(nan_memory: None) -> None:
 def test_last_state_alone(backend: str, generator: torch.Generator) -> None:
     problem = random_problem(generator, integrator="midpoint", lengths=True, inputs=True, bias=True)
     _, expected = lipschitz_scan(**problem.arguments, backend=backend)
-    states, last = lipschitz_scan(**problem.arguments, backend=backend, all_states=False)
+    states, last = lipschitz_scan(**problem.arguments, backend=backend, need_output=False)
     assert states is None
     torch.testing.assert_close(last, expected, rtol=1e-13, atol=1e-14)  # other memory: BLAS may sum in another order
     # The gradient of the last state needs the states inside; not asking for them must not lose them.
     leaves, full = problem.with_gradients(), problem.with_gradients()
-    lipschitz_scan(**leaves.arguments, backend=backend, all_states=False)[1].square().sum().backward()
+    lipschitz_scan(**leaves.arguments, backend=backend, need_output=False)[1].square().sum().backward()
     lipschitz_scan(**full.arguments, backend=backend)[1].square().sum().backward()
     for name in leaves.tensors:
         torch.testing.assert_close(leaves.tensors[name].grad, full.tensors[name].grad, rtol=1e-13, atol=1e-14)
@@ -137,7 +137,7 @@ def test_beyond_its_length_a_state_is_zero_and_the_last_one_stands(backend: str,
 def test_a_step_of_no_time_changes_nothing(backend: str, generator: torch.Generator) -> None:
     problem = random_problem(generator, integrator="heun")
     states, _ = lipschitz_scan(**(problem.arguments | {"step_size": torch.zeros(5, 3)}), backend=backend)
-    assert torch.equal(states, problem.h0.expand(5, 3, 4))
+    assert torch.equal(states, problem.hx.expand(5, 3, 4))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -206,10 +206,12 @@ def test_nan_in_padding_has_no_influence(backend: str, generator: torch.Generato
             assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("all_states", [True, False])
+@pytest.mark.parametrize("need_output", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("every", [1, 2, 5, 7])
-def test_recomputing_equals_remembering(every: int, backend: str, all_states: bool, generator: torch.Generator) -> None:
+def test_recomputing_equals_remembering(
+    every: int, backend: str, need_output: bool, generator: torch.Generator
+) -> None:
     problem = random_problem(
         generator, integrator="midpoint", timespans=True, lengths=True, inputs=True, bias=True, networks=2
     )
@@ -217,7 +219,7 @@ def test_recomputing_equals_remembering(every: int, backend: str, all_states: bo
     def run(recompute_every: int | None) -> list[torch.Tensor]:
         leaves = problem.with_gradients()
         states, last = lipschitz_scan(
-            **leaves.arguments, backend=backend, all_states=all_states, recompute_every=recompute_every
+            **leaves.arguments, backend=backend, need_output=need_output, recompute_every=recompute_every
         )
         loss = last.square().sum() + (0.0 if states is None else states.sin().sum())
         loss.backward()

@@ -29,7 +29,7 @@ def test_equals_the_reference(integrator: str, nonlinearity: str, timespans: boo
         gradients = torch.autograd.grad(states.sin().sum() + last.square().sum(), tensors)
         with torch.no_grad():
             none, alone = lipschitz_scan(
-                *leaves, step_size=spans if timespans else 0.05, backend=backend, all_states=False, **options
+                *leaves, step_size=spans if timespans else 0.05, backend=backend, need_output=False, **options
             )
         assert none is None
         found[backend] = [states, last, alone, *gradients]
@@ -85,7 +85,7 @@ def test_the_last_state_alone_is_the_same(nonlinearity: str, features: int, gene
     A, W, U, b, h0 = 0.3 * normal(N, N), 0.3 * normal(N, N), normal(N, features), normal(N), normal(1, N)
     options = {"input_weight": U, "bias": b, "nonlinearity": nonlinearity, "backend": "cpu"}
     states, last = lipschitz_scan(x, A, W, h0, **options)
-    none, alone = lipschitz_scan(x, A, W, h0, all_states=False, **options)
+    none, alone = lipschitz_scan(x, A, W, h0, need_output=False, **options)
     assert states is not None
     assert none is None
     assert torch.equal(last, states[-1])

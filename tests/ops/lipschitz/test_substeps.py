@@ -14,7 +14,7 @@ from lipschitz_rnn import lipschitz_scan
 from lipschitz_rnn.ops.lipschitz.substeps import LARGEST, count_substeps, substeps_of
 
 MAX_STEP = 0.11
-NAMES = ("u", "A", "W", "h0", "input_weight", "bias", "step_size")
+NAMES = ("u", "A", "W", "hx", "input_weight", "bias", "step_size")
 
 
 def by_hand(problem: Problem, max_step: float) -> tuple[Array, Array]:
@@ -26,7 +26,7 @@ def by_hand(problem: Problem, max_step: float) -> tuple[Array, Array]:
     sigma = SIGMA[problem.nonlinearity]
     states, last = np.zeros((*x.shape[:2], len(A))), np.zeros((x.shape[1], len(A)))
     for b in range(x.shape[1]):
-        h = np.zeros(len(A)) if problem.h0 is None else problem.h0[b].detach().double().numpy()
+        h = np.zeros(len(A)) if problem.hx is None else problem.hx[b].detach().double().numpy()
         for t in range(len(x) if problem.lengths is None else int(problem.lengths[b])):
             u = x[t, b] if problem.input_weight is None else problem.input_weight.detach().double().numpy() @ x[t, b]
             u = u if problem.bias is None else u + problem.bias.detach().double().numpy()
@@ -60,7 +60,7 @@ def test_states(
         for value, right in zip(found, expected, strict=True):
             torch.testing.assert_close(value, torch.from_numpy(right), rtol=1e-12, atol=1e-13)
             assert value.is_contiguous()
-    states, last = lipschitz_scan(**problem.arguments, max_step=MAX_STEP, backend=backend, all_states=False)
+    states, last = lipschitz_scan(**problem.arguments, max_step=MAX_STEP, backend=backend, need_output=False)
     assert states is None
     torch.testing.assert_close(last, torch.from_numpy(expected[1]), rtol=1e-12, atol=1e-13)
 
@@ -97,7 +97,7 @@ def sample_by_sample(problem: Problem, max_step: float) -> tuple[Tensor, Tensor]
         own = {
             "u": problem.u[:, b : b + 1].repeat_interleave(counts, 0),
             "step_size": (spans / counts).repeat_interleave(counts)[:, None],
-            "h0": problem.h0[b : b + 1],
+            "hx": problem.hx[b : b + 1],
         }
         each, end = lipschitz_scan(**(problem.arguments | own), backend="reference")
         states.append(each[counts.cumsum(0) - 1])

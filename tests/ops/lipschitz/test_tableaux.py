@@ -67,8 +67,8 @@ def test_lower_orders_may_be_declared() -> None:
 
 def by_hand(problem: Problem) -> tuple[Tensor, Tensor]:
     """The rule as a textbook has it, through autograd."""
-    assert problem.h0 is not None
-    h, states = problem.h0, []
+    assert problem.hx is not None
+    h, states = problem.hx, []
     for t, drive in enumerate(problem.u):
         step = problem.step_size[t].unsqueeze(-1) if isinstance(problem.step_size, Tensor) else problem.step_size
 

@@ -82,7 +82,7 @@ def zeros(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu") 
 
 WRONG: list[tuple[tuple, dict[str, Any], type[Exception], str]] = [
     (([1.0],), {}, TypeError, "input is a list; pass a torch.Tensor"),
-    ((zeros(2, 4),), {}, ValueError, "input has shape (2, 4); it must be (B, 3) or (3,), one sample in time"),
+    ((zeros(2, 4),), {}, ValueError, "input has shape (2, 4); it must be (B, 3) or (3,)"),
     ((zeros(7, 2, 3),), {}, ValueError, "input has shape (7, 2, 3); it must be (B, 3) or (3,)"),
     ((zeros(2, 3, dtype=torch.float64),), {}, TypeError, "input is torch.float64 but the parameters are torch.float32"),
     ((zeros(2, 3, dtype=torch.int64),), {}, TypeError, "input is torch.int64; it must be floating point"),
@@ -98,7 +98,7 @@ WRONG: list[tuple[tuple, dict[str, Any], type[Exception], str]] = [
         (zeros(2, 3),),
         {"timespans": zeros(3)},
         ValueError,
-        "timespans has shape (3); it must be (2), one time for each sample",
+        "timespans has shape (3); it must be (2)",
     ),
     (
         (zeros(2, 3),),

@@ -13,11 +13,11 @@ from torch.func import functional_call, stack_module_state, vmap
 
 import lipschitz_rnn as lr
 from lipschitz_rnn.ops.lipschitz.integrators import INTEGRATORS
-from lipschitz_rnn.units.lipschitz.gaps import judge, stability_polynomial
+from lipschitz_rnn.units.lipschitz.gaps import find_instability, stability_polynomial
 
 MESSAGE = re.compile(
-    r"(.*) (?:reaches|is) ([\d.e+]+), too long for one (\w+) step of this unit: such a step multiplies a large state "
-    r"by up to ([\d.e+]+), and only steps up to ([\d.e+]+) are stable. Set max_step=([\d.e+]+)"
+    r"(.*) (?:reaches|is) ([\d.e+]+), .* one (\w+) step.* up to ([\d.e+]+),.* up to ([\d.e+]+) are stable.*"
+    r"max_step=([\d.e+]+)"
 )
 X = torch.zeros(2, 3, 3)
 
@@ -135,14 +135,14 @@ def test_slopes_that_do_not_saturate_count() -> None:
     """A alone is slow here; A + W is not. tanh lets a large state go, relu and identity do not."""
     zero, fast = torch.zeros(2, 2), torch.tensor([[0.0, 10.0], [-10.0, 0.0]])
     euler = INTEGRATORS["euler"]
-    assert judge(zero, fast, 1.0, euler, "tanh") is None
-    assert judge(zero, fast, 1.0, euler, "sigmoid") is None
+    assert find_instability(zero, fast, 1.0, euler, "tanh") is None
+    assert find_instability(zero, fast, 1.0, euler, "sigmoid") is None
     for nonlinearity in ("relu", "identity"):
-        verdict = judge(zero, fast, 1.0, euler, nonlinearity)
+        verdict = find_instability(zero, fast, 1.0, euler, nonlinearity)
         assert verdict is not None
         assert verdict.factor == pytest.approx(101**0.5)
-    assert judge(fast, -fast, 1.0, euler, "identity") is None
-    assert judge(fast, -fast, 1.0, euler, "relu") is not None
+    assert find_instability(fast, -fast, 1.0, euler, "identity") is None
+    assert find_instability(fast, -fast, 1.0, euler, "relu") is not None
 
 
 def test_no_spectrum_without_need(monkeypatch: pytest.MonkeyPatch) -> None:

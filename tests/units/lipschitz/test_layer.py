@@ -37,7 +37,7 @@ def test_values_equal_numpy(integrator: str, nonlinearity: str, bias: bool, gene
     W = symmetric_skew(values["cells.l0.hidden.M_W"], 0.9, 0.2)
     expected, last = numpy_scan(
         Problem(
-            u=x, A=torch.tensor(A), W=torch.tensor(W), h0=h_0[0], step_size=0.2, alpha=0.7, integrator=integrator,
+            u=x, A=torch.tensor(A), W=torch.tensor(W), hx=h_0[0], step_size=0.2, alpha=0.7, integrator=integrator,
             nonlinearity=nonlinearity, lengths=None, input_weight=rnn.cells["l0"].weight_ih,
             bias=rnn.cells["l0"].bias_ih,
         )
@@ -121,7 +121,7 @@ def test_dropout_acts_between_layers_in_training_only(generator: torch.Generator
 
 
 def test_dropout_with_one_layer_warns() -> None:
-    with pytest.warns(UserWarning, match="dropout acts between layers, so it has no effect with num_layers=1"):
+    with pytest.warns(UserWarning, match="num_layers=1"):
         lr.LipschitzRNN(3, 5, dropout=0.5)
 
 

@@ -54,8 +54,7 @@ def test_inverse_where_half_of_M_is_lost(beta: float, kind: str, generator: torc
     assert skew.contains(inside)
     outside = normal(generator, 5, 5)
     assert not skew.contains(outside)
-    message = f"beta is {beta:g}, which makes S + gamma I {kind} for every M, but the given matrix is off by"
-    with pytest.raises(ValueError, match=re.escape(message) + ".*Pass a matrix of that kind, or use 0 < beta < 1"):
+    with pytest.raises(ValueError, match=f"beta is {beta:g}.*{kind}.*0 < beta < 1"):
         skew.right_inverse(outside)
 
 

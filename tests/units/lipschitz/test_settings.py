@@ -66,7 +66,7 @@ BUILT_IN = [("stability", "contracting"), ("rate", 5.0), ("init_scale", 2.0)]
 def test_what_only_the_constructor_takes_cannot_be_set(name: str, value: Any) -> None:
     rnn = lr.LipschitzRNN(3, 5)
     for owner in [rnn, rnn.cell()] if (name, value) in BUILT_IN else [rnn]:
-        with pytest.raises(AttributeError, match=f"{name} is an option of the constructor and cannot become {value!r}"):
+        with pytest.raises(AttributeError, match=f"{name} cannot be changed to {value!r}"):
             setattr(owner, name, value)
     assert (rnn.stability, rnn.rate, rnn.proj_size) == (None, None, 0)
     contracting = lr.LipschitzRNN(3, 5, stability="contracting", rate=0.2)
@@ -99,19 +99,19 @@ def test_a_contracting_unit_keeps_what_its_proof_rests_on(change: dict[str, Any]
     rnn = lr.LipschitzRNN(3, 5, 2, stability="contracting")
     ((name, value),) = change.items()
     for owner in (rnn, rnn.cell(), rnn.cell(1)):
-        with pytest.raises(AttributeError, match=f"{name} is part of this unit's proof of contraction"):
+        with pytest.raises(AttributeError, match=f"{name} cannot become {value!r}.*proof"):
             setattr(owner, name, value)
         setattr(owner, name, getattr(owner, name))  # no change, no harm
 
 
 @pytest.mark.parametrize("change", [{"beta": 7}, {"beta": 0.5}, {"gamma": (0.1, 0.001)}, {"gamma": math.nan}], ids=str)
-def test_beta_and_gamma_play_no_part_in_a_contracting_unit(change: dict[str, Any]) -> None:
+def test_a_contracting_unit_does_not_use_beta_and_gamma(change: dict[str, Any]) -> None:
     for kind in (lr.LipschitzRNN, lr.LipschitzRNNCell):
-        with pytest.raises(ValueError, match="beta and gamma play no part in a contracting unit"):
+        with pytest.raises(ValueError, match=r"(beta|gamma) is .*contracting"):
             kind(3, 5, stability="contracting", **change)
     rnn = lr.LipschitzRNN(3, 5, stability="contracting")
     assert rnn.beta is None
-    with pytest.raises(AttributeError, match="beta plays no part"):
+    with pytest.raises(AttributeError, match="beta cannot be set"):
         rnn.beta = 0.5
 
 

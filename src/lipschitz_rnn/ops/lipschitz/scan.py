@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from lipschitz_rnn.ops.common.deprecation import renamed_keywords
 from lipschitz_rnn.ops.common.dtypes import state_dtype, without_autocast
 from lipschitz_rnn.ops.common.noise import StateNoise, shifted
 from lipschitz_rnn.ops.common.tracing import exporting
@@ -30,11 +31,12 @@ from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 from lipschitz_rnn.ops.lipschitz.substeps import repeat_steps, run_substeps
 
 
+@renamed_keywords(h0="hx", all_states="need_output")
 def lipschitz_scan(
     u: Tensor,
     A: Tensor,
     W: Tensor,
-    h0: Tensor | None = None,
+    hx: Tensor | None = None,
     step_size: float | Tensor = 0.03,
     alpha: float = 1.0,
     integrator: str = "euler",
@@ -44,7 +46,7 @@ def lipschitz_scan(
     *,
     input_weight: Tensor | None = None,
     bias: Tensor | None = None,
-    all_states: bool = True,
+    need_output: bool = True,
     recompute_every: int | None = None,
     exact_products: bool = False,
     max_step: float | None = None,
@@ -58,7 +60,7 @@ def lipschitz_scan(
         u: (T, B, N), or (S, T, B, N) for S networks at once. With ``input_weight`` these are the inputs x,
             (…, T, B, p), and u = U x + b is formed on the way, in memory only where a backend needs it.
         A, W: (N, N), or (S, N, N). Column convention: a batch multiplies as ``h @ A.T``.
-        h0: (B, N) or (S, B, N); zeros if None.
+        hx: (B, N) or (S, B, N); zeros if None.
         step_size: ε, a positive number, or the time of each step, (T, B) or (S, T, B), at least 0.
         alpha: factor on the linear term.
         integrator: ``euler``, ``midpoint`` (``rk2``), ``heun`` or ``rk4``.
@@ -66,20 +68,20 @@ def lipschitz_scan(
         lengths: (B,) or (S, B), the valid steps of each sample. The state stops there; states beyond are zero.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``. One requested by name runs or raises.
         input_weight, bias: U, (N, p) or (S, N, p), and b, (N,) or (S, N).
-        all_states: False saves the memory of the states in inference; then the first result is None.
+        need_output: False saves the memory of the states in inference; then the first result is None.
         recompute_every: keep only one state in this many for the backward pass and recompute the others there. Under
             ``torch.func`` (``grad``, ``vmap``, ``jacrev`` …), which cannot compute again, all are kept.
         exact_products: take the products with A and W, forward and backward, in at least float32, whatever autocast
             and ``torch.set_float32_matmul_precision`` allow; tensors of 16 bits are computed in float32 and the results
             rounded back. An exported program keeps float32, and the setting where it runs decides how that multiplies.
         max_step: a longer step is taken in ⌈step/max_step⌉ equal sub-steps with its input held, for each sample alone.
-        noise: disturbs the state after each step, and after each sub-step for its time, as :class:`StateNoise` says.
+        noise: noise on the state after each step (after each sub-step, with ``max_step``); see :class:`StateNoise`.
 
     Returns:
         The states after each step, (T, B, N) or (S, T, B, N), and the last state of each sample, (B, N) or (S, B, N).
     """
     get_integrator(integrator), get_nonlinearity(nonlinearity)
-    problem = _checked(u, A, W, h0, step_size, alpha, integrator, nonlinearity, input_weight, bias, exact_products)
+    problem = _checked(u, A, W, hx, step_size, alpha, integrator, nonlinearity, input_weight, bias, exact_products)
     if noise is not None:
         problem = replace(problem, noise=_checked_noise(noise, problem))
     repeats, mask = 1, None
@@ -92,14 +94,14 @@ def lipschitz_scan(
 
     def run_plain(problem: Problem) -> tuple[Tensor | None, Tensor]:
         if recompute_every is None:
-            return run(problem, backend, all_states)
-        return _run_in_chunks(problem, backend, all_states, recompute_every)
+            return run(problem, backend, need_output)
+        return _run_in_chunks(problem, backend, need_output, recompute_every)
 
     with without_autocast(u.device):
         if max_step is None:
             states, last = run_plain(problem)
         else:
-            states, last = run_substeps(problem, max_step, run_plain, backend, all_states)
+            states, last = run_substeps(problem, max_step, run_plain, backend, need_output)
     if states is not None and repeats > 1:
         states = states[..., repeats - 1 :: repeats, :, :].contiguous()
     if states is not None and mask is not None:
@@ -111,7 +113,7 @@ def _checked(
     u: Tensor,
     A: Tensor,
     W: Tensor,
-    h0: Tensor | None,
+    hx: Tensor | None,
     step_size: float | Tensor,
     alpha: float,
     integrator: str,
@@ -131,7 +133,7 @@ def _checked(
     N = A.shape[-1] if A.dim() > 0 else 0
     require_shape("A", A, (*networks, N, N), "a square matrix for each network")
     require_shape("W", W, (*networks, N, N), "the shape of A")
-    for name, tensor in (("W", W), ("u", u), ("h0", h0), ("input_weight", input_weight), ("bias", bias)):
+    for name, tensor in (("W", W), ("u", u), ("hx", hx), ("input_weight", input_weight), ("bias", bias)):
         if tensor is not None:
             require_like(name, require_tensor(name, tensor), "A", A)
     if input_weight is None:
@@ -145,8 +147,8 @@ def _checked(
         require_shape("input_weight", input_weight, (*networks, N, features), "(N, p) with p the features of u")
         if bias is not None:
             require_shape("bias", bias, (*networks, N), "one number for each hidden unit")
-    if h0 is not None:
-        require_shape("h0", h0, (*networks, B, N), "batch size by hidden size")
+    if hx is not None:
+        require_shape("hx", hx, (*networks, B, N), "batch size by hidden size")
     alpha = require_number("alpha", alpha, low=-float("inf"))
     timespans = None
     if isinstance(step_size, Tensor):
@@ -157,7 +159,7 @@ def _checked(
     if not isinstance(exact_products, bool):
         raise TypeError(f"exact_products is {exact_products!r}; pass True or False")
     scheme = Scheme(step_size, alpha, integrator, nonlinearity, exact_products)
-    return Problem(u, A, W, h0, input_weight, bias, timespans, scheme)
+    return Problem(u, A, W, hx, input_weight, bias, timespans, scheme)
 
 
 def _checked_noise(noise: StateNoise, problem: Problem) -> Tensor:
@@ -206,19 +208,19 @@ def _stop_at(problem: Problem, lengths: Tensor, repeats: int) -> tuple[Problem, 
     return replace(problem, drive=drive, timespans=steps), mask
 
 
-def _run_in_chunks(problem: Problem, backend: str, all_states: bool, every: int) -> tuple[Tensor | None, Tensor]:
+def _run_in_chunks(problem: Problem, backend: str, need_output: bool, every: int) -> tuple[Tensor | None, Tensor]:
     """The same scan in pieces, each recomputed in the backward pass instead of stored."""
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ValueError(f"recompute_every is {every!r}; it must be a whole number of steps, at least 1, or None")
     if not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None:
-        return run(problem, backend, all_states)  # function transforms do not support checkpoints
+        return run(problem, backend, need_output)  # function transforms do not support checkpoints
 
     def piece(
         h: Tensor | None, drive: Tensor, timespans: Tensor | None, *shared: Tensor | None
     ) -> tuple[Tensor | None, Tensor]:
         A, W, input_weight, bias, noise = shared
         tensors = (drive, A, W, h, input_weight, bias, timespans, noise)
-        return run(Problem.of(tensors, problem.scheme), backend, all_states)
+        return run(Problem.of(tensors, problem.scheme), backend, need_output)
 
     h, collected = problem.h0, []
     shared = (problem.A, problem.W, problem.input_weight, problem.bias)
@@ -229,4 +231,4 @@ def _run_in_chunks(problem: Problem, backend: str, all_states: bool, every: int)
         states, h = checkpoint(piece, h, problem.drive[..., span, :, :], timespans, *shared, noise, use_reentrant=False)
         collected.append(states)
     assert h is not None  # there is at least one step
-    return (torch.cat(collected, dim=-3) if all_states else None), h
+    return (torch.cat(collected, dim=-3) if need_output else None), h

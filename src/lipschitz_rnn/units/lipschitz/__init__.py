@@ -1,4 +1,4 @@
-"""The Lipschitz recurrent unit: layer, cell and the parametrization of its hidden matrices."""
+"""The Lipschitz recurrent unit: the layer, the cell and the parametrization of the hidden matrices."""
 
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell as LipschitzRNNCell
 from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN as LipschitzRNN

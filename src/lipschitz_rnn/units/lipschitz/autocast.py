@@ -1,4 +1,4 @@
-"""Mixed precision: the operands of the products in the autocast dtype, the state in float32."""
+"""Mixed precision: matrix products in the autocast dtype, the state in float32."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from lipschitz_rnn.ops.common.tracing import exporting
 
 
 def to_compute_dtype(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """Convert to the autocast dtype where autocast is on; otherwise return the tensors as they are."""
+    """Convert to the autocast dtype if autocast is on; otherwise return the tensors unchanged."""
     device = next(tensor for tensor in tensors if tensor is not None).device
     double = any(tensor is not None and tensor.dtype == torch.float64 for tensor in tensors)
-    if double or not autocast_enabled(device):  # like PyTorch's own layers, float64 stays out of autocast
+    if double or not autocast_enabled(device):  # autocast leaves float64 alone, as in PyTorch's own layers
         return tensors
     dtype = torch.get_autocast_dtype(device.type)
     return tuple(None if tensor is None else tensor.to(dtype) for tensor in tensors)
 
 
 def to_proved_dtype(A: Tensor, *tensors: Tensor | None) -> tuple[Any, ...]:
-    """All in the dtype in which A was proved to contract, autocast or not: rounding A or W would undo the proof.
+    """Convert to the dtype for which contraction is proved, even under autocast: rounding A or W would void the proof.
 
-    An exported program is float64: what float32 means where it runs is not known here.
+    Exported programs use float64, because the float32 precision where they will run is not known here.
     """
     dtype = torch.float64 if exporting() else A.dtype
     return tuple(None if tensor is None else tensor.to(dtype) for tensor in (A, *tensors))
 
 
 def result_dtype(parameter: Tensor) -> torch.dtype:
-    """What a layer gives out, however it computes: that of autocast, or else that of its parameters."""
+    """The dtype of a layer's output, whatever it computes in: that of autocast, or else that of its parameters."""
     return operand_dtype(parameter)

@@ -1,4 +1,4 @@
-"""One Lipschitz recurrent unit: its parameters, and a single step of it."""
+"""The Lipschitz recurrent cell: the parameters of one layer, and a single step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtyp
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.dropin import refuse_torchscript, refuse_tracing
 from lipschitz_rnn.units.lipschitz.gaps import GapWatch
-from lipschitz_rnn.units.lipschitz.parametrization import OfHidden, SymmetricSkewPair
+from lipschitz_rnn.units.lipschitz.parametrization import HiddenSetting, SymmetricSkewPair
 from lipschitz_rnn.units.lipschitz.proved import proved_step
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
 from lipschitz_rnn.units.lipschitz.settings import describe
@@ -42,37 +42,41 @@ from lipschitz_rnn.units.sequences import longest_time
 
 
 class LipschitzRNNCell(StepTimes, NoisyCell):
-    r"""One step of ``ḣ = αA h + σ(W h + U x + b)``, for streaming and for loops of one's own.
+    r"""One step of ``ḣ = αA h + σ(W h + U x + b)``, for streaming and for your own loops.
 
     Args:
-        input_size: p, features of x.
-        hidden_size: N, size of the state.
-        bias: whether there is a b.
-        beta, gamma: of the symmetric-skew matrices; one number, or a pair (for A, for W).
+        input_size: p, the number of input features.
+        hidden_size: N, the size of the state.
+        bias: whether to use a bias b.
+        beta, gamma: parameters of the symmetric-skew matrices; one number, or a pair (for A, for W).
         step_size: ε.
         alpha: factor on the linear term.
         integrator: ``euler``, ``midpoint`` (``rk2``), ``heun`` or ``rk4``.
         nonlinearity: ``tanh``, ``relu``, ``sigmoid`` or ``identity``.
-        init_scale: the free matrices start from N(0, (init_scale/N)²).
-        stability: None for symmetric-skew matrices; ``"contracting"`` for matrices with which two states under the same
-            input approach each other, whatever the parameters (beta and gamma then play no part).
-        rate: of that approach, per unit of time; 0.01 if None.
-        max_step: a time longer than this is taken in equal sub-steps of at most it, with the input held.
-        noise, multiplicative_noise: of the state after a step in training, as in :class:`LipschitzRNN`.
+        init_scale: the free matrices are initialised from N(0, (init_scale/N)²).
+        stability: None for symmetric-skew matrices; ``"contracting"`` for matrices that make any two states under the
+            same input approach each other, for all parameter values (beta and gamma are then not used).
+        rate: the contraction rate per unit of time; 0.01 if None.
+        max_step: longer steps are split into equal sub-steps of at most this length, with the input held constant.
+        noise, multiplicative_noise: noise on the state after a step, in training; see :class:`LipschitzRNN`.
 
-    Shapes: ``cell(input, hx)`` takes input (B, p) or (p,), hx (B, N) or (N,), zeros if None, and gives the next hx.
+    Shapes: ``cell(input, hx)`` takes input (B, p) or (p,) and hx (B, N) or (N,), zeros if None. It returns the next hx.
 
-    The next h has 16 bits under autocast or with parameters of 16 bits, and a loop then loses the small steps. The
-    layer and ``stream()`` do not; run a loop of one's own with float32 parameters, and with autocast off.
+    Under autocast or with 16-bit parameters the next hx has 16 bits, so your own loop would lose small steps; the layer
+    and ``stream()`` do not. Run such a loop with float32 parameters and autocast off.
 
     Parameters: ``weight_ih`` U, (N, p); ``bias_ih`` b, (N,); ``hidden.M_A`` and ``hidden.M_W``, (N, N) each.
     """
 
-    stackable_options = ("alpha", "step_size", *NOISE_OPTIONS)  # tensors in an ensemble whose members differ in them
+    stackable_options = (
+        "alpha",
+        "step_size",
+        *NOISE_OPTIONS,
+    )  # tensors in an ensemble whose members use different values
     checks = settings.CELL_CHECKS
     fixed = ("input_size", "hidden_size", "bias")
-    built_in = ("stability", "rate", "init_scale")
-    carried = ("step_size", "alpha", "integrator", "nonlinearity", "max_step", "stability", "rate")
+    constructor_only = ("stability", "rate", "init_scale")
+    saved = ("step_size", "alpha", "integrator", "nonlinearity", "max_step", "stability", "rate")
     input_size: int
     hidden_size: int
     bias: bool
@@ -81,7 +85,7 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
     integrator: str
     nonlinearity: str
     max_step: float | None
-    beta, gamma = OfHidden("beta"), OfHidden("gamma")
+    beta, gamma = HiddenSetting("beta"), HiddenSetting("gamma")
 
     def __init__(
         self,
@@ -111,13 +115,13 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         self.hidden: nn.Module
         if stability is None:
             if rate is not None:
-                raise ValueError(f"rate is {rate}, but stability is None; pass stability='contracting' with it")
+                raise ValueError(f"rate is {rate}, but stability is None; omit rate or pass stability='contracting'")
             self.hidden = SymmetricSkewPair(hidden_size, beta, gamma, init_scale, device, dtype)
         elif stability == "contracting":
             for name, value, default in (("beta", beta, 0.75), ("gamma", gamma, 0.001)):
                 if value != default:
                     raise ValueError(
-                        f"{name} is {value!r}, but beta and gamma play no part in a contracting unit; leave them out"
+                        f"{name} is {value!r}, but a contracting unit does not use beta and gamma; omit them"
                     )
             self.hidden = ContractingPair(
                 hidden_size,
@@ -126,7 +130,7 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
                 alpha=self.alpha,
                 nonlinearity=self.nonlinearity,
                 rate=0.01 if rate is None else require_number("rate", rate, low=0.0, open_low=True),
-                init_scale=10.0 * require_number("init_scale", init_scale, low=0.0),  # relative to √N, not to N
+                init_scale=10.0 * require_number("init_scale", init_scale, low=0.0),  # divided by √N, not by N
                 device=device,
                 dtype=dtype,
             )
@@ -143,7 +147,7 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         self._reset_input_map()
 
     def reset_parameters(self) -> None:
-        """Start again: the input map as ``nn.Linear`` does, the hidden matrices from their own distribution."""
+        """Initialise the input weights like ``nn.Linear``, and the hidden matrices from their own distribution."""
         self._reset_input_map()
         self.hidden.reset_parameters()  # type: ignore[operator]
 
@@ -155,7 +159,7 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
 
     @property
     def contracting(self) -> bool:
-        """Whether the matrices come with a proof, so that nothing may round them."""
+        """Whether the matrices are proved to contract, so that they must not be rounded."""
         return isinstance(self.hidden, ContractingPair)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -165,12 +169,12 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
 
     @property
     def stability(self) -> str | None:
-        """As in the constructor: None, or ``"contracting"``."""
+        """None or ``"contracting"``, as in the constructor."""
         return "contracting" if isinstance(self.hidden, ContractingPair) else None
 
     @property
     def rate(self) -> float | None:
-        """The guaranteed rate of a contracting unit."""
+        """The guaranteed contraction rate; None if the unit is not contracting."""
         return self.hidden.rate if isinstance(self.hidden, ContractingPair) else None
 
     def require_possible(self, name: str, value: Any) -> None:
@@ -181,20 +185,20 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
             if value is not None and value > self.step_size:
                 raise ValueError(
                     f"max_step is {value:g}, but this contracting unit is proved for steps up to {self.step_size:g}; "
-                    "choose a max_step up to that"
+                    "choose a max_step of at most that"
                 )
         elif name not in NOISE_OPTIONS and self.changes(name, value):  # evaluation, which is proved, adds no noise
             raise AttributeError(
-                f"{name} is part of this unit's proof of contraction and cannot become {value!r}; build a new unit"
+                f"{name} cannot become {value!r}: this unit's proof of contraction depends on it. Build a new unit"
             )
 
     def hidden_matrices(self) -> tuple[Tensor, Tensor]:
-        """A and W, (N, N) each, differentiable; those of a contracting unit are float32 at least."""
+        """A and W, (N, N) each, differentiable; at least float32 for a contracting unit."""
         A, W = self.hidden()
         return A, W
 
     def stated_recurrences(self) -> list[Recurrence]:
-        """What this unit runs, for :func:`lipschitz_rnn.stability.certify`."""
+        """The recurrence that this unit runs, for :func:`lipschitz_rnn.stability.certify`."""
         require_own_statement(self)
         owner = type(self).__name__
         if self.training and self.noisy:
@@ -234,9 +238,9 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         Args:
             input: (B, p) or (p,).
             hx: (B, N) or (N,); zeros if None.
-            timespans: time since the previous sample instead of ``step_size``: a number, or a tensor () or (B,).
-            matrices: A and W from ``hidden_matrices()``, to form them once for many steps.
-            generator: of the noise in training; PyTorch's own if None.
+            timespans: the time since the previous sample, instead of ``step_size``; a number, or a tensor () or (B,).
+            matrices: A and W from ``hidden_matrices()``, to compute them once for many steps.
+            generator: for the noise in training; PyTorch's default generator if None.
         """
         refuse_tracing(self)
         self._check(input, hx, matrices)
@@ -250,7 +254,7 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
     def advance(
         self, x: Tensor, h: Tensor | None, timespans: float | Tensor | None, matrices: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """The next state as it adds up, in float32 at least; whoever keeps it loses no small steps in 16 bits."""
+        """The next state in at least float32, so that a caller who keeps it loses no small steps to 16-bit rounding."""
         if self.contracting:
             return proved_step(self, x, h, timespans, matrices)
         A, W, U, b, x = to_compute_dtype(*matrices, self.weight_ih, self.bias_ih, x)
@@ -273,28 +277,28 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
             raise ValueError(
                 f"input has shape {shape_of(x)}; it must be (B, {self.input_size}) or ({self.input_size},), "
-                "one sample in time. For whole sequences use LipschitzRNN"
+                "one time step. For whole sequences use LipschitzRNN"
             )
         require_parameter_dtype("input", x, self.weight_ih)
         if h is not None:
             require_shape("hx", require_tensor("hx", h), (*x.shape[:-1], self.hidden_size), "batch size by hidden size")
             require_parameter_dtype("hx", h, self.weight_ih)
         if matrices is not None and not (isinstance(matrices, (tuple, list)) and len(matrices) == 2):
-            raise TypeError(f"matrices is a {type(matrices).__name__}; pass the pair that hidden_matrices() gives")
+            raise TypeError(f"matrices is a {type(matrices).__name__}; pass the pair from hidden_matrices()")
         for name, matrix in zip(("A", "W"), matrices or (), strict=False):
             square = (self.hidden_size, self.hidden_size)
-            require_shape(name, require_tensor(name, matrix), square, "as hidden_matrices() gives it")
+            require_shape(name, require_tensor(name, matrix), square, "as from hidden_matrices()")
             if self.contracting and matrix.dtype != (held := held_dtype(self.weight_ih.dtype)):
                 raise TypeError(
                     f"{name} is {matrix.dtype}, but this contracting unit is proved for matrices in {held}; "
-                    "pass them as hidden_matrices() gives them"
+                    "pass the result of hidden_matrices() unchanged"
                 )
 
     def _substeps(self, state: Tensor, u: Tensor, A: Tensor, W: Tensor, step: float | Tensor, limit: float) -> Tensor:
-        """One step in several, each sample in its own number: a scan over a sequence of one."""
+        """One step as several sub-steps, their number chosen per sample: a scan over a sequence of length 1."""
         alpha, shape = self.alpha, state.shape
-        u, A, W = (tensor.to(state.dtype) for tensor in (u, A, W))  # a scan gives its state back as it takes A
-        if isinstance(alpha, Tensor):  # in an ensemble whose members differ in it
+        u, A, W = (tensor.to(state.dtype) for tensor in (u, A, W))  # the scan returns its state in the dtype of A
+        if isinstance(alpha, Tensor):  # an ensemble with a different alpha per member
             A, alpha = alpha.to(A.dtype) * A, 1.0
         if isinstance(step, Tensor):
             step = step.expand(*shape[:-1], 1).reshape(1, -1)
@@ -308,15 +312,15 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
             integrator=self.integrator,
             nonlinearity=self.nonlinearity,
             backend="reference",
-            all_states=False,
+            need_output=False,
             max_step=limit,
         )
         return last.reshape(shape)
 
     def watch_gaps(self, longest: float | None, A: Tensor, W: Tensor) -> None:
-        """Tell the user, once, of a time that is too long for one step; None is a time that nobody may look at."""
+        """Warn once about a time that is too long for one step; None means that the time cannot be read."""
         if longest is not None:
-            self._gaps.look(self, longest, lambda: (self.alpha * A.detach(), W))
+            self._gaps.check(self, longest, lambda: (self.alpha * A.detach(), W))
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)

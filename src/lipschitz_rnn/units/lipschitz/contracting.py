@@ -1,18 +1,18 @@
 """Hidden matrices whose recurrence contracts for every value of the free parameters.
 
-Proofs are in ``docs/theory.md``. In short, for the Euler map with slopes in [0, 1], step ε and factor ρ: let S be
-any matrix with a symmetric part of at least BᵀB, H = (ε/2) S, and
+Proofs are in ``docs/theory.md``. In short, for the Euler map with slopes in [0, 1], step ε and factor ρ: let S be a
+matrix whose symmetric part is at least BᵀB, H = (ε/2) S, and
 
     F = ρ (I − H)(I + H)⁻¹,   A = (F − I)/ε,   W = −diag(ω) F + ρ diag(√(ω(2/ε − ω))) √(2ε) B (I + H)⁻¹.
 
-Then ‖I + εA + εDW‖ ≤ ρ for every diagonal 0 ≤ D ≤ I. So S − Sᵀ turns states without cost, BᵀB is the decay that the
-feedback W needs, and only in the directions that it uses. A diagonal change of coordinates gives the metric.
+Then ‖I + εA + εDW‖ ≤ ρ for every diagonal 0 ≤ D ≤ I. The rotation S − Sᵀ is free, and BᵀB is the decay that the
+feedback W needs, only in the directions it uses. A diagonal change of coordinates gives the metric.
 
-For the midpoint map such a pair is built for half the step, and the map is bounded by the inequality with multipliers
-of its own, which are learned. Where that bound exceeds ρ, S, BᵀB and ω are slowed down by one common number.
+For the midpoint map, the pair is built for half the step, and the map is bounded by its own inequality, whose
+multipliers are learned. If that bound exceeds ρ, then S, BᵀB and ω are scaled down by a common factor.
 
-A and W are computed in float64 and held in float32 at least, whatever the dtype of the parameters, which are free to
-be rounded. ρ is lowered by what this can cost.
+A and W are computed in float64 and stored in at least float32, whatever the dtype of the parameters. ρ is reduced by
+the rounding error that this can cause.
 """
 
 from __future__ import annotations
@@ -26,46 +26,48 @@ from torch import Tensor, nn
 from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
-from lipschitz_rnn.units.lipschitz.midpoint_level import largest_share, midpoint_level
+from lipschitz_rnn.units.lipschitz.midpoint_level import largest_scale, midpoint_level
 from lipschitz_rnn.units.lipschitz.rounding import LARGEST_NORM, held_dtype, matrix_reserve, step_rounding, within
 from lipschitz_rnn.units.recurrence import Recurrence, repeatable_matrices, require_own_statement
 
 SUPPORTED_INTEGRATORS = ("euler", "heun", "midpoint")
-# rate·step_size up to which each is proved; a stronger decay than e⁻⁷ in one step comes near the rounding of float32.
+# The largest rate·step_size with a proof; a decay stronger than e⁻⁷ per step approaches float32 rounding.
 _LARGEST_DECAY = {"euler": 7.0, "heun": 0.69, "midpoint": 0.25}
 _PROVED = ("hidden_size", "step_size", "alpha", "rate", "integrator", "nonlinearity", "slopes", "metric_spread")
-_LARGEST_SETTING = 1e6  # step_size, alpha, their inverses and metric_spread: A and W stay within float32's range
+_LARGEST_SETTING = (
+    1e6  # for step_size, alpha, their inverses and metric_spread: keeps A and W within the range of float32
+)
 
 
-def _logit(share: float) -> float:
-    return math.log(share / (1.0 - share))
+def _logit(fraction: float) -> float:
+    return math.log(fraction / (1.0 - fraction))
 
 
 class ContractingPair(nn.Module):
-    """Builds (A, W) from free parameters so that the map that runs contracts.
+    """Builds (A, W) from free parameters such that the recurrence contracts.
 
-    Guarantee: for all finite parameter values, any two states under the same input are brought together by every step,
-    ‖h⁺ − h′⁺‖_P ≤ e^{−rate·ε} ‖h − h′‖_P with ε = ``step_size`` and the diagonal metric P of :meth:`metric`, for the
-    given integrator and the matrices as this module gives them: in float32, or in float64 if the parameters are. What
-    the arithmetic of a step adds is bounded by :meth:`step_rounding`. Parameters that are infinite or NaN give
-    matrices of NaN. A shorter step ε′ gives the factor 1 − (ε′/ε)(1 − e^{−rate·ε}) in the same metric, so irregular
-    samples are covered as long as no timespan exceeds ``step_size``. In the Euclidean norm the distance never exceeds
-    ``metric_spread`` times the first one.
+    Guarantee: for all finite parameter values, every step brings any two states under the same input closer,
+    ‖h⁺ − h′⁺‖_P ≤ e^{−rate·ε} ‖h − h′‖_P with ε = ``step_size`` and the diagonal metric P of :meth:`metric`. It holds
+    for the given integrator and for the matrices as this module returns them: float32, or float64 if the parameters
+    are. The rounding error of a step is bounded by :meth:`step_rounding`. Infinite or NaN parameters give NaN matrices.
+    A shorter step ε′ has the factor 1 − (ε′/ε)(1 − e^{−rate·ε}) in the same metric, so irregular sampling is covered as
+    long as no timespan exceeds ``step_size``. The Euclidean distance never exceeds ``metric_spread`` times its initial
+    value.
 
-    Euler and Heun spend only ``rate``; the midpoint rule evaluates the slope twice and combines the two with signs, so
-    it also keeps a learned amount of decay in reserve, starting at ``dissipation``, and checks its own inequality: one
-    factorization of size 2N, and some more whenever the dynamics must be slowed down.
+    Euler and Heun need no decay beyond ``rate``. The midpoint rule combines two evaluations of the slope, with
+    signs, so it also keeps a learned amount of decay in reserve, initially ``dissipation``, and checks its own
+    inequality: one factorization of size 2N, and a few more if the dynamics must be scaled down.
 
     Args:
         hidden_size: N.
-        step_size: ε > 0, the largest step that will be taken.
+        step_size: ε > 0, the largest step that may be taken.
         integrator: ``euler``, ``midpoint`` (``rk2``) or ``heun``.
-        alpha: the factor of A in ḣ = αA h + σ(W h + u); not 0.
+        alpha: the factor of A in ḣ = αA h + σ(W h + u); nonzero.
         nonlinearity: a name known to ``lipschitz_rnn.ops.lipschitz.nonlinearities``.
         rate: λ > 0, the guaranteed rate per unit of time.
-        init_scale: standard deviation of the free matrices, times √N.
+        init_scale: initial standard deviation of the free matrices, times √N.
         metric_spread: bound on the square root of the condition number of P; 1 keeps the Euclidean metric.
-        dissipation: decay per unit of time that the midpoint rule keeps in reserve at the start, beside ``rate``.
+        dissipation: initial decay per unit of time that the midpoint rule keeps in reserve, in addition to ``rate``.
     """
 
     def __init__(
@@ -85,35 +87,35 @@ class ContractingPair(nn.Module):
     ) -> None:
         super().__init__()
         if hidden_size < 1:
-            raise ValueError(f"hidden_size is {hidden_size}; give a positive number of units")
+            raise ValueError(f"hidden_size is {hidden_size}; it must be at least 1")
         if not (step_size > 0 and math.isfinite(step_size)):
-            raise ValueError(f"step_size is {step_size}; give a positive, finite step")
+            raise ValueError(f"step_size is {step_size}; it must be positive and finite")
         for name, value in (("step_size", step_size), ("alpha", alpha)):
             if value != 0 and math.isfinite(value) and not 1 / _LARGEST_SETTING <= abs(value) <= _LARGEST_SETTING:
                 raise ValueError(
-                    f"{name} is {value}; the contracting parametrization takes 1e-6 to 1e6 in size, so that A and W "
-                    "stay within the range of float32: choose another unit of time"
+                    f"{name} is {value}; the contracting parametrization needs an absolute value from 1e-6 to 1e6, so "
+                    "that A and W stay within the range of float32. Choose another unit of time"
                 )
         if not (rate > 0 and math.isfinite(rate)):
-            raise ValueError(f"rate is {rate}; a contracting pair needs a positive, finite rate (for example 0.01)")
+            raise ValueError(f"rate is {rate}; it must be positive and finite, e.g. 0.01")
         if alpha == 0 or not math.isfinite(alpha):
             raise ValueError(
-                f"alpha is {alpha}; without the linear term A nothing can be made to contract: use alpha != 0"
+                f"alpha is {alpha}; it must be nonzero and finite, because contraction needs the linear term A"
             )
         if not 1 <= metric_spread <= _LARGEST_SETTING:
-            raise ValueError(f"metric_spread is {metric_spread}; give a number from 1 to {_LARGEST_SETTING:g}")
+            raise ValueError(f"metric_spread is {metric_spread}; it must be from 1 to {_LARGEST_SETTING:g}")
         if not dissipation > 0:
-            raise ValueError(f"dissipation is {dissipation}; give a positive number")
+            raise ValueError(f"dissipation is {dissipation}; it must be positive")
         self.integrator = get_integrator(integrator).name
         if self.integrator not in SUPPORTED_INTEGRATORS:
             allowed = ", ".join(SUPPORTED_INTEGRATORS)
-            raise ValueError(f"integrator is {integrator!r}; the contracting parametrization is proved for {allowed}")
+            raise ValueError(f"integrator is {integrator!r}; contraction is proved only for {allowed}")
         self.hidden_size, self.step_size, self.alpha, self.rate = hidden_size, step_size, alpha, rate
         self.nonlinearity = nonlinearity
         largest = _LARGEST_DECAY[self.integrator]
         if rate * step_size > largest:
             raise ValueError(
-                f"rate·step_size is {rate * step_size:.3g}; {self.integrator} is proved up to {largest}: lower either"
+                f"rate·step_size is {rate * step_size:.3g}; {self.integrator} is proved up to {largest}. Lower one"
             )
         self.slopes = get_nonlinearity(nonlinearity).slope_range
         self.init_scale, self.metric_spread, self.dissipation = init_scale, metric_spread, dissipation
@@ -134,36 +136,36 @@ class ContractingPair(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _PROVED and name in self.__dict__ and self.__dict__[name] != value:
             raise AttributeError(
-                f"{name} is {self.__dict__[name]!r} and part of this pair's proof of contraction; build a new pair"
+                f"{name} is {self.__dict__[name]!r} and cannot change: the proof depends on it. Build a new pair"
             )
         super().__setattr__(name, value)
 
     def require_unit(self, unit: Any) -> None:
-        """Raise where a unit would run this pair in a step for which it was not built."""
+        """Raise if the settings of a unit differ from those that this pair was built for."""
         for name in ("hidden_size", "step_size", "alpha", "integrator", "nonlinearity"):
             own, other = getattr(self, name), getattr(unit, name)
             if own != other:
                 raise ValueError(
-                    f"the pair is proved for {name}={own!r}, but the unit has {name}={other!r}; build both alike"
+                    f"the pair is proved for {name}={own!r}, but the unit has {name}={other!r}; they must agree"
                 )
 
     def reset_parameters(self) -> None:
-        """Start with random rotations and feedback, almost no leak, and the Euclidean metric."""
+        """Initialise with random rotations and feedback, almost no leak, and the Euclidean metric."""
         deviation = self.init_scale / math.sqrt(self.hidden_size)
         with torch.no_grad():
             self.rotation.normal_(0.0, deviation)
             self.feedback.normal_(0.0, 0.3 * deviation)
-            # The leak starts at 0.02 and ω near 1 per unit of time, or lower if the step is very long.
+            # The initial leak is 0.02 and ω is near 1 per unit of time, or less if the step is very long.
             self.leak.fill_(_logit(min(0.01 * self.step_size, 0.5)))
             self.restoring.fill_(_logit(min(0.5 * self.step_size, 0.5)))
             self.scale.zero_()
             if self.integrator == "midpoint":
-                share = min(0.5, self.dissipation * self.step_size / self._spare(self._target()))
-                self.reserve.fill_(_logit(share))
+                fraction = min(0.5, self.dissipation * self.step_size / self._spare(self._target()))
+                self.reserve.fill_(_logit(fraction))
                 self.multipliers.zero_()
 
     def forward(self) -> tuple[Tensor, Tensor]:
-        """The pair (A, W), each (N, N), in float32, or in float64 if the parameters are: never in less."""
+        """The pair (A, W), (N, N) each, in float64 if the parameters are, otherwise in float32."""
         step, dtype = self.step_size, held_dtype(self.rotation.dtype)
         with without_autocast(self.rotation.device):
             step_A, step_W, _ = self._euclidean()
@@ -177,9 +179,9 @@ class ContractingPair(nn.Module):
 
     @torch.no_grad()
     def metric(self) -> tuple[Tensor, Tensor]:
-        """The certificate that comes with the construction: the diagonals of P (N,) and of Λ.
+        """The certificate given by the construction: the diagonals of P, (N,), and of Λ.
 
-        Λ is (N,) for Euler and Heun, the multiplier of the Euler map, and (2N,) for the two stages of the midpoint map.
+        Λ is (N,) for Euler and Heun (the multiplier of the Euler map) and (2N,) for the two stages of the midpoint map.
         """
         _, _, restoring = self._euclidean()
         metric = self._stretch().square()
@@ -189,13 +191,13 @@ class ContractingPair(nn.Module):
 
     @torch.no_grad()
     def step_rounding(self, state: float, drive: float = 0.0, *, input_size: int = 0) -> float:
-        """δ: how far the arithmetic of one step can move two states apart, in the norm of P.
+        """δ: a bound on how far rounding in one step can move two states apart, in the norm of P.
 
         Two computed trajectories under the same input obey ‖Δ_t‖_P ≤ ρᵗ‖Δ_0‖_P + δ/(1 − ρ) with ρ = e^{−rate·ε}.
 
         Args:
-            state: a bound on ‖h‖_P along both of them.
-            drive: a bound on ‖|U||x| + |b|‖_P, for sums of ``input_size`` products each.
+            state: a bound on ‖h‖_P along both trajectories.
+            drive: a bound on ‖|U||x| + |b|‖_P, with ``input_size`` products per sum.
         """
         A, W = (matrix.double() for matrix in self())
         sigma, stretch = get_nonlinearity(self.nonlinearity), self._stretch()
@@ -214,7 +216,7 @@ class ContractingPair(nn.Module):
         )
 
     def stated_recurrences(self) -> list[Recurrence]:
-        """The map that this pair was built for."""
+        """The recurrence that this pair was built for."""
         require_own_statement(self)
         A, W = repeatable_matrices(self, type(self).__name__)
         return [
@@ -238,22 +240,22 @@ class ContractingPair(nn.Module):
         return torch.exp(bound * torch.tanh(self.scale.double() / bound))
 
     def _target(self) -> float:
-        """The map's factor, less what computing A and W and rounding them can add to the norm of the map."""
+        """The contraction factor, minus what computing and rounding A and W can add to the norm of the map."""
         reserve = matrix_reserve(self.integrator, self.hidden_size, held_dtype(self.rotation.dtype))
         return math.exp(-self.rate * self.step_size) - reserve
 
     def _spare(self, target: float) -> float:
-        """How much of the target could be kept in reserve."""
+        """The part of the target that can be kept in reserve."""
         return target - (0.75 if self.integrator == "midpoint" else 0.5)
 
     def _euclidean(self) -> tuple[Tensor, Tensor, Tensor]:
         """εA, εW and εω for slopes in [0, 1] and the Euclidean metric, in float64: only the result is rounded."""
         step = self.step_size
-        # Halved first, so that the difference of the largest numbers is finite.
+        # Halved first, so that the difference cannot overflow.
         rotation, feedback = 0.5 * self.rotation.double(), self.feedback.double()
         rotation = step * within(rotation - rotation.T, LARGEST_NORM / step)
         feedback = math.sqrt(step) * within(feedback, math.sqrt(LARGEST_NORM / step))
-        # εω keeps away from the ends of (0, 2), where the multiplier degenerates and rounding would be amplified.
+        # εω stays away from the ends of (0, 2), where the multiplier degenerates and amplifies rounding errors.
         restoring = 2.0 * (0.001 + 0.949 * torch.sigmoid(self.restoring.double()))
         leak = 2.0 * torch.sigmoid(self.leak.double())
         generator = rotation + feedback.T @ feedback + torch.diag(leak)
@@ -265,22 +267,22 @@ class ContractingPair(nn.Module):
         kept = self._spare(target) * (1e-4 + 0.9 * torch.sigmoid(self.reserve.double()).squeeze(0))
         decay = 0.5 - 0.5 * (1.0 - 4.0 * (1.0 - target + kept)).sqrt()
 
-        def slowed(share: Tensor) -> tuple[Tensor, Tensor]:
-            # Euler steps of half the length contract: rotations cost less than with whole ones, and with the midpoint
-            # map of the whole step that covers all shorter steps.
-            half = 0.5 * share
+        def slowed(scale: Tensor) -> tuple[Tensor, Tensor]:
+            # Euler steps of half the length contract. Rotations then cost less than with full steps, and together with
+            # the midpoint map of the full step this covers all shorter steps.
+            half = 0.5 * scale
             step_A, step_W = _euler_pair(1.0 - 0.5 * decay, half * generator, half.sqrt() * feedback, half * restoring)
             return 2.0 * step_A, 2.0 * step_W
 
-        def excess(share: Tensor) -> Tensor:
-            return midpoint_level(*slowed(share), *self._stage_multipliers(share * restoring)) - target**2
+        def excess(scale: Tensor) -> Tensor:
+            return midpoint_level(*slowed(scale), *self._stage_multipliers(scale * restoring)) - target**2
 
-        share = largest_share(excess, generator)
-        share = share + 0.0 * torch.tanh(self.multipliers.double()).sum()  # idle multipliers have a gradient too: zero
-        return *slowed(share), share * restoring
+        scale = largest_scale(excess, generator)
+        scale = scale + 0.0 * torch.tanh(self.multipliers.double()).sum()  # unused multipliers get a zero gradient
+        return *slowed(scale), scale * restoring
 
     def _stage_multipliers(self, restoring: Tensor) -> tuple[Tensor, Tensor]:
-        """M₁ > ¼ and M₂ of the midpoint inequality, around what the best ones of trained networks depend on εω like."""
+        """M₁ > ¼ and M₂ of the midpoint inequality, scaled with εω like the best multipliers of trained networks."""
         first, second = torch.tanh(self.multipliers.double())
         return 0.25 + 0.1 * torch.exp(2.0 * first) / restoring.sqrt(), 0.95 * 1.5**second / restoring
 
@@ -288,11 +290,11 @@ class ContractingPair(nn.Module):
 def _euler_pair(
     factor: Tensor | float, generator: Tensor, feedback: Tensor, restoring: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """εA and εW whose Euler map is shorter than ``factor`` for all slopes, from εS, √ε B and εω."""
+    """εA and εW from εS, √ε B and εω, such that the norm of the Euler map is at most ``factor`` for all slopes."""
     half = 0.5 * generator
     identity = torch.eye(len(half), device=half.device, dtype=half.dtype)
-    # Rows of [I − H; √(2ε) B] times (I + H)⁻¹: an isometry, which is the whole proof.
-    # I + H is regular for all finite parameters. Without the check no GPU has to wait, and others give NaN everywhere.
+    # [I − H; √(2ε) B] (I + H)⁻¹ is an isometry, which is the whole proof.
+    # I + H is invertible for all finite parameters. solve_ex skips the check, so a GPU need not wait; others give NaN.
     resolvent, _ = torch.linalg.solve_ex(identity + half, torch.cat((identity - half, feedback)), left=False)
     turned, fed = factor * resolvent[: len(half)], factor * resolvent[len(half) :]
     gain = (2.0 * restoring * (2.0 - restoring)).sqrt()

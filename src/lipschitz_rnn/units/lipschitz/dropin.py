@@ -1,4 +1,4 @@
-"""What code written for ``nn.RNN`` and ``nn.LSTM`` asks for: the same thing where there is one, else a way to it."""
+"""Attributes and arguments of ``nn.RNN`` and ``nn.LSTM``: supported where possible, else an error with a remedy."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _WEIGHT = re.compile(r"(weight|bias)_(ih|hh|hr)_l(\d+)(_reverse)?")
 
 
 def find_weight(layer: LipschitzRNN, name: str) -> Tensor | None:
-    """U and b under the names that ``nn.RNN`` has for them; for its other weights an AttributeError that says more.
+    """U and b under the names of ``nn.RNN``. Its other weights raise an AttributeError that names the replacement.
 
-    A name that ``nn.RNN`` does not have gets the error that every module gives.
+    A name that ``nn.RNN`` does not have raises the usual error of a module.
     """
     found = _WEIGHT.fullmatch(name)
     if found is None:
@@ -27,24 +27,24 @@ def find_weight(layer: LipschitzRNN, name: str) -> Tensor | None:
     kind, place, number, reverse = found[1], found[2], int(found[3]), found[4]
     arguments = f"layer={number}, direction=1" if reverse else f"layer={number}"
     if place == "hr":
-        raise AttributeError(f"LipschitzRNN has no {name}: it does not project its state. Put nn.Linear behind it")
+        raise AttributeError(f"LipschitzRNN has no {name}: it does not project its state. Put an nn.Linear after it")
     if number >= layer.num_layers or (reverse and not layer.bidirectional):
         raise AttributeError(
-            f"LipschitzRNN has no {name}: there are {layer.num_layers} layer(s) and {layer.num_directions} direction(s)"
+            f"LipschitzRNN has no {name}: it has {layer.num_layers} layer(s) and {layer.num_directions} direction(s)"
         )
     if place == "ih":
         cell = layer.cell(number, 1 if reverse else 0)
         return cell.weight_ih if kind == "weight" else cell.bias_ih
     if kind == "bias":
-        raise AttributeError(f"LipschitzRNN has no {name}: one bias is enough, {name.replace('hh', 'ih')}")
+        raise AttributeError(f"LipschitzRNN has no {name}: its only bias is {name.replace('hh', 'ih')}")
     raise AttributeError(
-        f"LipschitzRNN has no {name}: A and W take its place, hidden_matrices({arguments}). Both come from free "
-        f"parameters, cell({arguments}).hidden"
+        f"LipschitzRNN has no {name}: it has A and W instead, hidden_matrices({arguments}), computed from the free "
+        f"parameters in cell({arguments}).hidden"
     )
 
 
 def set_weight(layer: LipschitzRNN, name: str, value: Any) -> bool:
-    """Whether the name is one of ``nn.RNN``'s weights; U and b then get a new parameter, and others an error."""
+    """Set U or b under its name in ``nn.RNN`` and return True; False for other names. Other weights raise."""
     found = _WEIGHT.fullmatch(name)
     if found is None:
         return False
@@ -58,8 +58,8 @@ def set_weight(layer: LipschitzRNN, name: str, value: Any) -> bool:
 def refuse_cell_state(hx: Any) -> None:
     if isinstance(hx, (tuple, list)):
         raise TypeError(
-            f"hx is a {type(hx).__name__}, as the (h_0, c_0) of an LSTM; this layer has no cell state: "
-            "pass its first entry, hx[0]"
+            f"hx is a {type(hx).__name__}, like the (h_0, c_0) of an LSTM, but this layer has no cell state; "
+            "pass only the first entry, hx[0]"
         )
 
 
@@ -67,12 +67,12 @@ def refuse_projection(proj_size: int, hidden_size: int) -> None:
     if proj_size != 0:
         raise ValueError(
             f"proj_size is {proj_size!r}; this layer does not project its state. "
-            f"Leave it out, and put nn.Linear({hidden_size}, {proj_size!r}) behind the layer"
+            f"Omit it, and put nn.Linear({hidden_size}, {proj_size!r}) after the layer"
         )
 
 
 def refuse_tracing(module: object) -> None:
-    """``torch.jit.trace`` would unroll the loop and keep the sizes of its example."""
+    """``torch.jit.trace`` would unroll the loop and fix the sizes to those of the example."""
     if torch.jit.is_tracing():  # type: ignore[attr-defined]
         refuse_torchscript(module)
 

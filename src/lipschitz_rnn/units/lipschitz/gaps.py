@@ -1,9 +1,9 @@
-"""Long gaps: a time that is too long for one step of the integrator is told once, with the number and the remedy.
+"""Long gaps: warn once if a timespan is too long for one stable step of the integrator, and suggest a max_step.
 
-Where σ saturates, a large state follows ḣ = αA h alone. One step of time s then multiplies the part of it that belongs
-to an eigenvalue λ of αA by R(sλ), with the method's stability polynomial R, and the equation itself by e^{sλ}. A step
-is out of range where the largest |R| exceeds both 1 and what the equation does, by more than five percent. relu and
-identity keep a slope for large states, so that αA + W is looked at too.
+Where σ saturates, a large state follows ḣ = αA h. A step of length s multiplies its component along an eigenvector of
+αA with eigenvalue λ by R(sλ), where R is the method's stability polynomial; the exact factor is e^{sλ}. A step is
+called unstable if the largest |R| exceeds both 1 and the largest exact factor by more than five percent. relu and
+identity do not saturate, so αA + W is checked as well.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.deprecation import warn_user
 from lipschitz_rnn.ops.common.validation import has_values
 from lipschitz_rnn.ops.lipschitz.integrators import Tableau, get_integrator
-from lipschitz_rnn.units.arguments import warn_user
 
 if TYPE_CHECKING:
     from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
@@ -28,37 +28,37 @@ _SLOPES_OF_LARGE_STATES = {"tanh": (0.0,), "sigmoid": (0.0,), "relu": (0.0, 1.0)
 
 
 @dataclass
-class Told:
-    """Whether the user knows; shared by all units of a layer and by its streams."""
+class WarnedOnce:
+    """Whether the warning was issued; shared by all cells of a layer and by its streams."""
 
-    already: bool = False
+    warned: bool = False
 
 
 @dataclass
 class GapWatch:
-    """Looks at the times that a unit is given.
+    """Checks the times passed to a unit.
 
-    A spectrum is computed for a time longer than all before, and otherwise only at every call whose number is twice
-    that of the last one it was computed at: parameters move slowly, and a hundred thousand training steps cost 17.
+    The spectrum is computed when a time is longer than all before, and otherwise only when the number of calls has
+    doubled since the last time: parameters change slowly, and 100,000 training steps then cost 17 spectra.
     """
 
-    told: Told = field(default_factory=Told)
-    fine_up_to: float = 0.0
+    shared: WarnedOnce = field(default_factory=WarnedOnce)
+    stable_up_to: float = 0.0
     calls: int = 0
     next_check: int = 1
     scheme: tuple[object, ...] = ()
 
     def reset(self) -> None:
-        """Other parameters: what was fine need not be."""
-        self.fine_up_to, self.calls, self.next_check = 0.0, 0, 1
+        """Forget earlier checks, because the parameters have changed."""
+        self.stable_up_to, self.calls, self.next_check = 0.0, 0, 1
 
-    def look(self, cell: LipschitzRNNCell, time: float, matrices: Callable[[], tuple[Tensor, Tensor]]) -> None:
-        """Warn where a step of ``time``, or of the unit's ``max_step`` if that is shorter, is out of range.
+    def check(self, cell: LipschitzRNNCell, time: float, matrices: Callable[[], tuple[Tensor, Tensor]]) -> None:
+        """Warn if a step of ``time``, or of the unit's ``max_step`` if that is shorter, is unstable.
 
         Args:
-            matrices: gives αA and W; asked only where they are needed.
+            matrices: returns αA and W; called only if they are needed.
         """
-        if self.told.already or isinstance(cell.step_size, Tensor):  # a tensor in an ensemble
+        if self.shared.warned or isinstance(cell.step_size, Tensor):  # a tensor in an ensemble
             return
         if time <= cell.step_size or cell.stability is not None:
             return
@@ -70,66 +70,66 @@ class GapWatch:
             self.reset()
             self.scheme = scheme
         self.calls += 1
-        if time <= self.fine_up_to and self.calls < self.next_check:
+        if time <= self.stable_up_to and self.calls < self.next_check:
             return
         linear, W = matrices()
         if not has_values(linear):
             return
         self.next_check = 2 * self.calls
-        verdict = judge(linear.detach(), W.detach(), time, get_integrator(cell.integrator), cell.nonlinearity)
-        if verdict is None:
-            self.fine_up_to = time
+        found = find_instability(linear.detach(), W.detach(), time, get_integrator(cell.integrator), cell.nonlinearity)
+        if found is None:
+            self.stable_up_to = time
             return
-        self.told.already = True
+        self.shared.warned = True
         warn_user(
-            f"{which}, too long for one {cell.integrator} step of this unit: such a step multiplies a large state by "
-            f"up to {verdict.factor:.3g}, and only steps up to {verdict.longest:.3g} are stable. Set "
-            f"max_step={verdict.suggested:g} to take longer times in several steps, or scale time down"
+            f"{which}, too long for one {cell.integrator} step of this unit: one step multiplies a large state by up "
+            f"to {found.factor:.3g}, and only steps up to {found.longest:.3g} are stable. Set "
+            f"max_step={found.suggested:g} to split longer times into several steps, or rescale time"
         )
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """On a step that is out of range: its factor, the longest step in range, and a max_step for such times."""
+class Instability:
+    """An unstable step: its growth factor, the longest stable step, and a max_step that avoids it."""
 
     factor: float
     longest: float
     suggested: float
 
 
-def judge(linear: Tensor, W: Tensor, time: float, tableau: Tableau, nonlinearity: str) -> Verdict | None:
-    """None where a step of ``time`` is in range. ``linear`` is αA, (N, N)."""
+def find_instability(linear: Tensor, W: Tensor, time: float, tableau: Tableau, nonlinearity: str) -> Instability | None:
+    """None if a step of ``time`` is stable. ``linear`` is αA, (N, N)."""
     matrices = [linear if slope == 0.0 else linear + slope * W for slope in _SLOPES_OF_LARGE_STATES[nonlinearity]]
     matrices = [matrix.double().cpu() for matrix in matrices]
     coefficients = stability_polynomial(tableau)
-    if all(_surely_fine(matrix, time, coefficients) for matrix in matrices):
+    if all(_certainly_stable(matrix, time, coefficients) for matrix in matrices):
         return None
     if not all(bool(matrix.isfinite().all()) for matrix in matrices):
-        return None  # NaN shows in the result
+        return None  # NaN will show in the result
     eigenvalues = torch.cat([torch.linalg.eigvals(matrix) for matrix in matrices])
 
     def factor(span: float) -> float:
         return float(_evaluate(coefficients, span * eigenvalues).abs().max())
 
-    def in_range(span: float) -> bool:
+    def stable(span: float) -> bool:
         return factor(span) <= ALLOWED * max(1.0, float((span * eigenvalues.real).max().exp()))
 
-    # From below: where the equation itself grows, much longer steps may seem to be in range again.
-    start = 0.1 / max(float(eigenvalues.abs().max()), 0.1 / time)  # where every method is in range
+    # Search from below: if the exact solution grows, much longer steps may pass the test again.
+    start = 0.1 / max(float(eigenvalues.abs().max()), 0.1 / time)  # every method is stable here
     doublings = range(1, 1 + math.ceil(math.log2(time / start)))
-    bad = next((span for span in (min(time, start * 2.0**n) for n in doublings) if not in_range(span)), None)
+    bad = next((span for span in (min(time, start * 2.0**n) for n in doublings) if not stable(span)), None)
     if bad is None:
         return None
-    longest = _bisect(0.5 * bad, bad, in_range)
+    longest = _bisect(0.5 * bad, bad, stable)
     horizon = min(time, 8.0 * longest)
 
-    def together_in_range(size: float) -> bool:
-        """Whether steps of this size are so over many of them, and for each eigenvalue alone."""
+    def stable_over_many(size: float) -> bool:
+        """Whether many steps of this size are stable together, for each eigenvalue separately."""
         of_steps = _evaluate(coefficients, size * eigenvalues).abs() ** (horizon / size)
         return bool((of_steps <= ALLOWED * (horizon * eigenvalues.real).exp().clamp(min=1.0)).all())
 
-    size = next((size for size in (longest / 2**power for power in range(40)) if together_in_range(size)), longest)
-    return Verdict(factor(time), longest, _rounded_down(_bisect(size, min(2.0 * size, longest), together_in_range)))
+    size = next((size for size in (longest / 2**power for power in range(40)) if stable_over_many(size)), longest)
+    return Instability(factor(time), longest, _rounded_down(_bisect(size, min(2.0 * size, longest), stable_over_many)))
 
 
 def stability_polynomial(tableau: Tableau) -> list[float]:
@@ -148,8 +148,8 @@ def _evaluate(coefficients: list[float], z: Tensor) -> Tensor:
     return value
 
 
-def _surely_fine(matrix: Tensor, time: float, coefficients: list[float]) -> bool:
-    """Without eigenvalues: |R(z) − e^z| ≤ Σ |cₙ − 1/n!| rⁿ for all |z| ≤ r, and √(‖·‖₁‖·‖_∞) bounds them all."""
+def _certainly_stable(matrix: Tensor, time: float, coefficients: list[float]) -> bool:
+    """A test without eigenvalues: |R(z) − e^z| ≤ Σ |cₙ − 1/n!| rⁿ for |z| ≤ r, and √(‖·‖₁‖·‖_∞) bounds all |λ|."""
     columns, rows = (float(matrix.abs().sum(dim).max()) for dim in (0, 1))
     radius = time * math.sqrt(columns * rows)
     if not radius < 3.0:
@@ -160,7 +160,7 @@ def _surely_fine(matrix: Tensor, time: float, coefficients: list[float]) -> bool
 
 
 def _bisect(good: float, bad: float, holds: Callable[[float], bool]) -> float:
-    """The largest value from ``good`` up to ``bad`` that holds, to three digits."""
+    """The largest value between ``good`` and ``bad`` for which ``holds``, to three digits."""
     while bad - good > 1e-3 * good:
         middle = 0.5 * (good + bad)
         good, bad = (middle, bad) if holds(middle) else (good, middle)
@@ -168,6 +168,6 @@ def _bisect(good: float, bad: float, holds: Callable[[float], bool]) -> float:
 
 
 def _rounded_down(value: float) -> float:
-    """To two digits."""
+    """Rounded down to two digits."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.floor(value / unit) * unit:.2g}")

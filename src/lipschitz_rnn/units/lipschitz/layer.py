@@ -1,4 +1,4 @@
-"""``LipschitzRNN``: the layer that takes the place of ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``."""
+"""``LipschitzRNN``: a layer to use in place of ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from lipschitz_rnn.units.sequences import Sequences
 T = TypeVar("T")
 
 
-class _Shared(Generic[T]):
-    """A setting of the layer that is read from its units and written to all of them, which check it."""
+class _CellSetting(Generic[T]):
+    """A setting of the layer that is stored in its cells: read from the first, written to all, checked there."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -54,46 +54,47 @@ class _Shared(Generic[T]):
 
 
 class LipschitzRNN(SettingsModule, Recurrent):
-    r"""The Lipschitz recurrent network of Erichson et al. (ICLR 2021), with the call of ``nn.RNN``.
+    r"""The Lipschitz recurrent network of Erichson et al. (ICLR 2021), called like ``nn.RNN``.
 
     Each layer integrates
 
         ḣ = αA h + σ(W h + U x + b),    A, W = (1−β)(M + Mᵀ) + β(M − Mᵀ) − γI,
 
-    by explicit steps of size ε, with a free matrix M for each of A and W.
+    with explicit steps of size ε; A and W each have their own free matrix M.
 
     Args:
-        input_size: p, features of the input.
-        hidden_size: N, size of the state.
-        num_layers: layers on top of each other.
-        bias: whether there is a b.
-        batch_first: input and output as (B, T, …) instead of (T, B, …).
-        dropout: probability of dropping an entry between layers in training.
-        bidirectional: a second set of units reads the sequence from its end.
+        input_size: p, the number of input features.
+        hidden_size: N, the size of the state.
+        num_layers: number of stacked layers.
+        bias: whether to use a bias b.
+        batch_first: input and output are (B, T, …) instead of (T, B, …).
+        dropout: dropout probability between layers, in training.
+        bidirectional: whether a second set of cells reads the sequence backwards.
         beta, gamma: one number, or a pair (for A, for W); β in [0, 1], γ at least 0.
-        step_size: ε; ``timespans`` in the call replaces it.
-        alpha: factor on the linear term; 1 is the paper's unit, 0 a neural ODE.
+        step_size: ε; replaced by ``timespans`` if they are passed to the call.
+        alpha: factor on the linear term; 1 gives the paper's unit, 0 a neural ODE.
         integrator: ``euler``, ``midpoint`` (``rk2``), ``heun`` or ``rk4``.
         nonlinearity: ``tanh``, ``relu``, ``sigmoid`` or ``identity``.
-        init_scale: both M start from N(0, (init_scale/N)²).
-        stability: None for the paper's matrices; ``"contracting"`` for matrices with which any two states under the
-            same input approach each other, whatever the parameters are or become: see ``docs/theory.md``.
-        rate: of that approach, per unit of time; 0.01 if None.
+        init_scale: both M are initialised from N(0, (init_scale/N)²).
+        stability: None for the paper's matrices; ``"contracting"`` for matrices that make any two states under the same
+            input approach each other, for all parameter values: see ``docs/theory.md``.
+        rate: the contraction rate per unit of time; 0.01 if None.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``; see :func:`lipschitz_rnn.lipschitz_scan`.
-        recompute_every: trade time for memory: keep only every so-many-th state for the backward pass.
-        max_step: a span longer than this is taken in equal sub-steps of at most it, with the input held; each sample in
-            its own number. At most ``step_size`` for a contracting layer.
-        noise, multiplicative_noise: a and m of h ← (1 + m r u) h + a r ξ after each step in training, with ξ standard
-            normal, u uniform in [−1, 1], and r = √(time of the step / step_size), which is 1 without ``timespans``. 0
-            adds nothing, and evaluation never does. Seeds come from PyTorch's generator, or the call's ``generator``.
-        proj_size: of ``nn.LSTM``, which has 0 for none; the state is not projected here.
+        recompute_every: trade time for memory: keep only every k-th state for the backward pass and recompute the rest.
+        max_step: longer timespans are split into equal sub-steps of at most this length, with the input held constant;
+            the number of sub-steps is chosen per sample. At most ``step_size`` for a contracting layer.
+        noise, multiplicative_noise: a and m in h ← (1 + m r u) h + a r ξ after each step, in training only. ξ is standard
+            normal, u is uniform in [−1, 1], and r = √(length of the step / step_size), so 1 without ``timespans``. The
+            seed comes from PyTorch's default generator, or from ``generator`` in the call.
+        proj_size: must be 0, as in an ``nn.LSTM`` without projection.
 
-    Shapes, with D = 2 if bidirectional else 1 (and B first in all but h if ``batch_first``):
+    Shapes, with D = 2 if bidirectional else 1 (with ``batch_first``, B comes first in input and output):
         input: (T, B, p), (T, p) or a ``PackedSequence``; hx: (D·layers, B, N) or (D·layers, N).
-        output: (T, B, D·N), (T, D·N) or a ``PackedSequence``; h_n as hx.
+        output: (T, B, D·N), (T, D·N) or a ``PackedSequence``; h_n: like hx.
 
     Parameters are named ``cells.l{k}.weight_ih``, ``.bias_ih``, ``.hidden.M_A``, ``.hidden.M_W``, with ``l{k}_reverse``
-    for the other direction. ``cell(k)`` is the unit of one layer, sharing them; ``stream()`` takes samples one by one.
+    for the backward direction. ``cell(k)`` is the cell of layer k, sharing its parameters; ``stream()`` takes one time
+    step per call.
 
     Example:
         >>> rnn = LipschitzRNN(3, 64)
@@ -104,7 +105,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
 
     checks = settings.LAYER_CHECKS
     fixed = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional")
-    built_in = ("stability", "rate", "init_scale", "proj_size")
+    constructor_only = ("stability", "rate", "init_scale", "proj_size")
     takes_timespans = True
     positional_once = ("timespans", "lengths", "need_output")
     bias: bool
@@ -114,16 +115,16 @@ class LipschitzRNN(SettingsModule, Recurrent):
     if TYPE_CHECKING:
         __call__: Call[Tensor]
 
-    # One unit's settings are all units' settings, and live there alone: a change reaches streaming and layer alike.
-    step_size = _Shared[float]("step_size")
-    alpha = _Shared[float]("alpha")
-    integrator = _Shared[str]("integrator")
-    nonlinearity = _Shared[str]("nonlinearity")
-    max_step = _Shared["float | None"]("max_step")
-    noise = _Shared[float]("noise")
-    multiplicative_noise = _Shared[float]("multiplicative_noise")
-    beta = _Shared["float | tuple[float, float] | None"]("beta")
-    gamma = _Shared["float | tuple[float, float] | None"]("gamma")
+    # Stored only in the cells, so that the layer and the cells always agree.
+    step_size = _CellSetting[float]("step_size")
+    alpha = _CellSetting[float]("alpha")
+    integrator = _CellSetting[str]("integrator")
+    nonlinearity = _CellSetting[str]("nonlinearity")
+    max_step = _CellSetting["float | None"]("max_step")
+    noise = _CellSetting[float]("noise")
+    multiplicative_noise = _CellSetting[float]("multiplicative_noise")
+    beta = _CellSetting["float | tuple[float, float] | None"]("beta")
+    gamma = _CellSetting["float | tuple[float, float] | None"]("gamma")
 
     def __init__(
         self,
@@ -179,15 +180,16 @@ class LipschitzRNN(SettingsModule, Recurrent):
                     dtype=dtype,
                 )
         for cell in self.cells.values():
-            cell._gaps.told = self.cell()._gaps.told  # type: ignore[union-attr]
+            cell._gaps.shared = self.cell()._gaps.shared  # type: ignore[union-attr]
 
     @classmethod
     def from_pretrained(cls, name: str, **options: Any) -> LipschitzRNN:
-        """The recurrent layer of a trained network: of one that comes with the package, or of a file ``….safetensors``.
+        """The recurrent layer of a pretrained network, by its name in this package or from a ``.safetensors`` file.
 
-        ``options`` are those of the constructor that leave the network as it is: ``batch_first``, ``dropout``,
+        ``options`` are the constructor options that do not change the network: ``batch_first``, ``dropout``,
         ``backend``, ``recompute_every``, ``noise``, ``multiplicative_noise``, ``device``, ``dtype``, and a ``max_step``
-        of at least the step size. Any other value than the weights' own is refused.
+        of at least the step size. Others
+        raise unless they equal the trained setting.
         """
         from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 
@@ -195,34 +197,34 @@ class LipschitzRNN(SettingsModule, Recurrent):
 
     @property
     def proj_size(self) -> int:
-        """0, as ``nn.LSTM`` says it of a layer that does not project its state."""
+        """Always 0: the state is not projected."""
         return 0
 
     @property
     def stability(self) -> str | None:
-        """As in the constructor: None, or ``"contracting"``."""
+        """None or ``"contracting"``, as in the constructor."""
         return self.cell().stability
 
     @property
     def rate(self) -> float | None:
-        """The guaranteed rate of a contracting layer."""
+        """The guaranteed contraction rate; None if the layer is not contracting."""
         return self.cell().rate
 
     def cell(self, layer: int = 0, direction: int = 0) -> LipschitzRNNCell:
-        """The unit of one layer and direction; it shares the parameters of this module."""
+        """The cell of one layer and direction; it shares the parameters of this module."""
         if not (0 <= layer < self.num_layers and 0 <= direction < self.num_directions):
             raise IndexError(
-                f"layer {layer}, direction {direction} asked for; there are {self.num_layers} layer(s) "
-                f"and {self.num_directions} direction(s), counted from 0"
+                f"there is no layer {layer} with direction {direction}; this module has {self.num_layers} layer(s) and "
+                f"{self.num_directions} direction(s), counted from 0"
             )
         cell = self.cells[_key(layer, direction)]
         assert isinstance(cell, LipschitzRNNCell)
         return cell
 
     def stream(self, batch_size: int | None = None) -> LipschitzStream:
-        """This layer, as it is now, on one sample after another: ``stream(x_t)`` with x_t (p,), or (B, p) for a batch.
+        """A copy of this layer that takes one time step per call: ``stream(x_t)`` with x_t (p,), or (B, p) for a batch.
 
-        Later changes of the parameters do not reach it.
+        Later changes to the parameters do not affect it.
         """
         return LipschitzStream(self, batch_size)
 
@@ -231,12 +233,12 @@ class LipschitzRNN(SettingsModule, Recurrent):
         return self.cell(layer, direction).hidden_matrices()
 
     def stated_recurrences(self) -> list[Recurrence]:
-        """What every layer and direction runs, each as its own unit says."""
+        """The recurrences of all layers and directions, as stated by their cells."""
         require_own_statement(self)
         if self.training and self.num_layers > 1 and self.dropout > 0:
             raise UnstatedRecurrenceError(
-                f"dropout is {self.dropout:g} and this {type(self).__name__} is in training mode, so what its layers "
-                "read is random; call eval() first"
+                f"dropout is {self.dropout:g} and this {type(self).__name__} is in training mode, so the inputs of its "
+                "layers are random; call eval() first"
             )
         stated: list[Recurrence] = []
         for layer in range(self.num_layers):
@@ -251,7 +253,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
             cell.reset_parameters()  # type: ignore[operator]
 
     def flatten_parameters(self) -> None:
-        """Nothing to do; here so that code written for ``nn.RNN`` runs unchanged."""
+        """Does nothing; for compatibility with ``nn.RNN``."""
 
     def state_sizes(self) -> tuple[int, ...]:
         return (self.hidden_size,)
@@ -276,12 +278,12 @@ class LipschitzRNN(SettingsModule, Recurrent):
         cell, timespans = self.cell(layer, direction), sequences.timespans
         h0 = None if state is None else state[0]
         if h0 is not None and exporting():
-            h0 = h0.clone()  # the loop of an exported program takes no part of another tensor
+            h0 = h0.clone()  # the loop of an exported program does not accept a view
         step_size = cell.step_size if timespans is None else cell.without_rounding(timespans)
         limit = cell.step_limit(step_size)
         (A, W), alpha = cell.hidden_matrices(), cell.alpha
         cell.watch_gaps(sequences.longest_time, A, W)
-        if isinstance(alpha, Tensor):  # in an ensemble whose members differ in it; the scan takes one number for all
+        if isinstance(alpha, Tensor):  # an ensemble with a different alpha per member; the scan takes one number
             A, alpha = alpha.to(A.dtype) * A, 1.0
         convert = to_proved_dtype if cell.contracting else to_compute_dtype
         A, W, x, h0, U, b = convert(A, W, x, h0, cell.weight_ih, cell.bias_ih)
@@ -298,7 +300,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
             backend=self.backend,
             input_weight=U,
             bias=b,
-            all_states=need_output,
+            need_output=need_output,
             recompute_every=self.recompute_every,
             exact_products=cell.contracting,
             max_step=limit,

@@ -1,7 +1,7 @@
-"""How much the midpoint rule may stretch, for a pair that contracts under Euler steps.
+"""A bound on the norm of the midpoint map, for a pair that contracts under Euler steps.
 
-The incremental inequality of ``docs/theory.md`` with given diagonal multipliers needs no solver: the level is the
-largest eigenvalue of a Schur complement. Slower dynamics bring it down, so that some number slows them enough.
+With given diagonal multipliers, the incremental inequality of ``docs/theory.md`` needs no solver: the squared bound
+("level") is the largest eigenvalue of a Schur complement. Slower dynamics lower it, so some scale is small enough.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 from lipschitz_rnn.ops.common.tracing import exporting
 
 _TOLERANCE = 1e-13
-_SMALLEST_SHARE = 1e-60  # never reached by finite parameters
+_SMALLEST_SCALE = 1e-60  # never reached by finite parameters
 
 
 def midpoint_level(a: Tensor, v: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """The square of a bound on ‖J‖ over all slopes in [0, 1]; infinity where the multipliers prove none.
+    """The square of a bound on ‖J‖ over all slopes in [0, 1]; infinity if these multipliers give no bound.
 
     Args:
         a, v: εA and εW, (N, N).
@@ -40,30 +40,30 @@ def midpoint_level(a: Tensor, v: Tensor, first: Tensor, second: Tensor) -> Tenso
     )
     cross = torch.cat((0.5 * a.T @ linear + first.unsqueeze(1) * v, linear + second.unsqueeze(1) * (v @ half_step)))
     root, failed = torch.linalg.cholesky_ex(tail)
-    # What is not finite proves nothing, and has no eigenvalues. One question, as a GPU has to wait for the answer.
+    # Non-finite values prove nothing and have no eigenvalues. One test for all, because a GPU must wait for the result.
     if bool(failed.bool() | ~torch.isfinite(tail.sum() + cross.sum())):
         return a.new_full((), math.inf)
     half = torch.linalg.solve_triangular(root, cross, upper=False)
     return torch.linalg.eigvalsh(linear.T @ linear + half.T @ half)[-1]
 
 
-def largest_share(excess: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
-    """The largest s in (0, 1] found with ``excess(s)`` ≤ 0, differentiable in whatever ``excess`` depends on.
+def largest_scale(excess: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+    """A root search for the largest s in (0, 1] with ``excess(s)`` ≤ 0, differentiable in the inputs of ``excess``.
 
-    ``excess`` must be negative for small s. If it is negative at 1, that is the answer; otherwise s is a root, found
-    from below so that the value returned satisfies the inequality, with the implicit function's derivative. NaN where
-    no s is small enough, which only parameters that are not finite can bring about.
+    ``excess`` must be negative for small s. If ``excess(1)`` ≤ 0, the result is 1. Otherwise s is a root, approached
+    from below so that the result satisfies the inequality, with the gradient of the implicit function. Returns NaN if
+    no s is small enough, which happens only for non-finite parameters.
     """
     if torch._C._functorch.is_functorch_wrapped_tensor(like):
         raise NotImplementedError(
-            "torch.func cannot follow the search that slows a contracting midpoint unit down, which looks at values; "
-            "run such networks one by one, or use integrator='euler' or 'heun'"
+            "torch.func does not support a contracting unit with integrator='midpoint', whose matrices come from a "
+            "root search; run such networks one by one, or use integrator='euler' or 'heun'"
         )
     if exporting():
         raise NotImplementedError(
-            "torch.export cannot follow the search that slows a contracting midpoint unit down; export one with "
-            "integrator='euler' or 'heun', or a module that keeps A and W of hidden_matrices() as buffers and calls "
-            "lipschitz_scan on them"
+            "torch.export does not support a contracting unit with integrator='midpoint', whose matrices come from a "
+            "root search; use integrator='euler' or 'heun', or export a module that stores A and W from "
+            "hidden_matrices() as buffers and calls lipschitz_scan"
         )
     high = torch.ones((), device=like.device, dtype=like.dtype)
     with torch.no_grad():
@@ -73,12 +73,12 @@ def largest_share(excess: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
         low = 0.5 * high
         while (below := float(excess(low))) > 0.0:
             high, above, low = low, below, 0.5 * low
-            if low < _SMALLEST_SHARE:
+            if low < _SMALLEST_SCALE:
                 return torch.full_like(high, math.nan)
         for count in range(80):
             if below > -_TOLERANCE or float(high - low) <= 4e-16 * float(high):
                 break
-            # False position; every third step halves, as one end may stay put, and an end may have no finite value.
+            # False position. Bisect every third time, because one end may stay fixed, and if an end is not finite.
             halve = count % 3 == 2 or not math.isfinite(above)
             middle = low + (0.5 if halve else -below / (above - below)) * (high - low)
             value = float(excess(middle))

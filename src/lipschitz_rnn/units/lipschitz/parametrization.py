@@ -2,7 +2,7 @@
 
     S(M) = (1−β)(M + Mᵀ) + β(M − Mᵀ) − γI = M + (1−2β)Mᵀ − γI
 
-β turns from a symmetric matrix (0) to a skew-symmetric one (1), γ shifts the spectrum to the left.
+β interpolates between a symmetric (0) and a skew-symmetric (1) matrix; γ shifts the spectrum to the left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 
 
 class NoInverseError(ValueError, NotImplementedError):
-    """No M gives this matrix. To ``parametrize`` it says that M is to start from the tensor's own value."""
+    """No M gives this matrix. ``parametrize`` then initialises M with the tensor itself."""
 
 
 class SymmetricSkew(SettingsModule):
@@ -32,9 +32,9 @@ class SymmetricSkew(SettingsModule):
     Shapes: any (…, N, N).
     """
 
-    stackable_options = ("beta", "gamma")  # tensors in an ensemble whose members differ in them
+    stackable_options = ("beta", "gamma")  # tensors in an ensemble whose members use different values
     checks = settings.SKEW_CHECKS
-    carried = ("beta", "gamma")
+    saved = ("beta", "gamma")
     beta: float
     gamma: float
 
@@ -44,12 +44,12 @@ class SymmetricSkew(SettingsModule):
 
     @property
     def factor(self) -> float:
-        """Of Mᵀ: 1 − 2β."""
+        """The factor of Mᵀ: 1 − 2β."""
         return 1.0 - 2.0 * self.beta
 
     @property
     def has_numbers(self) -> bool:
-        """Whether no option is a tensor."""
+        """Whether β and γ are numbers, not tensors."""
         return not (isinstance(self.beta, Tensor) or isinstance(self.gamma, Tensor))
 
     def forward(self, M: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class SymmetricSkew(SettingsModule):
     def right_inverse(self, S: Tensor) -> Tensor:
         """The M with S(M) = S.
 
-        For β = 0 and β = 1 half of M is lost: then M exists only if S + γI is symmetric or skew-symmetric itself.
+        For β = 0 and β = 1 half of M is lost: M then exists only if S + γI is symmetric or skew-symmetric.
         """
         _require_square(S)
         shifted = S + self.gamma * torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)
@@ -72,7 +72,7 @@ class SymmetricSkew(SettingsModule):
                 if bool((lost.abs().amax() > 1e-6 * (1 + shifted.abs().amax())).item()):
                     raise NoInverseError(
                         f"beta is {self.beta:g}, which makes S + gamma I {name} for every M, but the given matrix "
-                        f"is off by {float(lost.abs().amax()):.3g}. Pass a matrix of that kind, or use 0 < beta < 1"
+                        f"is off by {float(lost.abs().amax()):.3g}. Pass a {name} matrix, or use 0 < beta < 1"
                     )
                 return (symmetric + skew - lost) / 2
         return symmetric / (2 * (1 - self.beta)) + skew / (2 * self.beta)
@@ -87,13 +87,13 @@ class SymmetricSkew(SettingsModule):
         return bool((lost.abs().amax() / 2 <= tolerance * (1 + shifted.abs().amax())).item())
 
     def spectrum_bounds(self, M: Tensor) -> tuple[Tensor, Tensor]:
-        """An interval that holds the real part of every eigenvalue of S(M).
+        """An interval that contains the real part of every eigenvalue of S(M).
 
-        The symmetric part of S is 2(1−β)M_sym − γI with M_sym = (M + Mᵀ)/2, and real parts of eigenvalues lie within
-        the spectrum of the symmetric part. (The paper's Proposition 1 prints this interval without the factor 2.)
+        The symmetric part of S is 2(1−β)M_sym − γI with M_sym = (M + Mᵀ)/2, and its spectrum bounds the real parts of
+        the eigenvalues of S. (Proposition 1 of the paper omits the factor 2.)
 
         Returns:
-            Lower and upper end, each of shape (…).
+            The lower and the upper end, each of shape (…).
         """
         _require_square(M)
         eigenvalues = torch.linalg.eigvalsh((M + M.mT) / 2)
@@ -104,8 +104,8 @@ class SymmetricSkew(SettingsModule):
         return f"beta={self.beta:g}, gamma={self.gamma:g}"
 
 
-class _OfBoth:
-    """A setting of both maps of a pair: read as (of A, of W), set by one number for both or by one for each."""
+class _PairSetting:
+    """A setting of both maps of a pair: read as (for A, for W), set with one number for both or with a pair."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -120,15 +120,15 @@ class _OfBoth:
 
 
 class SymmetricSkewPair(SettingsModule):
-    """The matrices A and W of one recurrent layer, each from a free matrix of its own.
+    """The matrices A and W of one recurrent layer, each computed from its own free matrix.
 
-    ``M_A`` and ``M_W`` start from N(0, (init_scale/N)²).
+    ``M_A`` and ``M_W`` are initialised from N(0, (init_scale/N)²).
     """
 
     stackable_options = ("init_scale",)
     checks = settings.PAIR_CHECKS
     init_scale: float
-    beta, gamma = _OfBoth("beta"), _OfBoth("gamma")
+    beta, gamma = _PairSetting("beta"), _PairSetting("gamma")
 
     def __init__(
         self,
@@ -160,8 +160,8 @@ class SymmetricSkewPair(SettingsModule):
         return self.skew_A(self.M_A), self.skew_W(self.M_W)
 
 
-class OfHidden:
-    """β or γ of the unit's matrices, (of A, of W); None for a contracting unit, in which they play no part."""
+class HiddenSetting:
+    """β or γ of a unit's matrices, (for A, for W); None for a contracting unit, which does not use them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -177,14 +177,14 @@ class OfHidden:
 
     def __set__(self, cell: Any, value: float | tuple[float, float]) -> None:
         if not isinstance(cell.hidden, SymmetricSkewPair):
-            raise AttributeError(f"{self.name} plays no part in a contracting unit and cannot be set")
+            raise AttributeError(f"{self.name} cannot be set: a contracting unit does not use it")
         setattr(cell.hidden, self.name, value)
 
 
 class _EagerPair(torch.autograd.Function):
-    """Both maps at once for plain eager code: on a GPU six launches, the way back included, instead of twelve.
+    """Both maps at once for plain eager code: on a GPU six kernel launches for forward and backward instead of twelve.
 
-    A short scan is over before Python has asked for those.
+    For a short scan, launching those takes longer than the scan itself.
     """
 
     @staticmethod
@@ -204,16 +204,16 @@ class _EagerPair(torch.autograd.Function):
 
 
 def as_pair(name: str, value: float | tuple[float, float]) -> tuple[float, float]:
-    """One number for both A and W, or one for each."""
+    """A pair (for A, for W) from one number or a pair."""
     if not isinstance(value, (tuple, list)):
         return value, value
     if len(value) != 2:
-        raise ValueError(f"{name} is {value!r}; pass one number, or a pair: the first for A, the second for W")
+        raise ValueError(f"{name} is {value!r}; pass one number, or a pair (for A, for W)")
     return value[0], value[1]
 
 
 def _plus(left: Tensor, factor: float | Tensor, right: Tensor) -> Tensor:
-    """left + factor · right, in one operation for a number; a tensor is rounded to the matrices' dtype first."""
+    """left + factor · right, in one operation if factor is a number; a tensor is first converted to the dtype."""
     if isinstance(factor, Tensor):
         return left + factor.to(right.dtype) * right
     return torch.add(left, right, alpha=factor)

@@ -1,4 +1,4 @@
-"""One step of a contracting unit, with the matrices of its proof."""
+"""One step of a contracting unit, with exactly the matrices that are proved to contract."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def proved_step(
     cell: LipschitzRNNCell, x: Tensor, h: Tensor | None, times: float | Tensor | None, matrices: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """The next state in the dtype of the matrices, not rounded: a scan of one step, whose products are exact."""
+    """The next state in the dtype of the matrices: a scan of one step with ``exact_products``."""
     A, W, x, h, U, b = to_proved_dtype(*matrices, x, h, cell.weight_ih, cell.bias_ih)
     step: float | Tensor = cell.step_size if times is None else cell.read_step(times, x, A.dtype)
     limit = cell.step_limit(step)
-    lone = x.dim() == 1
-    if lone:
+    unbatched = x.dim() == 1
+    if unbatched:
         x, h = x.unsqueeze(0), None if h is None else h.unsqueeze(0)
     if isinstance(step, Tensor):
         step = step.reshape(1, -1).expand(1, x.shape[0])
@@ -38,8 +38,8 @@ def proved_step(
         cell.nonlinearity,
         input_weight=U,
         bias=b,
-        all_states=False,
+        need_output=False,
         exact_products=True,
         max_step=limit,
     )
-    return last.squeeze(0) if lone else last
+    return last.squeeze(0) if unbatched else last

@@ -1,4 +1,4 @@
-"""What floating point takes from a contracting pair: of its factor, and of the distance after every step.
+"""Rounding error of a contracting pair: in its factor, and in the distance after each step.
 
 Derivations are in ``docs/theory.md``.
 """
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.lipschitz.integrators import Tableau
 
-# A rotation or a feedback beyond this norm per step is scaled back to it: a solve in float64 keeps 10 digits up to
-# there, and at 10⁴ a rotation is within 2·10⁻⁴ of the half turn that is the limit of all of them.
+# Rotations and feedback with a larger norm per step are scaled down to it. Up to here a float64 solve keeps 10 digits,
+# and at 10⁴ a rotation is within 2·10⁻⁴ of a half turn, the limit of all rotations.
 LARGEST_NORM = 1e4
 
 
 def held_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of A and W for parameters of another: 16 bits hold free parameters, but no matrices with a proof."""
+    """The dtype of A and W for parameters of ``dtype``: at least float32, because 16 bits would void the proof."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -30,30 +30,30 @@ def matrix_reserve(integrator: str, size: int, dtype: torch.dtype) -> float:
 
 
 def within(matrix: Tensor, limit: float) -> Tensor:
-    """The matrix itself, bit for bit, where its Frobenius norm is at most ``limit``; scaled to that norm elsewhere."""
-    largest = matrix.abs().amax().clamp_min(torch.finfo(matrix.dtype).tiny)  # whose square may be beyond any float
+    """The matrix, scaled down to Frobenius norm ``limit`` if it exceeds that, otherwise unchanged bit for bit."""
+    largest = matrix.abs().amax().clamp_min(torch.finfo(matrix.dtype).tiny)  # its square may overflow
     return matrix / (torch.linalg.matrix_norm(matrix / largest) * (largest / limit)).clamp_min(1.0)
 
 
 def step_rounding(
     tableau: Tableau, gain: float, state: float, drive: float, *, terms: int, ones: float, dtype: torch.dtype
 ) -> float:
-    """A bound on ‖computed step − exact step‖_P, for a contracting map with the matrices as they are held.
+    """A bound on ‖computed step − exact step‖_P, for a contracting map with the stored matrices.
 
     Args:
-        tableau: of Euler, midpoint or Heun: the steps to their stages contract too.
-        gain: a bound on ‖ε(|αA| + |DW|)‖_P over all slopes, of the matrices' absolute values.
+        tableau: Euler, midpoint or Heun, for which the steps to the stages contract as well.
+        gain: a bound on ‖ε(|αA| + |DW|)‖_P over all slopes, with absolute values of the entries.
         state, drive: bounds on ‖h‖_P and on ε‖σ(|U||x| + |b|)‖_P.
-        terms: in the longest sum of a product.
+        terms: the number of terms in the longest sum of a matrix product.
         ones: the norm ‖(1, …, 1)‖_P.
-        dtype: what the recurrence is computed in.
+        dtype: the dtype in which the recurrence is computed.
     """
     unit = 0.5 * torch.finfo(dtype).eps
-    # 2 for each term: tensor cores cut off where others round. 8 for σ, α, ε, the bias and the sum of A h and σ.
+    # 2 per term, because tensor cores may truncate instead of rounding. 8 for σ, α, ε, the bias and the sum A h + σ.
     each = (2 * terms + 8) * unit
-    size = state + drive  # of every stage's state
-    slope = gain * size + drive  # of every stage's products and sums, all terms taken positive
-    stage_error = 0.0  # of the state at which a stage is taken
+    size = state + drive  # bounds the state of every stage
+    slope = gain * size + drive  # bounds the products and sums of every stage, with absolute values
+    stage_error = 0.0  # error of the state at which a stage is evaluated
     errors: list[float] = []
     for row in tableau.stages:
         if any(row):

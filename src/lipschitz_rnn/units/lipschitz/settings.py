@@ -1,4 +1,4 @@
-"""Settings of a module: checked wherever they are set, and saved along with the weights that belong to them."""
+"""Settings of a module: checked whenever they are set, and saved with the weights that depend on them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ Check = Callable[[str, Any], Any]
 class SettingsModule(nn.Module):
     """A module that checks its settings on every assignment, in the constructor and later.
 
-    Settings stay plain attributes: an ensemble may replace one by a buffer, which does not come this way.
+    Settings are plain attributes. An ensemble may replace one by a buffer, which is not checked.
 
     Attributes:
-        checks: name of a setting -> what returns its value in canonical form, or raises.
-        fixed: settings that shapes depend on; once set, they cannot change.
-        built_in: options of the constructor that cannot be set later.
-        carried: settings without which the weights are those of another network. ``state_dict()`` keeps them in its
-            metadata, and loading compares: where one differs, nothing is loaded. A file without them loads as it is.
+        checks: name of a setting -> function that returns the value in canonical form, or raises.
+        fixed: settings that determine shapes; they cannot change once set.
+        constructor_only: options of the constructor that cannot be set later.
+        saved: settings that change what the network computes with the same weights. ``state_dict()`` stores them in
+            its metadata. If one differs on loading, nothing is loaded; a file without them loads as usual.
     """
 
     checks: ClassVar[Mapping[str, Check]] = {}
     fixed: ClassVar[tuple[str, ...]] = ()
-    built_in: ClassVar[tuple[str, ...]] = ()
-    carried: ClassVar[tuple[str, ...]] = ()
+    constructor_only: ClassVar[tuple[str, ...]] = ()
+    saved: ClassVar[tuple[str, ...]] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.built_in:
+        if name in self.constructor_only:
             raise AttributeError(
-                f"{name} is an option of the constructor and cannot become {value!r} later; build a new "
-                f"{type(self).__name__} with {name}={value!r}"
+                f"{name} cannot be changed to {value!r} after construction; build a new {type(self).__name__} with "
+                f"{name}={value!r}"
             )
         check = self.checks.get(name)
         if check is not None:
@@ -49,20 +49,20 @@ class SettingsModule(nn.Module):
         super().__setattr__(name, value)
 
     def changes(self, name: str, value: Any) -> bool:
-        """Whether a setting that is there already would become another."""
+        """Whether an existing setting would change."""
         return name in self.__dict__ and bool(self.__dict__[name] != value)
 
     def require_possible(self, name: str, value: Any) -> None:
-        """Raise where a setting cannot become ``value``, right as it is by itself."""
+        """Raise if a setting cannot change to ``value``, even though the value itself is valid."""
         if name in self.fixed and self.changes(name, value):
             raise AttributeError(
-                f"{name} is {self.__dict__[name]!r} and cannot become {value!r}: the parameters have their shapes from "
-                f"it. Build a new {type(self).__name__}"
+                f"{name} is {self.__dict__[name]!r} and cannot become {value!r}, because the shapes of the parameters "
+                f"depend on it. Build a new {type(self).__name__}"
             )
 
-    def carried_settings(self) -> dict[str, Any]:
-        """What ``state_dict()`` says of this module, in plain types; without what an ensemble made a tensor of."""
-        values = {name: getattr(self, name) for name in self.carried}
+    def saved_settings(self) -> dict[str, Any]:
+        """The settings to store in ``state_dict()``, in plain types, without those that an ensemble made tensors."""
+        values = {name: getattr(self, name) for name in self.saved}
         return {name: value for name, value in values.items() if not isinstance(value, Tensor)}
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -70,14 +70,14 @@ class SettingsModule(nn.Module):
         metadata = getattr(destination, "_metadata", None)
         if metadata is not None:
             local = metadata.setdefault(prefix[:-1], {})
-            local["settings"] = self.carried_settings()
+            local["settings"] = self.saved_settings()
             if below := self._settings_below():
                 local["below"] = below
 
     def _settings_below(self) -> dict[str, dict[str, Any]]:
-        """Of the modules that this one is made of, which load after it: by then it must know that they will refuse."""
+        """Saved settings of the submodules, which load after this module: it must know beforehand if one will fail."""
         named = ((name, module) for name, module in self.named_modules() if name)
-        return {name: module.carried_settings() for name, module in named if getattr(module, "carried", ())}
+        return {name: module.saved_settings() for name, module in named if getattr(module, "saved", ())}
 
     def _load_from_state_dict(
         self,
@@ -89,18 +89,18 @@ class SettingsModule(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        own, given = self.carried_settings(), local_metadata.get("settings") or {}
+        own, given = self.saved_settings(), local_metadata.get("settings") or {}
         place = prefix[:-1] or type(self).__name__
         different = _different(own, given)
         for name in different:
             error_msgs.append(
                 f"{place} has {name}={own[name]!r}, but these weights belong to {name}={given[name]!r}. Build the "
-                f"module with {name}={given[name]!r}; to load them all the same, pass dict(state_dict), which "
-                "leaves the settings out."
+                f"module with {name}={given[name]!r}. To load them anyway, pass dict(state_dict), which drops the "
+                "settings."
             )
         below = local_metadata.get("below") or {}
         if different or any(_different(own, below.get(name, {})) for name, own in self._settings_below().items()):
-            # What is refused leaves no trace: this copy of the dictionary gets the tensors that are here already.
+            # A failed load must change nothing, so put the current tensors into this copy of the dictionary.
             here = {prefix + name: tensor.detach() for name, tensor in self.state_dict(keep_vars=True).items()}
             state_dict.update({key: tensor for key, tensor in here.items() if key in state_dict})
         super()._load_from_state_dict(
@@ -109,7 +109,7 @@ class SettingsModule(nn.Module):
 
 
 def describe(unit: Any) -> str:
-    """What differs from a plain ``nn.RNN``, for ``repr``."""
+    """The sizes and the settings that a plain ``nn.RNN`` does not have, for ``repr``."""
     text = f"{unit.input_size}, {unit.hidden_size}, step_size={unit.step_size:g}, integrator={unit.integrator}"
     if not unit.bias:
         text += ", bias=False"
@@ -129,26 +129,26 @@ def _different(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal, up to the rounding of a number that was written as text on its way."""
+    """Whether two values are equal, up to the rounding of numbers stored as text."""
     numbers = isinstance(one, float) and isinstance(other, float)
     return math.isclose(one, other, rel_tol=1e-12) if numbers else bool(one == other)
 
 
-def size(name: str, value: Any) -> int:
+def count(name: str, value: Any) -> int:
     return require_count(name, value)
 
 
-def switch(name: str, value: Any) -> bool:
-    """Of the constructor; nn.RNN has ``nonlinearity`` where this layer has ``bias``, so that a string lands here."""
-    by_name = "Pass it, and what comes after num_layers, by name: bias=, batch_first=, dropout=, nonlinearity="
+def boolean(name: str, value: Any) -> bool:
+    """True or False. nn.RNN has ``nonlinearity`` in the position of ``bias``, so a string may arrive here."""
+    by_name = "Pass the arguments after num_layers by name: bias=, batch_first=, dropout=, nonlinearity="
     return true_or_false(name, value, by_name)
 
 
 def require_dtype(dtype: Any) -> None:
-    """Of parameters; None is PyTorch's default."""
+    """Check the dtype of the parameters; None means PyTorch's default."""
     if dtype is not None and dtype not in FLOATING:
         names = ", ".join(map(str, FLOATING))
-        raise TypeError(f"dtype is {dtype!r}; the parameters are real numbers: choose one of {names}")
+        raise TypeError(f"dtype is {dtype!r}; the parameters must be real: choose one of {names}")
 
 
 def positive(name: str, value: Any) -> float:
@@ -159,7 +159,7 @@ def not_negative(name: str, value: Any) -> float:
     return require_number(name, value, low=0.0)
 
 
-def share(name: str, value: Any) -> float:
+def fraction(name: str, value: Any) -> float:
     return require_number(name, value, low=0.0, high=1.0)
 
 
@@ -171,30 +171,30 @@ def optional(check: Check) -> Check:
     return lambda name, value: None if value is None else check(name, value)
 
 
-def text(name: str, value: Any) -> str:
+def string(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{name} is {value!r}; pass a name, a string")
+        raise TypeError(f"{name} is {value!r}; it must be a string")
     return value
 
 
 def integrator(name: str, value: Any) -> str:
-    return get_integrator(text(name, value)).name
+    return get_integrator(string(name, value)).name
 
 
 def nonlinearity(name: str, value: Any) -> str:
-    return get_nonlinearity(text(name, value)).name
+    return get_nonlinearity(string(name, value)).name
 
 
 def backend(name: str, value: Any) -> str:
-    if text(name, value) not in BACKENDS:
+    if string(name, value) not in BACKENDS:
         raise ValueError(f"{name} is {value!r}; choose one of {', '.join(BACKENDS)}")
     return str(value)
 
 
 CELL_CHECKS: Mapping[str, Check] = {
-    "input_size": size,
-    "hidden_size": size,
-    "bias": switch,
+    "input_size": count,
+    "hidden_size": count,
+    "bias": boolean,
     "step_size": positive,
     "alpha": finite,
     "integrator": integrator,
@@ -204,15 +204,15 @@ CELL_CHECKS: Mapping[str, Check] = {
     "multiplicative_noise": not_negative,
 }
 LAYER_CHECKS: Mapping[str, Check] = {
-    "input_size": size,
-    "hidden_size": size,
-    "num_layers": size,
-    "bias": switch,
-    "batch_first": switch,
-    "dropout": share,
-    "bidirectional": switch,
+    "input_size": count,
+    "hidden_size": count,
+    "num_layers": count,
+    "bias": boolean,
+    "batch_first": boolean,
+    "dropout": fraction,
+    "bidirectional": boolean,
     "backend": backend,
-    "recompute_every": optional(size),
+    "recompute_every": optional(count),
 }
-SKEW_CHECKS: Mapping[str, Check] = {"beta": share, "gamma": not_negative}
+SKEW_CHECKS: Mapping[str, Check] = {"beta": fraction, "gamma": not_negative}
 PAIR_CHECKS: Mapping[str, Check] = {"init_scale": not_negative}

@@ -1,4 +1,4 @@
-"""The times that one step of a Lipschitz unit may take: read, checked, and compared with what it is proved for."""
+"""Step lengths of a Lipschitz unit: reading, checking, and comparing them with the proved range."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lipschitz_rnn.ops.lipschitz.substeps import TOLERANCE
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 
-_ROUNDED_UP = 1 + 1e-6  # times that are differences of timestamps come with rounding
+_ROUNDED_UP = 1 + 1e-6  # differences of timestamps have rounding errors
 
 
 class StepTimes(SettingsModule):
-    """What the cell knows of time; its matrices and its step are in `LipschitzRNNCell`."""
+    """The part of `LipschitzRNNCell` that handles step lengths."""
 
     step_size: float
     max_step: float | None
@@ -32,18 +32,18 @@ class StepTimes(SettingsModule):
 
     @property
     def contracting(self) -> bool:
-        """Whether the matrices come with a proof, so that nothing may round them."""
+        """Whether the matrices are proved to contract, so that they must not be rounded."""
         raise NotImplementedError
 
     def step_limit(self, times: float | Tensor) -> float | None:
-        """The longest single step that may be taken of these times; None where any is.
+        """The longest single step allowed for these times; None if there is no limit.
 
-        A contracting unit is proved for steps up to its own. It refuses longer ones unless it has a ``max_step``; a
-        compiled or exported program, which sees no values and so cannot refuse, divides them instead.
+        A contracting unit is proved for steps up to its ``step_size``. It raises for longer ones unless it has a
+        ``max_step``. A compiled or exported program cannot read values and thus cannot raise; it splits them instead.
         """
         if not self.contracting:
             return self.max_step
-        # Sub-steps may exceed the limit by TOLERANCE, but not the proved step, beyond the rounding of its own number.
+        # Sub-steps may exceed the limit by TOLERANCE, but must not exceed the proved step by more than its rounding.
         slack = max(0.75 * torch.finfo(held_dtype(self.weight_ih.dtype)).eps, 1e-12)
         proved = self.step_size * (1 - TOLERANCE) * (1 + slack)
         if self.max_step is not None:
@@ -57,40 +57,40 @@ class StepTimes(SettingsModule):
         return None
 
     def require_covered(self, time: float) -> None:
-        """Raise where a contracting unit without max_step is not proved for a step of this time."""
+        """Raise if a contracting unit without max_step is not proved for a step of this length."""
         if self.max_step is None and self.contracting and time > self.step_size * _ROUNDED_UP:
             raise ValueError(
                 f"timespans reaches {time:g}, but this contracting unit is proved for steps up to {self.step_size:g}; "
-                f"build it with step_size at least the longest time between samples, or pass max_step="
-                f"{self.step_size:g} to take longer times in several steps"
+                f"build it with a step_size of at least the longest time between samples, or pass max_step="
+                f"{self.step_size:g} to split longer times into several steps"
             )
 
     def without_rounding(self, times: Tensor) -> Tensor:
-        """Times that rounding put just beyond the step of a contracting unit are cut to it; others stay."""
+        """Clip times that exceed the step of a contracting unit only by rounding; leave others unchanged."""
         if not self.contracting:
             return times
         times = times.to(held_dtype(self.weight_ih.dtype))
-        if seen_values(times) is None:  # a traced program cannot refuse: a negative time gives NaN
+        if seen_values(times) is None:  # a traced program cannot raise: make negative times NaN
             times = times.where(times >= 0, math.nan)
         return times.where(times > self.step_size * _ROUNDED_UP, times.clamp(max=self.step_size))
 
     def require_step(self, time: float) -> float:
-        """A time that may be taken."""
+        """The length of a step, checked."""
         number = require_number("timespans", time, low=0.0)
         self.require_covered(number)
         rounded_up = self.contracting and number <= self.step_size * _ROUNDED_UP
         return min(number, self.step_size) if rounded_up else number
 
     def read_step(self, times: float | Tensor, x: Tensor, dtype: torch.dtype) -> float | Tensor:
-        """The time of a step, checked: a number, or a tensor that broadcasts against the state."""
+        """The length of a step, checked: a number, or a tensor that broadcasts against the state."""
         if not isinstance(times, Tensor):
             if self.max_step is None or exporting() or not torch.compiler.is_compiling():
                 return self.require_step(times)
-            # A compiler may hold it as a symbol, which has no number of sub-steps; it follows a sum into a tensor.
+            # The compiler may make it symbolic, without a number of sub-steps; adding it to a tensor keeps it traced.
             times = x.new_zeros((), dtype=dtype) + require_number("timespans", times, low=0.0)
         require_floating("timespans", times)
         if times.dim() > 0:
-            require_shape("timespans", times, tuple(x.shape[:-1]), "one time for each sample, or a single number")
+            require_shape("timespans", times, tuple(x.shape[:-1]), "one time per sample, or a single number")
             require_device("timespans", times, "input", x)
         require_timespans(times)
         times = self.without_rounding(times)

@@ -1,4 +1,4 @@
-"""The stream of a Lipschitz layer: on NumPy for one series on a CPU, and on its cells for the rest."""
+"""The stream of a Lipschitz layer: NumPy for a single series on a CPU, the layer's cells otherwise."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class LipschitzStream(Stream):
-    """The layer as it is now, on one sample after another.
+    """A copy of the layer that takes one time step per call.
 
-    Only what is given out is ever rounded to 16 bits, under autocast or with such parameters; the state kept is
-    float32. A single series in float32 or float64 on a CPU runs on NumPy, whose calls cost a fraction of PyTorch's.
+    Under autocast or with 16-bit parameters only the output is rounded to 16 bits; the state stays in float32. A single
+    series in float32 or float64 on a CPU runs on NumPy, whose calls cost a fraction of PyTorch's.
     """
 
     def __init__(self, layer: LipschitzRNN, batch_size: int | None = None) -> None:
@@ -37,8 +37,8 @@ class LipschitzStream(Stream):
         kind = _ArrayUnit if plain and self.batch_size is None else _TensorUnit
         with torch.no_grad():
             self._units = [kind(cell) for cell in cells]
-        for unit in self._units:  # a copy of a unit has a memory of its own
-            unit.cell._gaps.told = cells[0]._gaps.told
+        for unit in self._units:  # a copied cell has its own record of warnings
+            unit.cell._gaps.shared = cells[0]._gaps.shared
         self.reset()
 
     @renamed(2, x="input", dt="timespans")
@@ -51,23 +51,23 @@ class LipschitzStream(Stream):
 
     @property
     def state(self) -> Tensor:
-        """(layers, N) or (layers, B, N), a copy."""
+        """A copy of the state, (layers, N) or (layers, B, N)."""
         return torch.stack([unit.state for unit in self._units])
 
     @state.setter
     def state(self, value: Tensor) -> None:
-        require_shape("state", require_tensor("state", value), self._state_shape, "as the layer's h_n")
+        require_shape("state", require_tensor("state", value), self._state_shape, "the format of h_n")
         require_parameter_dtype("state", value, self._like)
         for unit, own in zip(self._units, value.detach(), strict=True):
             unit.state = own
 
     def reset(self) -> None:
-        """Back to the state zero, for the next series."""
+        """Set the state to zero, for the next series."""
         self.state = self._like.new_zeros(self._state_shape)
 
 
 class _TensorUnit:
-    """One layer by its cell."""
+    """One layer, run by its cell."""
 
     def __init__(self, cell: LipschitzRNNCell) -> None:
         self.cell = copy.deepcopy(cell).requires_grad_(False)
@@ -76,9 +76,8 @@ class _TensorUnit:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, time: float | Tensor | None) -> Tensor:
-        self._state = self.cell.advance(
-            x, self._state, time, self.matrices
-        )  # not rounded between steps, as in the layer
+        # Not rounded between steps, as in the layer.
+        self._state = self.cell.advance(x, self._state, time, self.matrices)
         return self._state.to(result_dtype(self.cell.weight_ih))
 
     @property
@@ -97,11 +96,11 @@ class _TensorUnit:
 
 
 class _ArrayUnit:
-    """One layer on NumPy, in units of ε as `ops.single` has it: g = h/ε, and a time s is s/ε steps."""
+    """One layer on NumPy, in units of ε as in `ops.lipschitz.single`: g = h/ε, and a time s is s/ε steps."""
 
     def __init__(self, cell: LipschitzRNNCell) -> None:
         A, W = cell.hidden_matrices()
-        self.cell = copy.deepcopy(cell).requires_grad_(False)  # later changes of the layer do not reach a stream
+        self.cell = copy.deepcopy(cell).requires_grad_(False)  # later changes to the layer do not affect a stream
         self.unit, self.max_step = float(cell.step_size), cell.step_limit(cell.step_size)
         tableau = get_integrator(cell.integrator)
         scaled = torch.cat((A * (float(cell.alpha) * self.unit), W * self.unit)).numpy()
@@ -118,7 +117,7 @@ class _ArrayUnit:
         seconds = self.unit if time is None else self._seconds(time)
         count = 1 if self.max_step is None else substeps_of(seconds, self.max_step)
         steps = seconds / self.unit / count
-        with np.errstate(all="ignore"):  # a state that overflows shows in the result, as everywhere in PyTorch
+        with np.errstate(all="ignore"):  # an overflow shows in the result, as in PyTorch
             u = self.U.dot(x, self.u)
             if self.b is not None:
                 np.add(u, self.b, u)
@@ -129,11 +128,11 @@ class _ArrayUnit:
     def _seconds(self, time: float | Tensor) -> float:
         if isinstance(time, Tensor):
             require_floating("timespans", time)
-            require_shape("timespans", time, (), "a single number, since the stream has no batch")
+            require_shape("timespans", time, (), "a single number, because the stream has no batch")
             time = float(time)
         seconds = self.cell.require_step(time)
         if seconds > self.unit:
-            self.cell._gaps.look(self.cell, seconds, self._matrices)
+            self.cell._gaps.check(self.cell, seconds, self._matrices)
         return seconds
 
     def _matrices(self) -> tuple[Tensor, Tensor]:
@@ -150,7 +149,9 @@ class _ArrayUnit:
         np.divide(h.numpy(), self.scale, self.g)
 
     def take(self, x: Tensor) -> Array:
-        array: Array = (x if x.dtype is self.dtype else x.to(self.dtype)).detach().numpy()  # autocast lets others pass
+        array: Array = (
+            (x if x.dtype is self.dtype else x.to(self.dtype)).detach().numpy()
+        )  # under autocast the dtype may differ
         return array
 
     def give(self, h: Array) -> Tensor:

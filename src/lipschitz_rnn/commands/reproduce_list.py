@@ -1,0 +1,133 @@
+"""`lipschitz-rnn reproduce --list`: every study, what of it is committed, and how long its runs take."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from lipschitz_rnn import tasks
+from lipschitz_rnn.documents.numbers import show_duration
+from lipschitz_rnn.experiments.campaign import Plan
+from lipschitz_rnn.experiments.results import Record, read_records
+from lipschitz_rnn.experiments.studies import STUDIES
+from lipschitz_rnn.experiments.study import Study
+from lipschitz_rnn.training import Settings
+
+
+def print_list(results: Path, as_json: bool) -> None:
+    entries = inventory(STUDIES.values(), results)
+    if as_json:
+        typer.echo(json.dumps([_facts(entry) for entry in entries], indent=2))
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.caption = f"committed: below {results}; times are those of its records, or an estimate from similar ones"
+    table.caption_justify = "left"
+    table.add_column("study", no_wrap=True)
+    table.add_column("runs", overflow="fold")
+    for column, width in (("committed", 9), ("time", 12)):
+        table.add_column(column, justify="right", no_wrap=True, min_width=width)
+    seen = ""
+    for lines in _lines(entries):
+        done = sum(entry.record is not None for entry in lines)
+        name = f"--{lines[0].group}" if lines[0].group else lines[0].plan.name
+        count = f"{done} of {len(lines)}" if lines[0].group else "yes" if done else "missing"
+        table.add_row("" if lines[0].study == seen else lines[0].study, name, count, _time(lines))
+        seen = lines[0].study
+    Console().print(table)
+
+
+def _lines(entries: list[Entry]) -> list[list[Entry]]:
+    """A line for each of the paper's runs, and one for each group of others."""
+    lines: dict[tuple[str, str, str], list[Entry]] = {}
+    for entry in entries:
+        lines.setdefault((entry.study, entry.group, "" if entry.group else entry.plan.name), []).append(entry)
+    order = list(STUDIES)
+    return sorted(lines.values(), key=lambda same: (order.index(same[0].study), same[0].group != ""))
+
+
+def _time(entries: list[Entry]) -> str:
+    known = [entry.seconds for entry in entries if entry.seconds is not None]
+    if not known:
+        return "unknown"
+    text = show_duration(sum(known))
+    if len(known) < len(entries):
+        return f"over {text}"
+    return text if all(entry.record for entry in entries) else f"about {text}"
+
+
+def _facts(entry: Entry) -> dict[str, Any]:
+    return {
+        "study": entry.study,
+        "name": entry.plan.name,
+        "group": entry.group or "paper",
+        "committed": entry.record is not None,
+        "seconds": entry.seconds,
+        "estimated": entry.record is None,
+        "command": entry.plan.command,
+    }
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of a study: its record where there is one, and seconds that were taken or are to be expected."""
+
+    study: str
+    group: str
+    plan: Plan
+    record: Record | None
+    seconds: float | None  # None where nothing comparable is known
+
+
+def inventory(studies: Iterable[Study], results: Path) -> list[Entry]:
+    """Every row of the studies, with what lies below a results folder."""
+    records = read_records(results) if results.is_dir() else []
+    entries = []
+    for study in studies:
+        found = {record.name: record for record in records if record.study == study.name}
+        for plan in study.plans(groups=tuple(study.groups)):
+            record = found.get(plan.name)
+            seconds = estimate(plan.settings, records) if record is None else record.seconds
+            group = next(row.group for row in study.rows if row.name == plan.name)
+            entries.append(Entry(study.name, group, plan, record, seconds))
+    return entries
+
+
+def estimate(settings: Settings, records: Sequence[Record]) -> float | None:
+    """Seconds that a run may take where the records were made, from the most similar network step by step of the scan.
+
+    All seeds of an ensemble train at once, so their number does not count. Networks are not compared whose sizes differ
+    by more than twice.
+    """
+    known = []
+    for record in records:
+        other = record.setup
+        ratio = max(other.hidden_size, settings.hidden_size) / min(other.hidden_size, settings.hidden_size)
+        if _kind(other) == _kind(settings) and ratio <= 2 and (steps := scan_steps(other)):
+            known.append(((other.task != settings.task, ratio, record.at_once), record.seconds / steps))
+    nearest = [rate for distance, rate in known if distance == min(known)[0]]
+    return statistics.median(nearest) * scan_steps(settings) or None if nearest else None
+
+
+def _kind(settings: Settings) -> tuple[str, str, object]:
+    """What must be equal for times to be compared; a large vocabulary takes more time than the recurrence."""
+    integrator = str(settings.unit_options.get("integrator", "euler"))
+    return settings.unit, integrator, tasks.info(settings.task).vocabulary
+
+
+def scan_steps(settings: Settings) -> int:
+    """Steps of the recurrence over the whole training, one for all networks and samples of a batch."""
+    facts = tasks.info(settings.task)
+    sequences, length = facts.sizes["train"] or 0, facts.sequence_length
+    if facts.stateful:  # windows of parallel streams, fewer where they are longer
+        return int(settings.epochs * sequences * length)
+    length = settings.task_options.get("length", settings.task_options.get("steps", length))
+    return int(settings.epochs * max(1, sequences // settings.batch_size) * length)

@@ -1,0 +1,53 @@
+"""Scores and times as a reader wants them: percent where the metric is a fraction, and a range over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def show_score(value: float | None, percent: bool) -> str:
+    if value is None:
+        return "–"
+    return f"{100 * value:.2f} %" if percent else f"{value:.4g}"
+
+
+def show_scores(values: Sequence[float | None], percent: bool) -> str:
+    """One seed: its score. Several: mean (minimum to maximum)."""
+    finite = [value for value in values if value is not None]
+    if len(finite) < 2:
+        return show_score(finite[0] if finite else None, percent)
+    mean = show_score(sum(finite) / len(finite), percent)
+    return f"{mean} ({show_score(min(finite), percent)} to {show_score(max(finite), percent)})"
+
+
+def spread(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """Minimum, mean and maximum; None for each where there is no value."""
+    if not values:
+        return None, None, None
+    return min(values), sum(values) / len(values), max(values)
+
+
+def show_duration(seconds: float) -> str:
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def rounded(value: Any, digits: int | None) -> Any:
+    """To so many significant digits: enough for four decimals of a percentage, and files that stay small."""
+    return float(f"{value:.{digits}g}") if digits is not None and isinstance(value, float) else value
+
+
+def show_plain(value: object) -> str:
+    """A value as JSON knows it, for a cell of a table."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} = {item}" for key, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def show_seeds(seeds: Sequence[int]) -> str:
+    """As `--seeds` reads them: 0-11, or 3,5,8."""
+    if len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]}-{seeds[-1]}"
+    return ",".join(map(str, seeds))

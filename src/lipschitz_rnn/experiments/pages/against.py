@@ -1,0 +1,157 @@
+"""A section for sweeps: the test score of runs with variants against the option that varies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Picture, Table
+from lipschitz_rnn.documents.numbers import show_score, spread
+from lipschitz_rnn.drawing import BLUE, GREEN, GREY, PURPLE, RED, draw_band, new_figure, to_svg
+from lipschitz_rnn.experiments.pages.sections import time_of
+from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.study import QUICK, Study
+
+_COLOURS = (RED, BLUE, GREEN, PURPLE)
+
+
+class Point(NamedTuple):
+    """All seeds of one value."""
+
+    value: float
+    networks: int
+    scores: list[float]  # test at the selected epoch, of the networks that have one
+    last: list[float]  # test at the last epoch
+    diverged: int
+
+    @property
+    def mean(self) -> float | None:
+        return spread(self.scores)[1]
+
+
+class Curve(NamedTuple):
+    """Scores of one task against one option; a sweep may have run in several parts."""
+
+    task: str
+    option: str
+    records: list[Record]
+    points: list[Point]
+
+    @property
+    def differences(self) -> str:
+        """What is not as in the paper, in the words of the records."""
+        return "; ".join(dict.fromkeys(record.why for record in self.records if record.why))
+
+
+def read_curves(records: Sequence[Record]) -> list[Curve]:
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for record in records:
+        option = next(iter(record.setup.variants[0]))
+        groups.setdefault((record.kind, record.setup.task, option), []).append(record)
+    curves = []
+    for (_, task, option), same in groups.items():
+        found: dict[float, list[Any]] = {}
+        for seed in (seed for record in same for seed in record.seeds):
+            found.setdefault(float(seed["variant"][option]), []).append(seed)
+        points = []
+        for value, seeds in sorted(found.items()):
+            scores, last = ([seed[name] for seed in seeds if seed[name] is not None] for name in ("test", "test_last"))
+            diverged = sum(seed["diverged_step"] is not None for seed in seeds)
+            points.append(Point(value, len(seeds), scores, last, diverged))
+        curves.append(Curve(task, option, same, points))
+    return curves
+
+
+@dataclass(frozen=True)
+class Against:
+    """The section of a study whose rows have variants of one option each.
+
+    symbols: the sign of an option; meanings: what it is; marks: (task, option) -> values that the paper finds best;
+    remarks: (task, option) -> a sentence on what the paper says.
+    """
+
+    symbols: Mapping[str, str] = field(default_factory=dict)
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    marks: Mapping[tuple[str, str], Sequence[float]] = field(default_factory=dict)
+    remarks: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def __call__(self, study: Study, records: Sequence[Record]) -> list[Block]:
+        curves = read_curves(records)
+        differences = _differences(curves)
+        caption = "Test score against the option that varies: mean over seeds, with the range from worst to best seed."
+        if any(point.diverged for curve in curves for point in curve.points):
+            caption += " A cross: some or all networks of that value diverged."
+        picture = Picture(study.name, to_svg(self.draw(curves)), " ".join([caption, *differences]))
+        page: list[Block] = [*([Paragraph(" ".join(differences))] if differences else []), picture]
+        for curve in curves:
+            remark = self.remarks.get((curve.task, curve.option), "")
+            page += [Heading(f"{curve.task}, {self._label(curve.option)}"), self._table(curve)]
+            page.append(Paragraph(" ".join([*([remark] if remark else []), _origin(curve)])))
+        return page
+
+    def _symbol(self, option: str) -> str:
+        return self.symbols.get(option, option)
+
+    def _label(self, option: str) -> str:
+        meaning = self.meanings.get(option)
+        return self._symbol(option) + (f": {meaning}" if meaning else "")
+
+    def _table(self, curve: Curve) -> Table:
+        header = [self._symbol(curve.option), "networks", "test min", "mean", "max", "last epoch, mean", "diverged"]
+        rows, percent = [], curve.records[0].percent
+        for point in curve.points:
+            shown = [show_score(value, percent) for value in (*spread(point.scores), spread(point.last)[1])]
+            rows.append([f"{point.value:g}", str(point.networks), *shown, str(point.diverged or "–")])
+        return Table(header, rows, left=0)
+
+    def draw(self, curves: Sequence[Curve]) -> Any:
+        """One panel for each option: the mean as a line, all seeds within the band."""
+        options = list(dict.fromkeys(curve.option for curve in curves))
+        tasks = list(dict.fromkeys(curve.task for curve in curves))
+        figure, axes = new_figure(len(options))
+        for axis, option in zip(axes, options, strict=True):
+            for curve in (curve for curve in curves if curve.option == option):
+                self._draw_curve(axis, curve, tasks.index(curve.task))
+            axis.set(xlabel=self._label(option), ylabel=f"test {curves[0].records[0].metric}")
+        labels = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+        columns = 1 + len(options)
+        figure.legend(labels.values(), labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+        if told := _differences(curves):
+            figure.suptitle("\n".join(told), fontsize=9, color=GREY)
+        return figure
+
+    def _draw_curve(self, axis: Any, curve: Curve, place: int) -> None:
+        """The curve, the paper's best values, and a cross at every value of which networks diverged."""
+        colour, points = _COLOURS[place % len(_COLOURS)], [point for point in curve.points if point.scores]
+        scale = 100.0 if curve.records[0].percent else 1.0
+        label = f"{curve.task} ({max(point.networks for point in curve.points)} seeds)"
+        columns = [[scale * score for score in point.scores] for point in points]
+        draw_band(axis, [point.value for point in points], columns, colour, label, mark="o")
+        for best in self.marks.get((curve.task, curve.option), ()):
+            axis.axvline(best, color=colour, linewidth=0.8, linestyle=":", label=f"{curve.task}: paper's peak")
+        look = {"color": colour, "marker": "x", "markersize": 7, "linestyle": "none"}
+        for point in (point for point in curve.points if point.diverged):
+            where: dict[str, Any] = {}
+            height = scale * point.mean if point.mean is not None else 0.01 + 0.05 * place
+            if point.mean is None:  # near the bottom, where no score is left
+                where = {"transform": axis.get_xaxis_transform(), "clip_on": False}
+            axis.plot([point.value], [height], label=f"{curve.task}: diverged", **look, **where)
+
+
+def _differences(curves: Sequence[Curve]) -> list[str]:
+    """What a reader has to know before comparing the numbers with the paper's."""
+    changed: dict[str, list[str]] = {}
+    for curve in (curve for curve in curves if curve.differences):
+        changed.setdefault(curve.differences, []).append(curve.task)
+    return [f"{' and '.join(dict.fromkeys(tasks))}: {text}." for text, tasks in changed.items()]
+
+
+def _origin(curve: Curve) -> str:
+    first, values = curve.records[0], curve.records[0].setup
+    fixed = ", ".join(f"{name} = {value}" for name, value in values.unit_options.items() if name != curve.option)
+    quick = " (quick)" if first.kind == QUICK else ""
+    return (
+        f"N = {values.hidden_size}, {fixed}; {values.epochs} epochs{quick}, seeds {', '.join(map(str, values.seeds))}; "
+        f"{time_of(curve.records)} on {first.environment.get('device', '?')}. Made by `{first.command}`."
+    )

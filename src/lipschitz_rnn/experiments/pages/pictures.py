@@ -1,0 +1,131 @@
+"""Pictures for any study: how its cells learned, where their seeds ended, and other units beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lipschitz_rnn.documents.blocks import Picture
+from lipschitz_rnn.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    HALF_HEIGHT,
+    PURPLE,
+    RED,
+    draw_bar,
+    draw_dots,
+    log_ticks,
+    new_figure,
+    to_svg,
+)  # fmt: skip
+from lipschitz_rnn.experiments.paper import find_cell
+from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.study import Study
+
+_COLOURS = (BLUE, GREEN, RED, PURPLE)  # grey is the paper's
+
+
+def learning_curves(study: Study, records: Sequence[Record]) -> Picture:
+    """Validation score by epoch, one panel a task: mean over seeds, and the range that they cover."""
+    figure, panels = _panels(records)
+    for axis, own in panels:
+        limits: list[float] = []
+        for record, colour in zip(own, _colours(own), strict=True):
+            epochs, columns = _columns(record)
+            means = [sum(column) / len(column) for column in columns]
+            low, high = [min(column) for column in columns], [max(column) for column in columns]
+            axis.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)
+            axis.plot(epochs, means, color=colour, linewidth=1.4, label=_label(record))
+            limits += [*means[len(means) // 5 :], max(high) if record.percent else min(low)]
+        if limits:
+            margin = 0.05 * (max(limits) - min(limits)) + 0.5 * own[0].percent
+            axis.set_ylim(max(0.0, min(limits) - margin), max(limits) + margin)
+        axis.set(xlabel="epoch", ylabel=f"validation {_metric(own[0])}", title=own[0].setup.task)
+        axis.legend(frameon=False, fontsize=8, loc="best")
+    caption = "Validation score by epoch, the first ones cut off: mean over seeds, and the range that they cover."
+    return Picture(f"{study.name}-learning", to_svg(figure), caption)
+
+
+def distributions(study: Study, records: Sequence[Record]) -> Picture:
+    """Test score of every seed at the selected epoch, beside the paper's minimum, average and maximum."""
+    figure, panels = _panels(records, height=2.8)
+    for axis, own in panels:
+        for row, (record, colour) in enumerate(zip(own, _colours(own), strict=True)):
+            draw_dots(axis, row, [_shown(record, score) for score in record.scores()], colour)
+            cell = find_cell(record.setup)
+            if cell is not None and cell.spread is not None:
+                low, average, high = cell.spread
+                axis.barh(row, high - low, left=low, height=2 * HALF_HEIGHT, color=GREY, alpha=0.2)
+                draw_bar(axis, row, average, GREY)
+        _name_rows(axis, [_label(record) for record in own], f"test {_metric(own[0])}", own[0])
+    caption = "Test score of every seed (dots), and minimum, average and maximum where the paper prints them (grey)."
+    return Picture(f"{study.name}-seeds", to_svg(figure), caption)
+
+
+def units_beside_ours(study: Study, records: Sequence[Record]) -> Picture:
+    """Test error of every seed of our unit, tuned and not, and of the others, beside what the paper quotes."""
+    figure, panels = _panels(records, height=3.4)
+    for axis, found in panels:
+        own, names = sorted(found, key=lambda record: record.setup.unit != "lipschitz"), []
+        for row, record in enumerate(own):
+            errors = [100 - _shown(record, s) if record.percent else s for s in record.scores()]
+            draw_dots(axis, row, errors, BLUE if record.setup.unit == "lipschitz" else GREEN)
+            draw_bar(axis, row, sum(errors) / len(errors), RED)
+            cell = find_cell(record.setup)
+            if cell is not None and record.kind != "tuned":
+                printed = 100 - cell.printed if record.percent else cell.printed
+                axis.plot(printed, row, marker="D", markersize=5, color=GREY, linestyle="none")
+            tuned = ", tuned" if record.kind == "tuned" else ""
+            names.append(f"{record.setup.unit}{tuned}, N = {record.setup.hidden_size}")
+        _name_rows(axis, names, "test error (%)" if own[0].percent else f"test {own[0].metric}", own[0])
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
+        axis.set_xticks(log_ticks(axis.get_xlim()))
+    caption = (
+        "Test error of every seed (dots), on a logarithmic scale, and their mean (red); grey, the error of the best "
+        "network that the paper prints for its own unit or quotes for another."
+    )
+    return Picture(f"{study.name}-units", to_svg(figure), caption)
+
+
+def _name_rows(axis: Any, names: Sequence[str], label: str, record: Record) -> None:
+    axis.set_yticks(range(len(names)), names)
+    axis.set(xlabel=label, title=record.setup.task)
+    axis.invert_yaxis()
+
+
+def _panels(records: Sequence[Record], height: float = 3.4) -> tuple[Any, list[tuple[Any, list[Record]]]]:
+    """A panel for each task and metric, with its records."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        options = {name: value for name, value in record.setup.task_options.items() if name == "length"}
+        groups.setdefault((f"{record.setup.task} {options}", record.metric), []).append(record)
+    figure, axes = new_figure(len(groups), width=5.4, height=height)
+    return figure, list(zip(axes, groups.values(), strict=True))
+
+
+def _metric(record: Record) -> str:
+    return f"{record.metric} (%)" if record.percent else record.metric
+
+
+def _shown(record: Record, score: float) -> float:
+    return 100 * score if record.percent else score
+
+
+def _label(record: Record) -> str:
+    values = record.setup
+    return f"N = {values.hidden_size}, {values.unit_options.get('integrator', values.unit)}"
+
+
+def _colours(records: Sequence[Record]) -> list[str]:
+    return [_COLOURS[index % len(_COLOURS)] for index in range(len(records))]
+
+
+def _columns(record: Record) -> tuple[list[int], list[list[float]]]:
+    """Epochs, and the scores of the seeds that have one then."""
+    curves = record.curves[f"validation_{record.metric}"]
+    columns = [[_shown(record, value) for value in values if value is not None] for values in zip(*curves, strict=True)]
+    known = [(epoch, values) for epoch, values in enumerate(columns, 1) if values]
+    return [epoch for epoch, _ in known], [values for _, values in known]

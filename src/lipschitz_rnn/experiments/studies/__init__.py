@@ -1,0 +1,9 @@
+"""The paper's studies, by name. Each is one object in a file or folder of its own."""
+
+from __future__ import annotations
+
+from lipschitz_rnn.experiments.studies import ablation, cifar, figures, mnist, ptb, robustness, speech
+from lipschitz_rnn.experiments.study import Study
+
+_MODULES = (mnist, robustness, ablation, figures, cifar, ptb, speech)
+STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}

@@ -1,0 +1,127 @@
+"""What a run folder tells of its training, finished or not: settings, lines of metrics, result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lipschitz_rnn.tasks.base import METRICS
+from lipschitz_rnn.training.folder import RunError, read_settings
+from lipschitz_rnn.training.reading import is_there, read_json, read_metrics, read_result
+from lipschitz_rnn.training.settings import Settings
+
+_DEPTH = 4  # how far below a given folder runs are looked for
+
+
+@dataclass(frozen=True)
+class Run:
+    """One folder. `result` is None while the run is not complete."""
+
+    path: Path
+    settings: Settings
+    environment: dict[str, Any]
+    records: list[dict[str, Any]]
+    result: dict[str, Any] | None
+    variant: dict[str, Any] = field(default_factory=dict)  # the unit options in which it differs from its neighbours
+
+    @property
+    def title(self) -> str:
+        """For example: digits, lipschitz, N = 64, euler, beta = 0.5."""
+        settings = self.settings
+        parts = [settings.task, *(f"{key} {value}" for key, value in settings.task_options.items())]
+        parts += [settings.unit, f"N = {settings.hidden_size}"]
+        parts += [str(value) for key, value in settings.unit_options.items() if key == "integrator"]
+        return ", ".join([*parts, *(f"{key} = {value}" for key, value in self.variant.items())])
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [record for record in self.records if record["kind"] == kind]
+
+    @property
+    def metric(self) -> str:
+        """What the task is scored by: of an unfinished run, the number beside the validation loss."""
+        if self.result is not None:
+            return str(self.result["metric"])
+        names = [name for record in self.of_kind("validation") for name, values in record.items()
+                 if isinstance(values, list) and name != "loss"]  # fmt: skip
+        return names[0] if names else "loss"
+
+    @property
+    def percent(self) -> bool:
+        if self.result is not None:
+            return bool(self.result["percent"])
+        return self.metric in METRICS and METRICS[self.metric].percent
+
+    @property
+    def seconds(self) -> float:
+        return max((record.get("seconds", 0.0) for record in self.records), default=0.0)
+
+    def curve(self, kind: str, name: str) -> tuple[list[int], list[list[float | None]]]:
+        """Steps and, for every seed, the values of one number over the run."""
+        records = [record for record in self.of_kind(kind) if name in record]
+        columns = zip(*(record[name] for record in records), strict=True)
+        return [record["step"] for record in records], [list(column) for column in columns]
+
+    def steps_per_epoch(self) -> int:
+        validated = self.of_kind("validation")
+        return validated[0]["step"] // (validated[0]["epoch"] + 1) if validated else 1
+
+    def training_losses(self) -> list[list[float | None]]:
+        """Mean training loss of every epoch, for each member: lines of metrics weighted by the steps they cover."""
+        sums: dict[int, list[list[tuple[int, float | None]]]] = {}
+        before = 0
+        for record in self.of_kind("train"):
+            members = sums.setdefault(record["epoch"], [[] for _ in record["loss"]])
+            for member, loss in zip(members, record["loss"], strict=True):
+                member.append((record["step"] - before, loss))
+            before = record["step"]
+        means = [[_weighted(member) for member in sums[epoch]] for epoch in sorted(sums)]
+        return [list(member) for member in zip(*means, strict=True)]
+
+    def by_variant(self) -> list[Run]:
+        """A run with variants as a run for each: its settings, its columns of every record, its part of the result."""
+        settings, parts = self.settings, []
+        for index, variant in enumerate(settings.variants):
+            own = slice(index * len(settings.seeds), (index + 1) * len(settings.seeds))
+            records = [
+                {k: v[own] if isinstance(v, list) and len(v) == len(settings.members) else v for k, v in record.items()}
+                for record in self.records
+                if record.get("variant", variant) == variant
+            ]
+            result = self.result and self.result | {"seeds": self.result["seeds"][own]}
+            of_variant = settings.of_variant(variant)
+            parts.append(replace(self, settings=of_variant, records=records, result=result, variant=dict(variant)))
+        return parts or [self]
+
+
+def _weighted(values: Sequence[tuple[int, float | None]]) -> float | None:
+    known = [(weight, value) for weight, value in values if value is not None]
+    if len(known) < len(values):
+        return None  # it diverged in this epoch
+    return sum(weight * value for weight, value in known) / sum(weight for weight, _ in known)
+
+
+def read_run(path: Path) -> Run:
+    """A run folder, finished or not. Raises RunError where a file of it cannot be used."""
+    settings = read_settings(path)
+    networks = len(settings.members)
+    environment = read_json(path / "environment.json") if is_there(path / "environment.json") else {}
+    result = read_result(path, networks) if is_there(path / "result.json") else None
+    return Run(path, settings, environment, read_metrics(path, networks), result)
+
+
+def find_runs(paths: Sequence[Path]) -> list[Run]:
+    """The run folders among `paths` and below them; a run with variants as one run for each of them."""
+    found: dict[Path, list[Run]] = {}
+    for path in paths:
+        # Bounded, so that a whole disk given by mistake is not searched.
+        below = sorted(file for depth in range(1, _DEPTH + 1) for file in path.glob("*/" * depth + "config.json"))
+        configs = [path / "config.json"] if is_there(path / "config.json") else below
+        if not configs:
+            raise RunError(
+                f"{path} holds no run: neither it nor a folder up to {_DEPTH} levels below it has a config.json"
+            )
+        for config in configs:
+            found.setdefault(config.parent.resolve(), read_run(config.parent).by_variant())
+    return [run for runs in found.values() for run in runs]
