@@ -265,7 +265,7 @@ class CellStack(Recurrent):
 
 
 def takes_noise(kind: type) -> bool:
-    """Whether the scan of a class adds the noise that its cells may have: said by the class that defines that scan."""
+    """Whether the scan of a class adds noise, as declared by the class that defines the scan."""
     owner: type = next((base for base in kind.__mro__ if "scan" in vars(base)), object)
     return issubclass(kind, TimedCell) and bool(vars(owner).get("adds_noise", False))
 

@@ -1,6 +1,6 @@
 """Noise on the state of a continuous unit in training, after Lim, Erichson, Hodgkinson, Mahoney, "Noisy recurrent
-neural networks", NeurIPS 2021. What is added is defined in `ops.common.noise`; here a cell has its strengths and draws
-a seed for every call."""
+neural networks", NeurIPS 2021. `ops.common.noise` defines the noise; a cell holds its strengths and draws a seed for
+every call."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NOISE_OPTIONS = ("noise", "multiplicative_noise")
 
 
 class NoisyCell(nn.Module):
-    """A cell whose state is disturbed after each step in training: h ← (1 + m r u) h + a r ξ, r = √(Δt / step_size).
+    """A cell with noise on its state after each step in training: h ← (1 + m r u) h + a r ξ, r = √(Δt / step_size).
 
     Attributes:
-        noise, multiplicative_noise: a and m, tensors in an ensemble whose members differ in them.
-        noise_seed: (2,), the seed of the next call and the number of its first sample, where somebody else draws seeds,
-            as an ensemble does for its members; None draws one from a generator of PyTorch.
+        noise, multiplicative_noise: a and m; tensors in an ensemble whose members use different values.
+        noise_seed: (2,), the seed of the next call and the index of its first sample. An ensemble sets it for its
+            members; if it is None, the cell draws a seed.
     """
 
     noise: float | Tensor
@@ -29,7 +29,7 @@ class NoisyCell(nn.Module):
     step_size: float | Tensor
 
     def start_noise(self, noise: float = 0.0, multiplicative_noise: float = 0.0) -> None:
-        """Of a constructor."""
+        """To be called by the constructor."""
         self.noise, self.multiplicative_noise = noise, multiplicative_noise
         self.register_buffer("noise_seed", None, persistent=False)
 
@@ -40,7 +40,7 @@ class NoisyCell(nn.Module):
         return isinstance(a, Tensor) or isinstance(m, Tensor) or a > 0.0 or m > 0.0
 
     def drawn_noise(self, generator: torch.Generator | None, like: Tensor) -> StateNoise | None:
-        """The noise of one call, on the device of ``like``; None in evaluation, and where there is none."""
+        """The noise of one call, on the device of ``like``; None in evaluation mode and without noise."""
         if not self.training or not self.noisy:
             return None
         strengths = (self.noise, self.multiplicative_noise, self.step_size)
@@ -50,7 +50,7 @@ class NoisyCell(nn.Module):
         return StateNoise(seed, *strengths, first_sample)
 
     def disturbed(self, h: Tensor, times: float | Tensor | None, generator: torch.Generator | None) -> Tensor:
-        """The state after one step, (B, N) or (N,), with the noise of a call of its own."""
+        """A state, (B, N) or (N,), after the noise of one step."""
         noise = self.drawn_noise(generator, h)
         if noise is None:
             return h
@@ -69,7 +69,7 @@ def describe_noise(unit: Any) -> str:
 
 
 def draw_seed(generator: torch.Generator | None, device: torch.device) -> Tensor:
-    """() in float64, from PyTorch's generator of the device unless another is given."""
+    """A seed, () in float64, from the given generator or PyTorch's default one for the device."""
     if generator is None:
         return torch.randint(SEEDS, (), dtype=torch.float64, device=device)
     return torch.randint(SEEDS, (), dtype=torch.float64, device=generator.device, generator=generator).to(device)

@@ -73,7 +73,7 @@ class CoRNNCell(TimedCell):
         self, inputs: Tensor, state: State, weights: Tensor, sequences: Sequences, need_output: bool = True
     ) -> tuple[Tensor | None, State]:
         fused = self._fused(inputs)
-        # q depends on the length of the previous step, so with timespans the matrices of the scan would change every step.
+        # q depends on the previous step's length: with timespans the matrices of the scan would change at every step.
         obstacle = "timespans" if sequences.timespans is not None else "noise" if self.training and self.noisy else None
         if fused and obstacle is not None:
             if self.backend != "auto":

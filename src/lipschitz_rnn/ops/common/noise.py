@@ -1,8 +1,8 @@
-"""Noise on the state of a recurrence: h ← (1 + m √Δt u) h + a √Δt ξ after a step over the time Δt.
+"""Noise on the state of a recurrence: h ← (1 + m √Δt u) h + a √Δt ξ after a step of length Δt.
 
-u is uniform in [−1, 1] and ξ standard normal, both in float32 and independent for every network, step, sample and unit.
-They are functions of a seed and of these numbers (see ``philox``), so that nothing is stored: every backend, chunk and
-backward pass draws the same ones. Two neighbouring units share the four words of one counter.
+u is uniform in [−1, 1] and ξ is standard normal, in float32 and independent for all networks, steps, samples and units.
+They are functions of a seed and these indices (see ``philox``), so no noise is stored: every backend, every chunk and
+the backward pass compute the same numbers. Two neighbouring units share the four words of one counter.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from torch import Tensor
 from lipschitz_rnn.ops.common.philox import philox
 from lipschitz_rnn.ops.common.validation import require_device, require_number, shape_of
 
-SEEDS = 2**53  # seeds are whole numbers below this, which float64 holds exactly
-# Of a network, in float64: a seed, the numbers of its first sample and step, a and m per √time.
+SEEDS = 2**53  # seeds are integers below this, which float64 represents exactly
+# Columns for each network, in float64: the seed, the indices of the first sample and step, and a and m per √time.
 SEED, SAMPLE, STEP, ADDITIVE, MULTIPLICATIVE, COLUMNS = range(6)
 CHUNK_ELEMENTS = 2**17  # drawn at once
 
 
 @dataclass(frozen=True)
 class StateNoise:
-    """What is added to the state after each step: h ← (1 + m r u) h + a r ξ, r = √(time of the step / ``step_size``).
+    """Noise on the state after each step: h ← (1 + m r u) h + a r ξ, r = √(length of the step / ``step_size``).
 
-    u is uniform in [−1, 1] and ξ standard normal, new for every network, step, sample and unit. Gradients hold them.
+    u is uniform in [−1, 1] and ξ is standard normal, drawn for every network, step, sample and unit. Gradients treat
+    the noise as constant.
 
     Attributes:
-        seed: () or (S,), whole numbers in [0, 2⁵³), of any dtype that has them: equal seeds, equal noise.
+        seed: () or (S,), integers in [0, 2⁵³) in any dtype; the same seed gives the same noise.
         additive, multiplicative: a and m, at least 0.
-        step_size: the time for which they are meant; over a longer one the noise has so much more variance.
-        first_sample, first_step: the numbers that sample 0 and step 0 have, where the call is a part of a larger one.
+        step_size: the step length to which a and m refer; the variance is proportional to the length of a step.
+        first_sample, first_step: the indices of the first sample and step, if the call is part of a larger one.
     """
 
     seed: Tensor
@@ -59,7 +60,7 @@ class StateNoise:
 
     @staticmethod
     def _number(name: str, value: float | Tensor) -> float | Tensor:
-        """A number, checked; a tensor stands in an ensemble whose members differ, which were checked one by one."""
+        """A checked number; or a tensor, in an ensemble whose members use different values."""
         if isinstance(value, Tensor):
             return value.detach().to(torch.float64)
         return require_number(name, value, low=0.0, open_low=name == "step_size")
@@ -93,13 +94,13 @@ def draw_noise(
 
 
 def draw_factor(noise: Tensor, times: Tensor | float, shape: tuple[int, int, int], first: int = 0) -> Tensor:
-    """The first of these alone, which is all that a backward pass needs."""
+    """Only the first of these, for the backward pass."""
     uniform = _uniform(_words(noise, shape, first, 0), shape[-1])
     return 1.0 + _strength(noise, MULTIPLICATIVE, times) * uniform
 
 
 def steps_at_once(networks: int, batch: int, units: int) -> int:
-    """How many steps of noise are drawn together."""
+    """The number of steps whose noise is computed together."""
     return max(1, CHUNK_ELEMENTS // max(1, networks * batch * units))
 
 

@@ -68,11 +68,8 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
     Parameters: ``weight_ih`` U, (N, p); ``bias_ih`` b, (N,); ``hidden.M_A`` and ``hidden.M_W``, (N, N) each.
     """
 
-    stackable_options = (
-        "alpha",
-        "step_size",
-        *NOISE_OPTIONS,
-    )  # tensors in an ensemble whose members use different values
+    # Tensors in an ensemble whose members use different values.
+    stackable_options = ("alpha", "step_size", *NOISE_OPTIONS)
     checks = settings.CELL_CHECKS
     fixed = ("input_size", "hidden_size", "bias")
     constructor_only = ("stability", "rate", "init_scale")

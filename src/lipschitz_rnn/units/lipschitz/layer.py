@@ -83,9 +83,9 @@ class LipschitzRNN(SettingsModule, Recurrent):
         recompute_every: trade time for memory: keep only every k-th state for the backward pass and recompute the rest.
         max_step: longer timespans are split into equal sub-steps of at most this length, with the input held constant;
             the number of sub-steps is chosen per sample. At most ``step_size`` for a contracting layer.
-        noise, multiplicative_noise: a and m in h ← (1 + m r u) h + a r ξ after each step, in training only. ξ is standard
-            normal, u is uniform in [−1, 1], and r = √(length of the step / step_size), so 1 without ``timespans``. The
-            seed comes from PyTorch's default generator, or from ``generator`` in the call.
+        noise, multiplicative_noise: a and m in h ← (1 + m r u) h + a r ξ after each step, in training only. ξ is
+            standard normal, u is uniform in [−1, 1], and r = √(length of the step / step_size), so 1 without
+            ``timespans``. The seed comes from PyTorch's default generator, or from ``generator`` in the call.
         proj_size: must be 0, as in an ``nn.LSTM`` without projection.
 
     Shapes, with D = 2 if bidirectional else 1 (with ``batch_first``, B comes first in input and output):
