@@ -126,6 +126,13 @@ def test_one_line_says_what_is_wrong(arguments: list[str], code: int, told: str)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_empty_run_folder_is_refused(folder: Path) -> None:
+    """As a path an empty name is the current folder, and the run's files would be scattered there."""
+    done = call("train", "digits", "-n", "4", "--epochs", "0", "--out", "")
+    assert done.exit_code == 2
+    assert "--out" in done.output
+
+
 def test_a_full_disk_is_named() -> None:
     done = call("bench", "--device", "cpu", "--explain", "--json", "/dev/full")
     check(done, "bench")

@@ -97,9 +97,9 @@ def test_threads_hold_while_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     seen = []
 
-    @threads.threaded
+    @threads.with_threads
     def command(size: int) -> None:
-        threads.suit_threads(1, 1000, size)
+        threads.choose_threads(1, 1000, size)
         seen.append(torch.get_num_threads())
 
     command(128, threads=2)
@@ -118,11 +118,11 @@ def test_threads_hold_while_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("two_threads")
 def test_a_resumed_run_takes_the_threads_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    with threads.limited(None):
-        threads.suit_threads(1, 8, 8, recorded=2)
+    with threads.thread_limit(None):
+        threads.choose_threads(1, 8, 8, recorded=2)
         assert torch.get_num_threads() == 2
-    with threads.limited(1):
-        threads.suit_threads(1, 8, 8, recorded=2)
+    with threads.thread_limit(1):
+        threads.choose_threads(1, 8, 8, recorded=2)
         assert torch.get_num_threads() == 1
 
 

@@ -16,7 +16,7 @@ from lipschitz_rnn.commands.quickstart import quickstart
 from lipschitz_rnn.commands.report import report
 from lipschitz_rnn.commands.reproduce import reproduce
 from lipschitz_rnn.commands.robustness import robustness
-from lipschitz_rnn.commands.threads import threaded
+from lipschitz_rnn.commands.threads import with_threads
 from lipschitz_rnn.commands.train import train
 
 app = typer.Typer(
@@ -43,9 +43,9 @@ def lipschitz_rnn(
 ) -> None:
     """Train, certify and measure Lipschitz recurrent neural networks.
 
-    New here? Run [bold]lipschitz-rnn quickstart[/]: it trains a first network in about a minute on a laptop.
+    New here? Run [bold]lipschitz-rnn quickstart[/]: it trains your first networks in a minute or two on a laptop.
 
-    Exit codes: 0 success, 1 something failed or is missing, 2 wrong usage, 3 not certified, 130 and 143 interrupted.
+    Exit codes: 0 success, 1 failure or missing file, 2 wrong usage, 3 not certified, 130 or 143 interrupted.
     """
 
 
@@ -54,7 +54,7 @@ app.command(rich_help_panel="Train", cls=TidyCommand)(train)
 app.command(rich_help_panel="Train", cls=TidyCommand)(evaluate)
 app.command(rich_help_panel="Train", cls=TidyCommand)(report)
 app.add_typer(reproduce, name="reproduce", rich_help_panel="Train")
-app.command(rich_help_panel="Understand", cls=TidyCommand)(threaded(certify))
+app.command(rich_help_panel="Understand", cls=TidyCommand)(with_threads(certify))
 app.add_typer(robustness, name="robustness", rich_help_panel="Understand")
 app.command(rich_help_panel="Understand", cls=TidyCommand)(bench)
 app.command(rich_help_panel="Reference", cls=TidyCommand)(tasks)

@@ -55,6 +55,11 @@ def import_modules(names: Iterable[str] = ()) -> None:
         _allowed.add(name)
 
 
+def imported_modules() -> tuple[str, ...]:
+    """The modules that the user named so far, for a process that starts without them."""
+    return tuple(sorted(_allowed))
+
+
 def reference(target: Any) -> dict[str, Any]:
     """Where a class or a function is defined, as plain values for a file; `functools.partial` keeps its keywords.
 
@@ -88,12 +93,14 @@ def resolve(record: Mapping[str, Any], what: str) -> Callable[..., Any]:
             f"{what} is {name} of {module}, which cannot be imported: it was defined in a script or inside a function, "
             "or with arguments that are not plain values. Move it to a module, or pass it in Python"
         )
-    if not any(f"{module}.".startswith(f"{allowed}.") for allowed in _allowed):
+    # Of a package that was named, the modules that it imported itself; a folder must not have others run.
+    named = any(f"{module}.".startswith(f"{allowed}.") for allowed in _allowed)
+    if not named or module not in sys.modules:
         raise MissingCodeError(
             f"{what} is {name} of the module {module}, which is not part of this package. If you trust that module, "
             f"add --import {module} (in Python imports=[{module!r}])"
         )
-    found = _attribute(importlib.import_module(module), name)
+    found = _attribute(sys.modules[module], name)
     # Defined there, not merely imported there: a folder must not reach os.system through a trusted module.
     if not callable(found) or (getattr(found, "__module__", None), getattr(found, "__qualname__", None)) != (
         module,
@@ -116,13 +123,16 @@ class Registered:
         self._kind, self._group, self._built_in = kind, f"lipschitz_rnn.{kind}s", tuple(built_in)
         self._own: dict[str, Any] = {}
 
-    def add(self, name: object, target: Any) -> None:
-        """Refuse a name that is taken; a definition that is run again, as in a notebook, replaces itself."""
+    def require_name(self, name: object) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name.lower().endswith(_FILES):
             raise ValueError(
                 f"the name of the {self._kind} is {name!r}; use letters, digits, '-', '_' and '.', and no ending of "
                 f"a data file ({', '.join(_FILES)})"
             )
+
+    def add(self, name: str, target: Any) -> None:
+        """Refuse a name that is taken; a definition that is run again, as in a notebook, replaces itself."""
+        self.require_name(name)
         if name in self._built_in:
             raise ValueError(f"there is already a {self._kind} {name!r} in the package; choose another name")
         taken = self._own.get(name)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.benchmark import Workload, contestants_for, jobs
-from lipschitz_rnn.benchmark.accuracy import SHIFT, Judge, shaken
+from lipschitz_rnn.benchmark.accuracy import SHIFT, Judge, perturbed
 from lipschitz_rnn.benchmark.contestants import Contestant
 from lipschitz_rnn.benchmark.jobs import layer_with, scan_with
 from lipschitz_rnn.benchmark.precision import BFLOAT16, FLOAT32, MEDIUM, TF32
@@ -160,7 +160,7 @@ def test_coarse_precisions_still_find_coarse_errors(fault: str, monkeypatch: pyt
 
 def test_shaken_data_are_the_same_data_moved_a_little() -> None:
     data = Data(Workload(2, 3, 2, 4), CPU)
-    moved = shaken(data, 0)
+    moved = perturbed(data, 0)
     for name in ("x", "U", "b", "M_A", "M_W"):
         before, after = getattr(data, name), getattr(moved, name)
         assert not torch.equal(before, after)

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.documents.blocks import to_markdown
-from lipschitz_rnn.experiments.pages.against import read_curves
 from lipschitz_rnn.experiments.pages.sections import blocks
+from lipschitz_rnn.experiments.pages.sweeps import read_curves
 from lipschitz_rnn.experiments.results import Record, read_records
 from lipschitz_rnn.experiments.studies.ablation import STUDY, VALUES
 
@@ -48,12 +48,12 @@ def test_a_sweep_is_split_where_memory_asks_for_it() -> None:
     assert sorted(values) == list(VALUES["alpha"])
     assert plans[0].settings.variants[0] == {"alpha": 0.0}
     assert plans[0].settings.variants[-1] != {"alpha": 2.0}  # the ends of the range are not all in one run
-    with pytest.raises(ValueError, match="2 networks at once cannot hold the 3 seeds"):
+    with pytest.raises(ValueError, match=r"--at-once is 2.* 3"):
         STUDY.plans(options={"at_once": 2})
 
 
 def test_a_name_that_matches_nothing_is_told_with_those_that_exist() -> None:
-    with pytest.raises(ValueError, match=r"'gamma'; there are ordered-mnist/alpha"):
+    with pytest.raises(ValueError, match=r"'gamma'.* ordered-mnist/alpha"):
         STUDY.plans(["gamma"])
 
 
@@ -116,7 +116,7 @@ def test_quick_runs_never_stand_among_the_papers() -> None:
     assert "Quick version" in to_markdown(blocks(STUDY, [quick]))
     both = to_markdown(blocks(STUDY, [quick, record("ordered-mnist", {0.5: [0.9, 0.94]})]))
     assert "digits" not in both.split("## Quick runs")[0]
-    assert "| digits/beta | small |" in both.split("## Quick runs")[1]
+    assert "| digits/beta, beta = 0.5 | small |" in both.split("## Quick runs")[1]
 
 
 def call(*arguments: Any) -> Any:

@@ -62,7 +62,7 @@ def test_a_study_that_is_not_a_plain_name_writes_nothing(tmp_path: Path, record:
     study = str(tmp_path / "elsewhere") if study == "<absolute>" else study
     path = stored(tmp_path, record, study=study)
     before = everything(tmp_path)
-    with pytest.raises(ResultsError, match=f"{re.escape(str(path))}.*the study is.*plain name"):
+    with pytest.raises(ResultsError, match=f"{re.escape(str(path))}.*the study is"):
         write_pages(tmp_path / "results", tmp_path / "docs")
     done = CliRunner().invoke(app, ["report", str(tmp_path / "results"), "-o", str(tmp_path / "docs")])
     assert done.exit_code == 1
@@ -85,14 +85,14 @@ def test_a_record_in_the_folder_of_another_study(tmp_path: Path, record: Record)
     path = stored(tmp_path, record)
     (tmp_path / "results" / "other").mkdir()
     path.rename(tmp_path / "results" / "other" / path.name)
-    with pytest.raises(ResultsError, match="names the study 'mnist'; it must be that of its folder"):
+    with pytest.raises(ResultsError, match=r"other.*'mnist'"):
         read_records(tmp_path / "results")
 
 
 def test_notes_in_a_folder_with_an_odd_name(tmp_path: Path) -> None:
     (tmp_path / "results" / "a b").mkdir(parents=True)
     (tmp_path / "results" / "a b" / "notes.md").write_text("text")
-    with pytest.raises(ResultsError, match="plain name"):
+    with pytest.raises(ResultsError, match="it must be"):
         write_pages(tmp_path / "results", tmp_path / "docs")
     assert not (tmp_path / "docs").exists()
 
@@ -116,9 +116,9 @@ def test_a_link_that_leads_out_of_the_report_is_not_followed(tmp_path: Path, rec
 
 @pytest.mark.parametrize("name", ["../x.svg", "/x.svg", "figures/../../x.svg", "a\0b", "", ".."])
 def test_files_are_written_inside_only(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="does not lie in"):
+    with pytest.raises(ValueError, match="outside"):
         file_inside(tmp_path / "page", name)
-    with pytest.raises(ValueError, match="does not lie in"):
+    with pytest.raises(ValueError, match="outside"):
         write_page([Picture(f"../../{name}", b"", "")], tmp_path / "page" / "page.md")
     assert not (tmp_path / "x.svg").exists()
 

@@ -11,7 +11,7 @@ import pytest
 from invented_records import invented
 
 from lipschitz_rnn.documents.blocks import to_markdown
-from lipschitz_rnn.experiments.pages.pictures import units_beside_ours
+from lipschitz_rnn.experiments.pages.pictures import compare_units
 from lipschitz_rnn.experiments.pages.sections import blocks, criterion, readme, sweep
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.studies.mnist import CANDIDATES, STUDY, tuned_row
@@ -131,7 +131,7 @@ def test_other_units_are_drawn_beside_ours_and_only_then() -> None:
     (lstm,) = (invented(plan, [0.7, 0.98]) for plan in STUDY.plans(["ordered-mnist/lstm/128"]))
     assert "mnist-units" not in to_markdown(blocks(STUDY, ours))
     assert "mnist-units" in to_markdown(blocks(STUDY, [*ours, lstm]))
-    drawn = units_beside_ours(STUDY, [*ours[:1], lstm, tuned("average")])
+    drawn = compare_units(STUDY, [*ours[:1], lstm, tuned("average")])
     names = ["lipschitz, N = 128", "lipschitz, tuned, N = 128", "lstm, N = 128"]  # ours first
     text = drawn.svg.decode()
     places = [text.index(f"<!-- {name} -->") for name in names]

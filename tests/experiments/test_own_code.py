@@ -211,6 +211,40 @@ def test_a_hostile_record_reaches_nothing(record: dict[str, object], reason: str
         lr.load_run(copy).networks  # noqa: B018
 
 
+def test_of_a_named_package_only_what_it_imports_itself_is_used(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder must not have other modules of the package run: scripts, say, or its __main__."""
+    package, copy = tmp_path / "trusted_package", tmp_path / "copy"
+    package.mkdir()
+    (package / "__init__.py").write_text("from trusted_package.models import build as build\n")
+    (package / "models.py").write_text("from own_code import gru_model\ndef build(*a):\n    return gru_model(*a)\n")
+    (package / "script.py").write_text("raise SystemExit('it ran')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "_allowed", set())
+    (copy / "checkpoints").mkdir(parents=True)
+    for name in ("config.json", "task.json", "checkpoints/best.safetensors"):
+        (copy / name).write_bytes((runs["gru"][0] / name).read_bytes())
+
+    def load(module: str) -> LoadedRun:
+        record = {"module": module, "name": "build", "arguments": {}, "importable": True}
+        (copy / "sources.json").write_text(json.dumps({"build": record}))
+        return lr.load_run(copy, imports=["trusted_package"])
+
+    with pytest.raises(RunError, match=r"--import trusted_package\.script"):
+        load("trusted_package.script").networks  # noqa: B018
+    assert len(load("trusted_package.models").networks) == 2
+
+
+def test_a_unit_is_not_registered_without_a_name() -> None:
+    """`@units.register` without a name, as tasks are registered, would put a function in place of the class."""
+    with pytest.raises(ValueError, match="Unnamed"):
+
+        @lr.units.register  # type: ignore[arg-type]
+        class Unnamed(torch.nn.Module):
+            pass
+
+
 def test_what_cannot_be_imported_is_said_and_can_be_passed(own: Any, settings: Settings, tmp_path: Path) -> None:
     def local(*arguments: object) -> torch.nn.Module:
         return own.gru_model(*arguments)
@@ -402,3 +436,11 @@ def test_from_a_fresh_process_through_the_commands(runs: Runs, tmp_path: Path) -
     assert [seed["accuracy"] for seed in told["seeds"]] == [pytest.approx(s.test, abs=one) for s in result.seeds]
     assert "--import own_code" in " ".join(done.stderr.split())
     assert "missing_module" in done.stderr
+
+
+@pytest.mark.usefixtures("allowed")
+def test_a_study_takes_an_own_task_as_the_message_says() -> None:
+    arguments = ["reproduce", "figures", "--task", "own-steps", "--import", "own_code", "--dry-run", "--json"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert [plan["settings"]["task"] for plan in json.loads(done.stdout)] == ["own-steps"]

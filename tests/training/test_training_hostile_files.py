@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +252,30 @@ def test_a_folder_of_runs_names_them(runs: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(RunError, match=f"is not a run folder.*{part}"):
             load_run(path)
+
+
+def test_an_empty_name_is_no_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match="empty"):
+        fit(SETTINGS, SignTask(), "")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["EINVAL", "ENOTSUP", "EIO"])
+def test_a_file_system_that_syncs_files_only_takes_a_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, sync = getattr(errno, name), os.fsync
+
+    def files_only(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", files_only)
+    if name == "EIO":  # a fault of the disk
+        with pytest.raises(RunError, match=os.strerror(number)):
+            fit(SETTINGS, SignTask(), tmp_path / "run")
+    else:
+        fit(SETTINGS, SignTask(), tmp_path / "run")
+        assert len(load_run(tmp_path / "run").networks) == 2

@@ -293,3 +293,17 @@ def test_forward_mode_holds_the_noise_too() -> None:
     _, tangent = torch.func.jvp(last, (x,), (direction,))
     difference = (last(x + 1e-6 * direction) - last(x - 1e-6 * direction)) / 2e-6
     torch.testing.assert_close(tangent, difference.detach(), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["lipschitz", "lem"])
+def test_modules_pickled_before_there_was_noise_run_and_take_it(name: str) -> None:
+    unit, x = built(name), inputs()
+    cell = unit.cell()  # type: ignore[operator]
+    state = dict(vars(cell)) | {"_buffers": {}}
+    del state["noise"], state["multiplicative_noise"]
+    old = type(cell).__new__(type(cell))
+    old.__setstate__(state)
+    unit.cells[next(iter(unit.cells)) if name == "lipschitz" else 0] = old
+    assert torch.equal(unit(x)[0], built(name)(x)[0])
+    old.noise = 0.1
+    assert not torch.allclose(unit(x)[0], built(name)(x)[0])

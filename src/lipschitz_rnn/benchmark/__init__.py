@@ -1,7 +1,7 @@
-"""Speed, memory and accuracy of the scan and of PyTorch's own layers, measured in one run.
+"""Measures speed, memory and accuracy of the scan and of PyTorch's own layers in one run.
 
-``workload`` says what is computed and ``contestants`` (with ``compiled`` and ``jobs``) by whom; ``accuracy`` and
-``timing`` judge it, and ``measuring`` runs everything in order; ``tables`` and ``scaling`` show the results.
+``workload`` defines what is computed, ``contestants`` (with ``compiled`` and ``jobs``) the implementations;
+``accuracy`` and ``timing`` measure them, ``measuring`` runs everything, ``tables`` and ``scaling`` show the results.
 """
 
 from lipschitz_rnn.benchmark.contestants import contestants_for as contestants_for

@@ -1,7 +1,7 @@
 """``torch.compile`` of the plain loop, within a time limit.
 
-The compiler unrolls a Python loop, so its time grows with the number of steps: 784 of them take it longer than anybody
-waits. A few steps are compiled as one function, and that is called again and again.
+The compiler unrolls a Python loop, so compile time grows with the number of steps: 784 steps take too long. So a few
+steps are compiled as one function, which is called repeatedly.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ MOST_STEPS = 8
 
 
 def require(device: torch.device) -> None:
-    """Raises where PyTorch could not compile anything."""
+    """Raise if PyTorch cannot compile on this device."""
     if device.type == "cpu" and not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
         raise RuntimeError("torch.compile needs a C++ compiler for the CPU, and none is installed")
 
 
 def steps_at_once(length: int) -> int:
-    """The largest divisor of the length that is not too much for the compiler."""
+    """The largest divisor of the length that the compiler can handle."""
     return max(k for k in range(1, MOST_STEPS + 1) if length % k == 0)
 
 
 def loop(work: Workload, x: Tensor, weights: Sequence[Tensor]) -> Callable[[], Tensor]:
-    """The loop over time, some steps at a time in one compiled function. It is compiled when first called."""
+    """The loop over time, with a compiled function for several steps. It is compiled at the first call."""
     tableau, sigma = get_integrator(work.integrator), get_nonlinearity("tanh")
     everything = work.readout == "all"
     A, W, U, b = weights
@@ -52,7 +52,7 @@ def loop(work: Workload, x: Tensor, weights: Sequence[Tensor]) -> Callable[[], T
 
     quick: Any = torch.compile(some_steps, dynamic=False)
     chunks = x.split(steps_at_once(work.length), dim=1)
-    # Differentiable from the start, like every later state: one compiled program serves all chunks.
+    # Requires grad from the start, like every later state, so that one compiled program serves all chunks.
     h0 = A.new_zeros((work.networks, work.batch, work.hidden)).requires_grad_()
 
     def states() -> Tensor:
@@ -67,9 +67,9 @@ def loop(work: Workload, x: Tensor, weights: Sequence[Tensor]) -> Callable[[], T
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in the block when the time is over, where the platform has a timer signal.
+    """Raise TimeoutError in the block after this time, if the platform has a timer signal.
 
-    The signal comes again until the block is left, because a compiler may catch what it did not raise.
+    The signal repeats until the block ends, because a compiler may catch the exception.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""Who is measured: this package at each precision, the reference loop, and PyTorch's own layers."""
+"""The contestants: this package at each precision, the reference loop, and PyTorch's own layers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Contestant:
     """A row of the table.
 
     Attributes:
-        ours: whether it must pass the check of its errors; peers only report theirs.
-        exact: builds what defines its true result, called with float64.
-        compiles: whether a compiler works for some time when it first runs.
-        graphed: whether it runs from a CUDA graph already, which holds its memory all the time.
+        ours: whether its errors must pass the check; peers only report theirs.
+        exact: builds the computation that defines its true result, in float64.
+        compiles: whether its first call compiles something.
+        graphed: whether it already runs from a CUDA graph, which holds its memory permanently.
     """
 
     name: str

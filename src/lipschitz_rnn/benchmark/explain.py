@@ -15,7 +15,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def explain(work: Workload, device: torch.device) -> list[dict[str, Any]]:
-    """For each dtype: the backend that runs, the reason, and what stands in the way of each of the others."""
+    """For each dtype: the backend that runs, the reason, and why each of the others does not."""
     answers = []
     for dtype in DTYPES:
         computed = compute_dtype(dtype, device)
@@ -29,7 +29,7 @@ def explain(work: Workload, device: torch.device) -> list[dict[str, Any]]:
 
 
 def _outline(work: Workload, device: torch.device, dtype: torch.dtype) -> Problem:
-    """A problem of these shapes whose tensors take no memory."""
+    """A problem of these shapes whose tensors use no memory."""
 
     def empty(*shape: int) -> torch.Tensor:
         return torch.empty(1, dtype=dtype, device=device).expand(work.networks, *shape)

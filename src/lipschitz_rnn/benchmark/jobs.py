@@ -22,8 +22,8 @@ class Job:
     """One contestant's computation, ready to run.
 
     Attributes:
-        states: computes what a loss looks at, (S, B, N) or (S, T, B, N).
-        weights: whose gradients a training step asks for.
+        states: computes the states that the loss reads, (S, B, N) or (S, T, B, N).
+        weights: the weights whose gradients a training step computes.
         cotangent: gradient of the loss with respect to the states.
     """
 
@@ -75,7 +75,7 @@ def scan_with(backend: str) -> Build:
 
 @cache
 def layer_with(backend: str) -> Build:
-    """The layer as a user calls it, matrices formed from their parameters; several networks one after another."""
+    """The layer as a user calls it, with matrices formed from its parameters; several networks run one by one."""
 
     def build(data: Data, dtype: torch.dtype) -> Job:
         work = data.workload
@@ -86,7 +86,7 @@ def layer_with(backend: str) -> Build:
 
 
 def graphed_layer(data: Data, dtype: torch.dtype) -> Job:
-    """The layer captured in two CUDA graphs, one for each direction, as PyTorch offers it for any module."""
+    """The layer captured in two CUDA graphs, forward and backward, with PyTorch's function for any module."""
     work = data.workload
     x = data.x.to(dtype)
     layers = [_Readout(_ours(LipschitzRNN, data, dtype, s), work.readout) for s in range(work.networks)]
@@ -97,7 +97,7 @@ def graphed_layer(data: Data, dtype: torch.dtype) -> Job:
 
 @cache
 def peer(kind: Callable[..., nn.Module]) -> Build:
-    """One of PyTorch's layers; several networks one after another, since none of them takes an ensemble."""
+    """One of PyTorch's layers; several networks run one by one, since none of them takes an ensemble."""
 
     def build(data: Data, dtype: torch.dtype) -> Job:
         work = data.workload
@@ -167,7 +167,7 @@ def _read_out(data: Data, kept: list[Tensor]) -> Tensor:
 def _ours(kind: Callable[..., Unit], data: Data, dtype: torch.dtype, network: int = 0, **options: Any) -> Unit:
     """A layer or cell of this package with the weights of one network."""
     work = data.workload
-    # On the device "meta" no global random number is drawn for weights that are replaced anyway.
+    # On the device "meta" no global random numbers are drawn for weights that are replaced anyway.
     options |= {"device": "meta", "dtype": dtype, "step_size": work.step_size, "integrator": work.integrator}
     unit = kind(work.features, work.hidden, beta=BETA, gamma=GAMMA, **options)
     return _filled(unit, [values[network] for values in (data.U, data.b, data.M_A, data.M_W)], data.device)
@@ -178,7 +178,7 @@ def _leaves(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]
 
 
 def _peer_weights(layer: nn.Module, data: Data) -> list[Tensor]:
-    """As PyTorch initialises them, from a generator of their own: the same for every precision."""
+    """As PyTorch initialises them, but from a separate generator: the same for every precision."""
     bound = 1.0 / math.sqrt(data.workload.hidden)
     generator = torch.Generator().manual_seed(data.workload.seed + 1)
     shapes = [parameter.shape for parameter in layer.parameters()]
@@ -194,7 +194,7 @@ def _filled(layer: Unit, values: Sequence[Tensor], device: torch.device) -> Unit
 
 
 class _Readout(nn.Module):
-    """What a loss looks at of a layer's results: every state, (T, B, N), or the last one, (B, N)."""
+    """Returns what the loss reads from a layer: every state, (T, B, N), or the last one, (B, N)."""
 
     def __init__(self, layer: nn.Module, readout: str) -> None:
         super().__init__()

@@ -24,11 +24,11 @@ class Effort:
 
     Attributes:
         repeats: timed calls of each kind for each contestant, over all rounds.
-        rounds: how often all contestants take turns, so that a disturbance of the machine does not affect only one.
+        rounds: how often to cycle through all contestants, so that a disturbance does not affect only one.
         most_seconds: for all timed calls of one kind of one contestant; long calls are repeated less often.
         compile_seconds: time after which compilation is abandoned.
-        forward, backward: whether forward passes alone are timed, and whether training steps are.
-        replay: whether a GPU is also timed on its own, from CUDA graphs.
+        forward, backward: whether to time forward passes, and training steps.
+        replay: whether to time the GPU work separately, from CUDA graphs.
     """
 
     repeats: int = 21
@@ -47,7 +47,7 @@ class Effort:
 
 @dataclass
 class Row:
-    """What was measured of one contestant; ``reason`` says why there are no times, if there are none."""
+    """The measurements of one contestant; ``reason`` says why there are no times, if there are none."""
 
     name: str
     precision: str
@@ -70,7 +70,7 @@ class Row:
 
     @property
     def main(self) -> Times | None:
-        """The time that ratios are taken of: of a training step, or of the forward pass where that is all."""
+        """The time used for ratios: that of a training step, or of the forward pass if only that is timed."""
         return self.training or self.forward
 
     def speed_over(self, other: Row) -> float | None:
@@ -121,9 +121,9 @@ def measure(
     effort: Effort,
     note: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Check, then time. A contestant of ours with errors that rounding cannot explain is marked and not timed."""
+    """Check, then time. One of our contestants with errors that rounding cannot explain is marked and not timed."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what PyTorch says of a contestant stands in its notes, once
+        warnings.simplefilter("ignore")  # warnings of a contestant go into its notes, once
         return _measure(workload, device, contestants, effort, note)
 
 
@@ -159,7 +159,7 @@ def _measure(
 def _checked(
     contestant: Contestant, judge: Judge, data: Data, effort: Effort, note: Callable[[str], None]
 ) -> tuple[Row, Contestant, Job | None]:
-    """The errors of one contestant; its job only if it may be timed."""
+    """Check one contestant and record its errors; returns its job only if it may be timed."""
     row = Row(contestant.name, contestant.precision.name, contestant.precision.operands, contestant.ours)
     note(f"checking {row.key} against float64")
     try:
@@ -189,7 +189,7 @@ def _tried(row: Row, contestant: Contestant, judge: Judge, data: Data, effort: E
     with compiled.within(effort.compile_seconds):
         job = contestant.job(data)
         with contestant.precision.active():
-            job.forward()  # without gradients it is another program, which must not be compiled while a clock runs
+            job.forward()  # without gradients it is another program, which must not be compiled during timing
         return job, judge.errors(contestant, job)
 
 

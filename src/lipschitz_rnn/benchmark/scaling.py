@@ -29,7 +29,7 @@ Sweep = dict[str, list[Report]]
 
 
 def drawn_contestants(device: torch.device) -> list[Contestant]:
-    """A few rows only: a picture with all of them shows nothing."""
+    """Only a few rows: a picture with all of them would be unreadable."""
     rows = contestants_for(device, compile_loop=False)
     wanted = [row for row in rows if row.name in NAMES and row.precision in ROWS[device.type]]
     peers_once = [row for row in wanted if row.ours or row.precision in (TF32, FLOAT32)]
@@ -56,7 +56,7 @@ def sweep(
     quick: bool,
     note: Callable[[str], None] = lambda text: None,
 ) -> Sweep:
-    """One report for each size on each axis, the other sizes as in the workload; each is checked like any other."""
+    """One report per size on each axis, the other sizes as in the workload; each is checked like any other."""
     effort = replace(effort, rounds=1, repeats=min(effort.repeats, 5), most_seconds=1.5, forward=False, replay=False)
     contestants, reports = drawn_contestants(device), Sweep()
     for axis in AXES:
@@ -93,13 +93,13 @@ def require_matplotlib() -> Any:
         import matplotlib.ticker
     except ImportError as error:
         raise ImportError(
-            'the plot needs matplotlib, which is not installed; install it by: pip install "lipschitz-rnn[experiments]"'
+            'the plot needs matplotlib, which is not installed; install it: pip install "lipschitz-rnn[experiments]"'
         ) from error
     return matplotlib
 
 
 def draw(reports: Sweep, path: Path) -> None:
-    """Above: time for a step of the whole batch. Below: the same for a step of one sample of one network."""
+    """Top: time per step of the whole batch. Bottom: time per step and sample of one network."""
     matplotlib = require_matplotlib()
     figure = matplotlib.figure.Figure(figsize=(3.6 * len(reports), 6.0), layout="constrained")
     grid = figure.subplots(2, len(reports), squeeze=False, sharex="col", sharey="row")
@@ -120,8 +120,8 @@ def draw(reports: Sweep, path: Path) -> None:
             panel.spines[["top", "right"]].set_visible(False)
             panel.grid(alpha=0.25, linewidth=0.6)
         below.set_xlabel(AXES[axis])
-    grid[0, 0].set_ylabel("µs a step")
-    grid[1, 0].set_ylabel("µs a step and sample")
+    grid[0, 0].set_ylabel("µs per step")
+    grid[1, 0].set_ylabel("µs per step and sample")
     grid[0, 0].legend(frameon=False, fontsize=7)
     base = reports["networks"][0]  # where every other size is the workload's own
     figure.suptitle(f"Forward + backward around {base.workload.sizes()}; {base.environment['device']}", fontsize=10)
@@ -129,7 +129,7 @@ def draw(reports: Sweep, path: Path) -> None:
 
 
 def _plain_numbers(matplotlib: Any) -> Any:
-    """Labels of a logarithmic axis, where there is room for one, as 0.6 and 20000 instead of 6e-01 and 2e+04."""
+    """Labels of a logarithmic axis as 0.6 and 20000 instead of 6e-01 and 2e+04, where there is room."""
 
     class PlainNumbers(matplotlib.ticker.LogFormatter):  # type: ignore[misc]
         def __call__(self, x: float, pos: int | None = None) -> str:
@@ -139,7 +139,7 @@ def _plain_numbers(matplotlib: Any) -> Any:
 
 
 def _seconds(points: Sequence[Report], key: str) -> list[float]:
-    """Of a training step at each point; NaN, which leaves a gap in the line, where there is none."""
+    """The time of a training step at each point; NaN, which leaves a gap in the line, if there is none."""
     found = []
     for report in points:
         times = next((row.main for row in report.rows if row.key == key), None)

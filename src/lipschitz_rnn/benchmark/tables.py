@@ -60,7 +60,7 @@ def comparison_table(report: Report) -> Table:
 
 
 def captions(report: Report) -> list[str]:
-    """What a reader must know to read the tables; the same words in a terminal and in Markdown."""
+    """What a reader must know to read the tables; the same text in a terminal and in Markdown."""
     gpu, effort = report.device.type == "cuda", report.effort
     called = "medians of repeated calls after a warm-up, as called from Python"
     if gpu:
@@ -150,7 +150,7 @@ def _for_terminal(table: Table, found: Sequence[Row]) -> TerminalTable:
 
 
 def _peer(rows: Sequence[Row], name: str, row: Row) -> Row | None:
-    """The fastest row of that name whose products are at least as precise; a coarser one would be no fair peer."""
+    """The fastest row of that name whose products are at least as precise; a less precise one would be unfair."""
     fair = [each for each in rows if each.name == name and COARSENESS[each.operands] <= COARSENESS[row.operands]]
     return min((each for each in fair if each.main), key=lambda each: each.main.median, default=None)  # type: ignore[union-attr]
 

@@ -46,9 +46,9 @@ class Times:
 
 
 def time_calls(call: Call, device: torch.device, repeats: int, most_seconds: float) -> Times:
-    """``repeats`` calls after a warm-up, or fewer where they would take longer than ``most_seconds``.
+    """Time ``repeats`` calls after a warm-up, or fewer if they would take longer than ``most_seconds``.
 
-    On a GPU the calls follow each other without a pause and events on the device mark where each begins and ends.
+    On a GPU the calls follow each other without a pause, and CUDA events mark where each begins and ends.
     """
     for _ in range(WARM_UP - 1):
         call()
@@ -62,7 +62,7 @@ def time_calls(call: Call, device: torch.device, repeats: int, most_seconds: flo
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """What one contestant leaves behind, such as the graph of a long loop, must not be cleared in another's time."""
+    """Garbage of one contestant, e.g. the graph of a long loop, must not be collected while another is timed."""
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -99,7 +99,7 @@ def _with_events(call: Call, repeats: int) -> Times:
 
 
 def time_replay(call: Call, device: torch.device, repeats: int, most_seconds: float) -> Times:
-    """The time on the GPU alone: the call is captured in a CUDA graph, and the graph replayed."""
+    """The GPU time without launches: the call is captured in a CUDA graph, and the graph is replayed."""
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
@@ -108,16 +108,16 @@ def time_replay(call: Call, device: torch.device, repeats: int, most_seconds: fl
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        kept = call()  # what the graph writes must outlive the capture
+        kept = call()  # the tensors that the graph writes must outlive the capture
     times = time_calls(graph.replay, device, repeats, most_seconds)
     del kept, graph
     return times
 
 
 def peak_memory(call: Call, device: torch.device) -> int | None:
-    """Bytes that a call needs at its peak beyond what was there before; None where nobody counts.
+    """Peak memory of a call in bytes, beyond what was allocated before; None if it cannot be measured.
 
-    On a GPU PyTorch's allocator counts. On a CPU it is the growth of the process's resident memory, on Linux only.
+    On a GPU PyTorch's allocator reports it. On a CPU it is the growth of the process's resident memory, on Linux only.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -128,7 +128,7 @@ def peak_memory(call: Call, device: torch.device) -> int | None:
         return torch.cuda.max_memory_allocated(device) - before
     try:
         _give_back_free_memory()
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         base = _resident("VmRSS")
         call()
         return max(0, _resident("VmHWM") - base)
@@ -144,7 +144,7 @@ def _resident(field: str) -> int:
 
 
 def _give_back_free_memory() -> None:
-    """What the C library holds back for later would hide allocations that are served from it."""
+    """Memory that the C library keeps for reuse would hide allocations that are served from it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

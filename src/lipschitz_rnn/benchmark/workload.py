@@ -14,7 +14,7 @@ from torch import Tensor
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.units.lipschitz import SymmetricSkew
 
-BETA, GAMMA = 0.75, (0.2, 0.001)  # γ of A large enough that no length of sequence makes the state grow
+BETA, GAMMA = 0.75, (0.2, 0.001)  # γ of A is large enough that the state does not grow at any length
 WEIGHT_SCALE = 0.1
 
 
@@ -22,7 +22,7 @@ WEIGHT_SCALE = 0.1
 class Workload:
     """Sizes of a scan; the defaults are those of the paper's ordered MNIST.
 
-    ``readout`` is what a loss looks at: the last state, or all of them.
+    ``readout`` is what the loss reads: the last state, or all of them.
     """
 
     batch: int = 128
@@ -55,8 +55,8 @@ class Workload:
 class Data:
     """Random inputs and weights of a workload on one device.
 
-    Every number is one that bfloat16 can hold, so that all precisions solve the same problem and a single float64
-    result judges them.
+    bfloat16 can represent every number, so all precisions solve the same problem and are compared with one float64
+    result.
     """
 
     def __init__(self, workload: Workload, device: torch.device) -> None:
@@ -75,7 +75,7 @@ class Data:
         return rounded(values).to(self.device)
 
     def _positive(self, shape: tuple[int, ...]) -> Tensor:
-        """Numbers between 0.5 and 1: sums of them do not cancel, which would make the errors a matter of luck."""
+        """Numbers between 0.5 and 1: their sums do not cancel, which would make the errors a matter of luck."""
         values = 0.5 + 0.5 * torch.rand(shape, generator=self._generator)
         return rounded(values).to(self.device)
 
@@ -95,10 +95,10 @@ class Data:
         return self
 
     def cotangent(self, dtype: torch.dtype) -> Tensor:
-        """The gradient that a loss sends into the states it looks at."""
+        """The gradient of the loss with respect to the states it reads."""
         return self._cotangent.to(dtype)
 
 
 def rounded(values: Tensor) -> Tensor:
-    """float64 numbers that bfloat16 holds exactly."""
+    """Rounded to bfloat16, as float64."""
     return values.to(torch.bfloat16).double()

@@ -1,4 +1,4 @@
-"""`lipschitz-rnn bench`: speed, memory and accuracy beside PyTorch's own layers."""
+"""`lipschitz-rnn bench`: speed, memory and accuracy compared with PyTorch's own layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.options import OUTPUT, Device
 from lipschitz_rnn.commands.parsing import require_writable
 from lipschitz_rnn.commands.progress import progress_bar
-from lipschitz_rnn.commands.threads import available_memory, threaded
+from lipschitz_rnn.commands.threads import available_memory, with_threads
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ OUTPUT_OPTIONS = ("plot", "json_file", "markdown", "append")
 
 
 @guarded
-@threaded
+@with_threads
 def bench(
     context: typer.Context,
     batch: Annotated[int, typer.Option("--batch", "-b", help="Batch size B.", rich_help_panel=SIZES)] = 128,
@@ -34,7 +34,7 @@ def bench(
     features: Annotated[int, typer.Option(help="Input size p.", rich_help_panel=SIZES)] = 1,
     hidden: Annotated[int, typer.Option("--hidden", "-n", help="Hidden size N.", rich_help_panel=SIZES)] = 128,
     networks: Annotated[
-        int, typer.Option("--networks", "-s", help="Number of networks S, run together.", rich_help_panel=SIZES)
+        int, typer.Option("--networks", "-s", help="Number of networks S, run as one ensemble.", rich_help_panel=SIZES)
     ] = 1,
     integrator: Annotated[
         str, typer.Option("--integrator", metavar="NAME", help="euler, midpoint, heun or rk4.", rich_help_panel=SIZES)
@@ -46,7 +46,7 @@ def bench(
     batch_one: Annotated[
         bool,
         typer.Option(
-            "--batch-one", help="One sequence, forward only, with cells and streams too.", rich_help_panel=SIZES
+            "--batch-one", help="One sequence, forward only, including cells and streams.", rich_help_panel=SIZES
         ),
     ] = False,
     device: Device = "auto",
@@ -60,7 +60,7 @@ def bench(
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A rough answer: few repeats, nothing compiled.", rich_help_panel=METHOD)
+        bool, typer.Option("--quick", help="A rough result: few repeats, nothing compiled.", rich_help_panel=METHOD)
     ] = False,
     compile_loop: Annotated[
         bool,
@@ -68,9 +68,7 @@ def bench(
     ] = True,
     explain: Annotated[
         bool,
-        typer.Option(
-            "--explain", help="Say which backend runs for these sizes and why, and stop.", rich_help_panel=METHOD
-        ),
+        typer.Option("--explain", help="Explain which backend runs for these sizes, and stop.", rich_help_panel=METHOD),
     ] = False,
     plot: Annotated[
         Path | None,
@@ -129,7 +127,7 @@ def bench(
 
     rows = contestants_for(place, compile_loop=compile_loop and not quick, streaming=batch_one)
     with progress_bar(quiet=json_file == "-") as show:
-        # A measurement has no known number of steps; the bar shows what is being done and for how long.
+        # The number of steps is unknown; the bar shows the current stage and its time.
         report = measure(work, place, rows, effort, lambda text: show(text, 0, None))
         swept = None
         if plot is not None:
@@ -156,7 +154,7 @@ def _given(context: typer.Context, name: str) -> bool:
 
 
 def _command(context: typer.Context) -> str:
-    """The command that makes these numbers again: options as given, without the names of output files."""
+    """The command that reproduces these numbers: options as given, without output files."""
     words = ["lipschitz-rnn bench"]
     for option in context.command.params:
         value = context.params.get(str(option.name))
@@ -170,12 +168,12 @@ def _command(context: typer.Context) -> str:
 
 
 def _require_memory(work: Workload, device: torch.device) -> None:
-    """Refuses sizes whose inputs, states and matrices do not fit: a process that is killed for memory says nothing."""
+    """Raise for sizes that do not fit into memory: a process killed for memory reports nothing."""
     import torch
 
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
     states = work.length * work.batch * (work.features + work.hidden)
-    needed = 8 * work.networks * (6 * work.hidden**2 + states)  # in float64, which checks the results
+    needed = 8 * work.networks * (6 * work.hidden**2 + states)  # in float64, for checking the results
     if free is not None and needed > free:
         memory = f"at least {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
         raise ValueError(f"{work.sizes()} needs {memory}; choose smaller sizes")

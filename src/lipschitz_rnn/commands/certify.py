@@ -11,46 +11,56 @@ from rich.console import Console
 from rich.markup import escape
 
 from lipschitz_rnn.commands.errors import guarded
-from lipschitz_rnn.commands.imports import importing
+from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.progress import spinner
 
 NOT_CERTIFIED = 3
 
 
 @guarded
-@importing
+@with_imports
 def certify(
-    target: Annotated[Path, typer.Argument(help="Run folder, or a .safetensors, .npz or .pt file with A and W.")],
-    seed: Annotated[int | None, typer.Option(help="Only networks of this seed; all of a run by default.")] = None,
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="TARGET", help="Run folder, or a .safetensors, .npz or .pt file with A and W."),
+    ],
+    seed: Annotated[
+        int | None, typer.Option(help="Only networks of this seed. Default: all networks of the run.")
+    ] = None,
     which: Annotated[
-        Literal["best", "last"], typer.Option(help="Weights selected on validation data, or the newest ones.")
+        Literal["best", "last"],
+        typer.Option(help="best: the weights selected on validation data; last: the newest weights."),
     ] = "best",
     step_size: Annotated[
         str | None,
-        typer.Option(help="A step, or a range as 0.01,0.1 for irregular samples; the layer's own by default."),
+        typer.Option(help="A step size, or a range such as 0.01,0.1 for irregular samples. Default: the layer's."),
     ] = None,
     integrator: Annotated[str | None, typer.Option(help="euler, midpoint, heun or rk4.")] = None,
     nonlinearity: Annotated[str | None, typer.Option(help="tanh, relu, sigmoid or identity.")] = None,
     continuous: Annotated[
-        bool, typer.Option("--continuous", help="The differential equation, not the map that runs.")
+        bool, typer.Option("--continuous", help="Certify the differential equation instead of the discrete map.")
     ] = False,
     precision: Annotated[
         str | None,
-        typer.Option(help="What A and W are rounded to: float64, float32, high, medium, bfloat16 or float16."),
+        typer.Option(help="Precision of A and W: float64, float32, high, medium, bfloat16 or float16."),
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="Prove this rate and stop; the best rate by default.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Prove this rate and stop. Default: find the best rate.")] = None,
     solver: Annotated[str, typer.Option(help="auto, structured, clarabel or scs.")] = "auto",
     accuracy: Annotated[float, typer.Option(help="Relative accuracy of the best rate.")] = 1e-3,
-    time_limit: Annotated[float, typer.Option(help="Seconds of search for each pair of matrices.")] = 150.0,
+    time_limit: Annotated[float, typer.Option(help="Search time in seconds for each pair of matrices.")] = 150.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
 ) -> None:
     """Prove that any two trajectories of a network under the same input approach each other.
 
-    The statement is about the map that runs, with its step, integrator and precision; --continuous asks for the
-    differential equation instead. Exit code 0: certified; 3: not certified, with the reason and what to try; 2: wrong
-    usage, a damaged file, or a network that cannot be certified; 1: a file or run that is not there.
+    The certificate is for the discrete map that runs, with its step, integrator and precision; --continuous certifies
+    the differential equation instead.
 
-    Example: lipschitz-rnn certify runs/digits-lipschitz-n64
+    Exit codes: 0 certified; 3 not certified, with the reason and what to try; 2 wrong usage, a damaged file, or a
+    network that cannot be certified; 1 a missing file or run.
+
+    [bold]Example[/]
+
+      lipschitz-rnn certify runs/digits-lipschitz-n64
     """
     from lipschitz_rnn.stability import certify as prove
 
@@ -74,7 +84,7 @@ def certify(
 
 
 def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
-    """What to certify, by name: the networks of a run, or the matrices of a file."""
+    """What to certify, by name: the networks of a run, or the matrices in a file."""
     if not target.is_dir():
         if seed is not None:
             raise ValueError(f"seed is {seed}, but {target} is not a run folder, so it has no seeds; leave --seed out")
@@ -97,5 +107,5 @@ def _steps(text: str | None) -> float | tuple[float, float] | None:
     except ValueError:
         numbers = []
     if len(numbers) not in (1, 2):
-        raise ValueError(f"step size is {text!r}; write one number, or a range as 0.01,0.1")
+        raise ValueError(f"step size is {text!r}; write one number, or a range such as 0.01,0.1")
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])

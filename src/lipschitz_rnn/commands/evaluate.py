@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from lipschitz_rnn.commands.errors import guarded
-from lipschitz_rnn.commands.imports import importing
+from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.options import AsJson, DataDir, DeviceAsTrained, Offline, Which
 from lipschitz_rnn.commands.progress import progress_bar
-from lipschitz_rnn.commands.threads import suit_threads, threaded
+from lipschitz_rnn.commands.threads import choose_threads, with_threads
 from lipschitz_rnn.documents.numbers import show_score, show_scores
 from lipschitz_rnn.tasks import Split
 from lipschitz_rnn.training.runs import load_run
@@ -22,8 +22,8 @@ from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 
 
 @guarded
-@threaded
-@importing
+@with_threads
+@with_imports
 def evaluate(
     run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Run folder, written by `train`.")] = None,
     pretrained: Annotated[
@@ -31,7 +31,7 @@ def evaluate(
         typer.Option(
             "--pretrained",
             metavar="NAME",
-            help="A pretrained network instead of a run: its name, e.g. ordered-mnist-128, or a .safetensors file.",
+            help="Pretrained network instead of a run: its name, e.g. ordered-mnist-128, or a .safetensors file.",
         ),
     ] = None,
     split: Annotated[Split, typer.Option(help="Part of the data to score on.")] = "test",
@@ -43,7 +43,7 @@ def evaluate(
 ) -> None:
     """Score every trained network of a run on one split of the data.
 
-    Works while the run is still training. With --pretrained it scores a network that comes with the package.
+    Also works while the run is still training. With --pretrained it scores a network that comes with the package.
 
     [bold]Examples[/]
 
@@ -55,7 +55,7 @@ def evaluate(
     source = {"run": str(run)} if run is not None else {"pretrained": str(pretrained)}
     loaded = load_run(run if run is not None else read_pretrained(str(pretrained)))
     settings = loaded.settings
-    suit_threads(len(settings.members), settings.eval_batch_size, settings.hidden_size)
+    choose_threads(len(settings.members), settings.eval_batch_size, settings.hidden_size)
     place: dict[str, Any] = {"device": device, "data_dir": data_dir, "offline": offline}
     with progress_bar(quiet=as_json) as show:
         metric, scores = loaded.evaluate(

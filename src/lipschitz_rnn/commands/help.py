@@ -1,4 +1,4 @@
-"""How `--help` looks: paragraphs that fill the line, no type names on switches, choices in whole words."""
+"""How `--help` looks: paragraphs that fill the line, no type names on switches, choices written out."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _BY_TYPE = {"int": "N", "float": "NUMBER", "Path": "PATH"}
 
 
 def fill_paragraphs(text: str) -> str:
-    """Lines of a paragraph joined, so that it breaks where the terminal ends; indented lines stay as they are."""
+    """Join the lines of a paragraph, so that the terminal wraps it; indented lines stay as they are."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(p if p.startswith("  ") else p.replace("\n", " ") for p in paragraphs)
 
 
 def tidy(parameter: Any) -> None:
-    """A placeholder that says what to write; nothing for a switch; choices as part of the help text."""
+    """Give options a descriptive placeholder and switches none, and put choices into the help text."""
     if getattr(parameter, "is_flag", False):
         parameter.metavar = ""
         return
     if parameter.param_type_name != "option":
-        parameter.display_type_rich = lambda ctx: None  # its name says what to write
+        parameter.display_type_rich = lambda ctx: None  # its name is the placeholder
         return
     name, choices = _kind(parameter)
     if choices and not all(word in (parameter.help or "") for word in choices):
@@ -32,7 +32,7 @@ def tidy(parameter: Any) -> None:
 
 
 def _kind(parameter: Any) -> tuple[str, list[str]]:
-    """The name of an option's type, and its choices. Typer kept them elsewhere before version 0.29."""
+    """The name of an option's type, and its choices. Typer stored them elsewhere before version 0.29."""
     if not hasattr(parameter, "type_descriptor"):
         kind = parameter.type
         names = {"integer": "int", "integer range": "int", "float range": "float", "path": "Path"}
@@ -48,7 +48,7 @@ class _Tidy:
         super().__init__(*args, **kwargs)
 
     def get_params(self, ctx: Any) -> Any:
-        """With what Typer adds later: help, and completion for shells."""
+        """Includes what Typer adds later: --help and shell completion."""
         parameters = super().get_params(ctx)  # type: ignore[misc]
         for parameter in parameters:
             tidy(parameter)
@@ -56,8 +56,8 @@ class _Tidy:
 
 
 class TidyCommand(_Tidy, TyperCommand):
-    """A command with a help page as above."""
+    """A command with such a help page."""
 
 
 class TidyGroup(_Tidy, TyperGroup):
-    """A group of commands with a help page as above."""
+    """A group of commands with such a help page."""

@@ -1,4 +1,4 @@
-"""`--import MODULE`: tasks, units and models from outside the package, for every command that may need them."""
+"""`--import MODULE`: makes tasks, units and models from outside the package available to a command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Imports = Annotated[
     typer.Option(
         "--import",
         metavar="MODULE",
-        help="Import this module first, for the tasks, units and models in it; repeat for more. "
+        help="Import this module first, to use its tasks, units and models; repeat for more. "
         f"Modules in {ENVIRONMENT} are imported as well.",
         show_default=False,
         rich_help_panel=MACHINE,
@@ -24,8 +24,8 @@ Imports = Annotated[
 ]
 
 
-def importing(command: Command) -> Command:
-    """The command with the option `--import`."""
+def with_imports(command: Command) -> Command:
+    """Add the option `--import` to a command."""
 
     @functools.wraps(command)
     def run(*args: Any, imports: list[str] | None = None, **kwargs: Any) -> None:

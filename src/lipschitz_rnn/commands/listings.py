@@ -1,4 +1,4 @@
-"""`lipschitz-rnn tasks` and `lipschitz-rnn units`: what there is, with or without details."""
+"""`lipschitz-rnn tasks` and `lipschitz-rnn units`: lists, and the details of one task or unit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rich.table import Table
 from lipschitz_rnn import tasks as task_registry
 from lipschitz_rnn import units as unit_registry
 from lipschitz_rnn.commands.errors import guarded
-from lipschitz_rnn.commands.imports import importing
+from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.options import AsJson
 
-WIDE = 120  # columns of a terminal that has room for sentences
+WIDE = 120  # terminal columns from which on there is room for sentences
 
 
 @guarded
-@importing
+@with_imports
 def tasks(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show everything about this task.")] = None,
     as_json: AsJson = False,
@@ -38,14 +38,14 @@ def tasks(
 
 
 def _facts(names: Iterable[str], only: str | None, find: Callable[[str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What is known of one, or of each; in a list, those that fail are named and left out."""
+    """The facts about one, or about all; in a list, those that fail are reported and left out."""
     if only is not None:
         return {only: find(only)}
     found = {}
     for name in names:
         try:
             found[name] = find(name)
-        except Exception as error:  # anything can happen in somebody's own class
+        except Exception as error:  # user code can raise anything
             Console(stderr=True, soft_wrap=True).print(f"left out {name}: {error}", highlight=False, markup=False)
     return found
 
@@ -53,7 +53,7 @@ def _facts(names: Iterable[str], only: str | None, find: Callable[[str], dict[st
 def _print_tasks(infos: dict[str, dict[str, Any]]) -> None:
     console = Console()
     described = console.width >= WIDE
-    # Narrow gaps, so that no number is cut on a terminal of 80 columns.
+    # Narrow padding, so that no number is cut at 80 columns.
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1, 0, 0))
     table.caption, table.caption_justify = "lipschitz-rnn tasks NAME shows options and source", "left"
     table.add_column("task", no_wrap=True)
@@ -81,7 +81,7 @@ def _print_details(facts: dict[str, Any]) -> None:
 
 
 @guarded
-@importing
+@with_imports
 def units(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show everything about this unit.")] = None,
     as_json: AsJson = False,
@@ -97,7 +97,7 @@ def units(
 
 
 def _print_units(infos: dict[str, dict[str, Any]]) -> None:
-    """Names are never cut; a narrow terminal gets no equations, which are in the details of each unit."""
+    """Names are never cut. A narrow terminal shows no equations; they are in the details of each unit."""
     console = Console()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1, 0, 0))
     table.caption = "Parameters at N = 128 on pixel-by-pixel MNIST; lipschitz-rnn units NAME shows equation and options"

@@ -10,12 +10,12 @@ import typer
 from lipschitz_rnn.commands.threads import MACHINE
 from lipschitz_rnn.training.settings import Precision as PrecisionName
 
-# Where an option has a metavar it names itself too: Typer 0.27 would make the name of the metavar.
+# An option with a metavar also spells out its name: Typer 0.27 would derive the name from the metavar.
 OUTPUT = "Output"
 
 AsJson = Annotated[
     bool,
-    typer.Option("--json", help="Print the result as JSON, and no progress.", rich_help_panel=OUTPUT),
+    typer.Option("--json", help="Print the result as JSON, without progress.", rich_help_panel=OUTPUT),
 ]
 DeviceAsTrained = Annotated[
     str | None,
@@ -56,11 +56,16 @@ Which = Annotated[
 Out = typer.Option(
     "--out", "-o", metavar="FOLDER", help="Folder for runs, results, tables and figures.", rich_help_panel=OUTPUT
 )
-Resume = Annotated[bool, typer.Option("--resume", help="Continue an earlier call; finished runs are kept.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an earlier call; finished runs are not repeated.")]
 Jobs = Annotated[
     int,
     typer.Option(
-        "--jobs", "-j", min=1, metavar="N", help="Run this many processes at a time.", rich_help_panel=MACHINE
+        "--jobs",
+        "-j",
+        min=1,
+        metavar="N",
+        help="Number of runs to train in parallel, each in its own process.",
+        rich_help_panel=MACHINE,
     ),
 ]
 Epochs = Annotated[
@@ -90,7 +95,7 @@ TrainingSeeds = Annotated[
         "--seeds",
         "-s",
         metavar="SEEDS",
-        help="Seeds to train together, e.g. 0-4 or 0,2,5. Default: those of the study.",
+        help="Seeds to train together, e.g. 0-4 or 0,2,5. Default: the study's.",
         show_default=False,
     ),
 ]

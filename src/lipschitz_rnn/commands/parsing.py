@@ -1,4 +1,4 @@
-"""What the shell gives as text: seeds, options of units and tasks, and names of files to write."""
+"""Parses and checks arguments: seeds, options of units and tasks, and output files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-MOST_SEEDS = 10_000  # far beyond what any machine trains, and short of what fills its memory
+MOST_SEEDS = 10_000  # far more than any machine can train, few enough to list in memory
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -44,20 +44,20 @@ def parse_options(items: list[str], flag: str) -> dict[str, Any]:
 
 
 def parse_epochs(text: str) -> tuple[int, ...]:
-    """ "30,60,90" as numbers; nothing for none."""
+    """ "30,60,90" as numbers; empty text as none."""
     try:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise ValueError(f"--decay-epochs is {text!r}; write epochs e.g. as 90 or 30,60,90") from None
 
 
-def asked_for(**given: Any) -> dict[str, Any]:
-    """Options that were given; the others stay the preset's or the study's."""
+def given_options(**given: Any) -> dict[str, Any]:
+    """Only the options that were given; the others keep the values of the preset or the study."""
     return {name: value for name, value in given.items() if value is not None}
 
 
 def require_writable(*paths: Path | None) -> None:
-    """Found out before minutes are spent on something that then cannot be written."""
+    """Raise now if a file cannot be written, not after minutes of work."""
     for path in paths:
         if path is None:
             continue
@@ -71,7 +71,7 @@ def require_writable(*paths: Path | None) -> None:
 
 
 def require_small_file(path: Path, what: str) -> None:
-    """A device such as /dev/full can be read for ever, and nobody writes megabytes of settings."""
+    """Raise for devices such as /dev/full, which can be read forever, and for files too large to be settings."""
     if not path.is_file():
         kind = "a folder" if path.is_dir() else "not a regular file" if path.exists() else "missing"
         raise ValueError(f"{path} is {kind}; name {what}")

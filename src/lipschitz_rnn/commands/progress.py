@@ -1,4 +1,4 @@
-"""How long commands show their progress: a bar on a terminal; of a run also one line per epoch elsewhere."""
+"""Progress of long commands: a bar on a terminal; elsewhere, for runs, one line per epoch."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from lipschitz_rnn.training import Settings, Watcher
 
 REDRAW_SECONDS = 0.1
 
-Callback = Callable[[str, int, int | None], None]  # what is being done, how much is done, how much there is
+Callback = Callable[[str, int, int | None], None]  # current stage, amount done, total amount
 
 
 @contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Callback]:
-    """A progress bar on standard error; nothing if that is not a terminal, or with `--json`."""
+    """A progress bar on standard error; nothing if it is not a terminal, or with `--json`."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda stage, done, total: None
@@ -52,13 +52,13 @@ def progress_bar(quiet: bool = False) -> Iterator[Callback]:
 
 
 def named(progress: Callback, prefix: str) -> Callback:
-    """The same, with the name of a network in front of what is being done."""
+    """The same callback with the name of a network in front of the stage."""
     return lambda stage, done, total: progress(f"{prefix}: {stage}", done, total)
 
 
 @contextmanager
 def spinner(text: str, quiet: bool = False) -> Iterator[None]:
-    """Shows `text` and the time that has passed; for work of unknown length."""
+    """Show `text` and the elapsed time, for work of unknown length."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield
@@ -76,24 +76,24 @@ def choose_watcher(console: Console, name: str = "", quiet: bool = False) -> Wat
 
 
 def watch_runs(jobs: int, quiet: bool = False) -> Callable[[str], Watcher]:
-    """A watcher for each run by its name; plain lines where several processes write to one terminal."""
+    """A watcher for each run, by its name; plain lines if several processes write to one terminal."""
     if jobs > 1:
         return silent_watcher if quiet else line_watcher
     return partial(choose_watcher, Console(stderr=True), quiet=quiet)
 
 
 def silent_watcher(name: str) -> Watcher:
-    """Importable by name, as the next one."""
+    """A module-level function, like the next one, so that it can be sent to a process."""
     return Watcher()
 
 
 def line_watcher(name: str) -> Watcher:
-    """Importable by name: it has to reach a process."""
+    """One plain line per epoch, with the name of the run."""
     return LineWatcher(Console(stderr=True), name)
 
 
 class FolderLine(Watcher):
-    """Says where a run is kept, once it is clear that there will be one."""
+    """Prints the run folder once training starts."""
 
     def __init__(self, console: Console, folder: Path) -> None:
         self.console, self.folder = console, folder
@@ -117,7 +117,7 @@ class LineWatcher(Watcher):
         self.total, self.done, self.first = settings.epochs * steps_per_epoch, done, done
         self.started = time.monotonic()
         if done:
-            self.note(f"going on after step {done} of {self.total}")
+            self.note(f"resuming after step {done} of {self.total}")
 
     def step(self, done: int) -> None:
         self.done = done

@@ -1,4 +1,4 @@
-"""`lipschitz-rnn quickstart`: trained networks and a picture within a minute or two."""
+"""`lipschitz-rnn quickstart`: trained networks and a picture in a minute or two."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lipschitz_rnn.commands.errors import CONTINUE, guarded
 from lipschitz_rnn.commands.options import OUTPUT, AsJson
 from lipschitz_rnn.commands.parsing import parse_seeds
 from lipschitz_rnn.commands.progress import choose_watcher
-from lipschitz_rnn.commands.threads import suit_settings, threaded
+from lipschitz_rnn.commands.threads import choose_threads_for_runs, with_threads
 from lipschitz_rnn.experiments.quickstart import EPOCHS, quickstart_settings, run_quickstart, test_scores
 from lipschitz_rnn.training import Interrupted, Result
 
@@ -28,7 +28,7 @@ NEXT = (
 
 
 @guarded(interrupted=CONTINUE)
-@threaded
+@with_threads
 def quickstart(
     out: Annotated[
         Path,
@@ -45,15 +45,15 @@ def quickstart(
     """Train Lipschitz RNNs and LSTMs with about as many parameters on handwritten digits.
 
     Needs no download and no GPU, and takes a minute or two on a laptop. Several seeds of each unit train at once,
-    so you can see how much the results vary. Run it again to see the results again, or to continue after Ctrl-C.
+    so you can see how much the results vary. Run it again to show the results again, or to continue after Ctrl-C.
     """
     chosen = parse_seeds(seeds)
-    suit_settings(quickstart_settings(chosen, epochs))
+    choose_threads_for_runs(quickstart_settings(chosen, epochs))
     console = Console(stderr=True)
     names = {"lipschitz": "Lipschitz RNN", "lstm": "LSTM"}
     try:
         done = run_quickstart(out, chosen, epochs, lambda name: choose_watcher(console, names[name], quiet=as_json))
-    except Interrupted as stopped:  # resuming the run alone would leave the comparison undone
+    except Interrupted as stopped:  # its own hint would resume one run, not the comparison
         raise Interrupted(stopped.number, stopped.saved, "the same command again") from None
     if as_json:
         facts: dict[str, Any] = {

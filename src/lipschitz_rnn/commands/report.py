@@ -1,4 +1,4 @@
-"""`lipschitz-rnn report`: run folders to one page, or committed results to the pages of the documentation."""
+"""`lipschitz-rnn report`: turns run folders into one page, or committed results into pages of the documentation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import typer
 from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.options import AsJson
 from lipschitz_rnn.commands.progress import spinner
-from lipschitz_rnn.commands.threads import threaded
+from lipschitz_rnn.commands.threads import with_threads
 from lipschitz_rnn.documents.files import has_marks
 from lipschitz_rnn.experiments.pages.committed import check_pages, write_pages
 from lipschitz_rnn.experiments.report import write_report
 
 
 @guarded
-@threaded
+@with_threads
 def report(
     runs: Annotated[
         list[Path],
@@ -30,7 +30,7 @@ def report(
             "--out",
             "-o",
             metavar="FOLDER",
-            help="Folder to write into. Default: report; for JSON results docs/results next to them.",
+            help="Folder to write to. Default: report; for JSON results, docs/results next to them.",
             show_default=False,
         ),
     ] = None,
@@ -39,7 +39,7 @@ def report(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write one page about runs: report.html, which needs no other file, and report.md with figures.
+    """Write a page about runs: report.html, a single file, and report.md with figures.
 
     It shows learning curves, scores over seeds, eigenvalues over training, time and hardware, next to the paper's
     numbers. Runs that differ only in their seeds are merged. Unfinished runs are shown as far as they have got.
@@ -64,7 +64,7 @@ def report(
 
 
 def _are_results(paths: list[Path]) -> bool:
-    """One folder with studies of JSON files, and no run folder below it."""
+    """Whether this is one folder of studies with JSON files, without run folders."""
     (first, *others) = paths
     return not others and any(first.glob("*/*.json")) and not any(first.rglob("config.json"))
 
@@ -72,10 +72,10 @@ def _are_results(paths: list[Path]) -> bool:
 def _report_results(paths: list[Path], out: Path | None, check: bool, as_json: bool) -> None:
     if len(paths) != 1:
         raise ValueError(f"{len(paths)} folders are given; give one folder of JSON results")
-    beside = paths[0].resolve().parent
-    folder = out or beside / "docs" / "results"
-    # Pages that go elsewhere are somebody's own; the README belongs to those in docs/results.
-    readme = beside / "README.md" if out is None or out.resolve() == beside / "docs" / "results" else None
+    parent = paths[0].resolve().parent
+    folder = out or parent / "docs" / "results"
+    # The README belongs to the pages in docs/results; pages written elsewhere leave it alone.
+    readme = parent / "README.md" if out is None or out.resolve() == parent / "docs" / "results" else None
     readme = readme if readme is not None and has_marks(readme) else None
     if not check:
         with spinner("writing pages", quiet=as_json):

@@ -1,4 +1,4 @@
-"""`lipschitz-rnn reproduce`: one command for every study, made from the study itself."""
+"""`lipschitz-rnn reproduce`: one subcommand per study, generated from the study."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from rich.table import Table
 from lipschitz_rnn.commands import options
 from lipschitz_rnn.commands.errors import RESUME, guarded
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
-from lipschitz_rnn.commands.parsing import asked_for, parse_seeds
+from lipschitz_rnn.commands.imports import with_imports
+from lipschitz_rnn.commands.parsing import given_options, parse_seeds
 from lipschitz_rnn.commands.progress import watch_runs
 from lipschitz_rnn.commands.reproduce_list import print_list
-from lipschitz_rnn.commands.threads import suit_settings, threaded
+from lipschitz_rnn.commands.threads import choose_threads_for_runs, with_threads
 from lipschitz_rnn.documents.numbers import show_duration, show_score, spread
 from lipschitz_rnn.experiments.campaign import Campaign, Plan
 from lipschitz_rnn.experiments.reproduce import Outcome
@@ -34,7 +35,7 @@ reproduce = typer.Typer(
     help="Repeat the paper's studies and write tables and figures.",
 )
 
-# Options of single studies, by the name that a study lists; those of `Settings` change every run.
+# Options that only some studies have, by their names in `Study.options`; those in _SETTINGS are settings of the runs.
 _SETTINGS = ("hidden_size", "learning_rate")
 _OWN: dict[str, Any] = {
     "hidden_size": Annotated[
@@ -45,17 +46,17 @@ _OWN: dict[str, Any] = {
     ],
     "at_once": Annotated[
         int | None,
-        typer.Option(min=1, help="Most networks to train at once. Default: all values and seeds of an option."),
+        typer.Option(min=1, help="Most networks to train at once. Default: all values and seeds of a sweep."),
     ],
-    "task": Annotated[str | None, typer.Option("--task", help="Another task than the paper's, e.g. permuted-mnist.")],
+    "task": Annotated[
+        str | None, typer.Option("--task", help="Train on this task instead of the paper's, e.g. permuted-mnist.")
+    ],
     "target_loss": Annotated[
         float | None, typer.Option(min=0.0, help="Training loss to compare at. Default: the lowest that all reach.")
     ],
     "samples": Annotated[int | None, typer.Option(min=1, help="Test samples to attack. Default: all.")],
 }
-_QUICK = Annotated[
-    bool, typer.Option("--quick", help="A small version that runs in minutes on two CPU cores, to see it work.")
-]
+_QUICK = Annotated[bool, typer.Option("--quick", help="Run a small version that takes minutes on two CPU cores.")]
 _ONLY_ALONE = Annotated[
     list[str] | None,
     typer.Option(
@@ -98,7 +99,7 @@ def studies(
 
 
 def _signature(study: Study | None) -> inspect.Signature:
-    """The options of a study's command; those of all studies where none is given."""
+    """The options of a study's command; without a study, those that all have in common."""
     own = () if study is None else study.options
     out = Path("runs" if study is None else f"runs/{study.name}")
     given: dict[str, tuple[Any, Any]] = {"out": (Annotated[Path, options.Out], out), "quick": (_QUICK, False)}
@@ -117,7 +118,7 @@ def _command(name: str, study: Study | None, run: Callable[..., None], text: str
     """Add a command with the options of its study."""
     run.__name__, run.__doc__ = name.replace("-", "_"), text
     run.__signature__ = _signature(study)  # type: ignore[attr-defined]
-    reproduce.command(name=name, cls=TidyCommand)(guarded(interrupted=RESUME)(threaded(run)))
+    reproduce.command(name=name, cls=TidyCommand)(guarded(interrupted=RESUME)(with_imports(with_threads(run))))
 
 
 def _make(study: Study) -> None:
@@ -136,19 +137,20 @@ def _run_all(only: list[str] | None, quick: bool, out: Path, **given: Any) -> No
         campaign, plans = _plan(study, {**asked, "only": None})
         chosen.append((study, campaign, plans))
     if only:
+        names = [f"{study.name}/{plan.name}" for study, _, plans in chosen for plan in plans]
+        for pattern in (pattern for pattern in only if not any(matches(name, pattern) for name in names)):
+            raise ValueError(f"no run matches --only {pattern!r}; `lipschitz-rnn reproduce --list` shows all")
         chosen = [
             (study, campaign, [plan for plan in plans if any(matches(f"{study.name}/{plan.name}", o) for o in only)])
             for study, campaign, plans in chosen
         ]
-        if not any(plans for _, _, plans in chosen):
-            raise ValueError(f"no run matches --only {only[0]!r}; `lipschitz-rnn reproduce --list` shows all")
     _report([each for each in chosen if each[2]], **given)
 
 
 def _plan(study: Study, given: dict[str, Any]) -> tuple[Campaign, list[Plan]]:
     own = {name: given.get(name) for name in study.options}
-    changes = asked_for(**{name: given[name] for name in ("epochs", "precision", "device", "data_dir", "offline")})
-    changes |= asked_for(**{name: own.pop(name) for name in _SETTINGS if name in own})
+    changes = given_options(**{name: given[name] for name in ("epochs", "precision", "device", "data_dir", "offline")})
+    changes |= given_options(**{name: own.pop(name) for name in _SETTINGS if name in own})
     plans = study.plans(
         given["only"] or (),
         quick=given["quick"],
@@ -163,7 +165,7 @@ def _plan(study: Study, given: dict[str, Any]) -> tuple[Campaign, list[Plan]]:
 
 
 def _report(chosen: list[tuple[Study, Campaign, list[Plan]]], *, dry_run: bool, as_json: bool, **given: Any) -> None:
-    """Run what was planned, and tell what came out of it."""
+    """Run the plans and print their results."""
     planned = [plan for _, _, plans in chosen for plan in plans]
     if dry_run:
         facts = [
@@ -171,8 +173,8 @@ def _report(chosen: list[tuple[Study, Campaign, list[Plan]]], *, dry_run: bool, 
         ]
         typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(plan.name for plan in planned))
         return
-    suit_settings([plan.settings for plan in planned])
-    for _, campaign, plans in chosen:  # of all studies before the first one starts
+    choose_threads_for_runs([plan.settings for plan in planned])
+    for _, campaign, plans in chosen:  # check all studies before the first one starts
         campaign.check(plans)
     watch = watch_runs(given["jobs"], quiet=as_json)
     outcomes = [run_study(study, campaign, plans, watch) for study, campaign, plans in chosen]
@@ -199,8 +201,8 @@ def _facts(outcomes: list[Outcome]) -> dict[str, Any]:
 
 
 def _print_scores(console: Console, records: list[Record]) -> None:
-    """Mean, minimum and maximum of the test split where validation chose, and the mean at the last epoch."""
-    table = Table(title="test, at the epoch chosen on validation data", title_justify="left")
+    """Minimum, mean and maximum test score at the selected epoch, and the mean at the last epoch."""
+    table = Table(title="test, at the epoch selected on validation data", title_justify="left")
     table.add_column("run", overflow="fold")
     for column in ("networks", "min", "mean", "max", "last", "time"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -214,9 +216,9 @@ def _print_scores(console: Console, records: list[Record]) -> None:
 
 for _study in STUDIES.values():
     _make(_study)
-_ALL = """All studies, with all their groups of runs.
+_ALL = """Run all studies, with all their groups of runs.
 
-Each study has a folder of its own below --out. After an interruption the same command with --resume continues.
+Each study has its own folder in --out. After an interruption, continue with the same command and --resume.
 
 [bold]Example[/]
 

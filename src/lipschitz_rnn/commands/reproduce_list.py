@@ -1,4 +1,4 @@
-"""`lipschitz-rnn reproduce --list`: every study, what of it is committed, and how long its runs take."""
+"""`lipschitz-rnn reproduce --list`: every study, which of its runs are committed, and how long they take."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def print_list(results: Path, as_json: bool) -> None:
         typer.echo(json.dumps([_facts(entry) for entry in entries], indent=2))
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.caption = f"committed: below {results}; times are those of its records, or an estimate from similar ones"
+    table.caption = f"committed: in {results}; times come from its records, or are estimated from similar runs"
     table.caption_justify = "left"
     table.add_column("study", no_wrap=True)
     table.add_column("runs", overflow="fold")
@@ -46,7 +46,7 @@ def print_list(results: Path, as_json: bool) -> None:
 
 
 def _lines(entries: list[Entry]) -> list[list[Entry]]:
-    """A line for each of the paper's runs, and one for each group of others."""
+    """One line per run of the paper, and one per group of other runs."""
     lines: dict[tuple[str, str, str], list[Entry]] = {}
     for entry in entries:
         lines.setdefault((entry.study, entry.group, "" if entry.group else entry.plan.name), []).append(entry)
@@ -78,17 +78,17 @@ def _facts(entry: Entry) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of a study: its record where there is one, and seconds that were taken or are to be expected."""
+    """One row of a study: its record, if any, and its measured or estimated seconds."""
 
     study: str
     group: str
     plan: Plan
     record: Record | None
-    seconds: float | None  # None where nothing comparable is known
+    seconds: float | None  # None if there is no similar record
 
 
 def inventory(studies: Iterable[Study], results: Path) -> list[Entry]:
-    """Every row of the studies, with what lies below a results folder."""
+    """Every row of the studies, with its record from a results folder."""
     records = read_records(results) if results.is_dir() else []
     entries = []
     for study in studies:
@@ -102,13 +102,13 @@ def inventory(studies: Iterable[Study], results: Path) -> list[Entry]:
 
 
 def estimate(settings: Settings, records: Sequence[Record]) -> float | None:
-    """Seconds that a run may take where the records were made, from the most similar network step by step of the scan.
+    """Estimated seconds of a run on the machine of the records: the time per scan step is the most similar network's.
 
-    All seeds of an ensemble train at once, so their number does not count. Networks are not compared whose sizes differ
-    by more than twice.
+    All seeds of an ensemble train at once, so their number does not matter. Networks whose sizes differ by more than a
+    factor of two are not compared.
     """
     known = []
-    for record in records:
+    for record in (record for record in records if record.setup.task in tasks.available()):  # or of somebody's own
         other = record.setup
         ratio = max(other.hidden_size, settings.hidden_size) / min(other.hidden_size, settings.hidden_size)
         if _kind(other) == _kind(settings) and ratio <= 2 and (steps := scan_steps(other)):
@@ -118,16 +118,16 @@ def estimate(settings: Settings, records: Sequence[Record]) -> float | None:
 
 
 def _kind(settings: Settings) -> tuple[str, str, object]:
-    """What must be equal for times to be compared; a large vocabulary takes more time than the recurrence."""
+    """What must be equal to compare times; a large vocabulary takes more time than the recurrence."""
     integrator = str(settings.unit_options.get("integrator", "euler"))
     return settings.unit, integrator, tasks.info(settings.task).vocabulary
 
 
 def scan_steps(settings: Settings) -> int:
-    """Steps of the recurrence over the whole training, one for all networks and samples of a batch."""
+    """Scan steps over the whole training; all networks and samples of a batch share a step."""
     facts = tasks.info(settings.task)
     sequences, length = facts.sizes["train"] or 0, facts.sequence_length
-    if facts.stateful:  # windows of parallel streams, fewer where they are longer
+    if facts.stateful:  # windows of parallel streams: the longer, the fewer
         return int(settings.epochs * sequences * length)
     length = settings.task_options.get("length", settings.task_options.get("steps", length))
     return int(settings.epochs * max(1, sequences // settings.batch_size) * length)

@@ -1,4 +1,4 @@
-"""`lipschitz-rnn robustness`: curvature of the loss, attacks and noise, for the networks of any run."""
+"""`lipschitz-rnn robustness`: loss curvature, attacks and noise for the networks of a run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rich.console import Console
 
 from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
-from lipschitz_rnn.commands.imports import importing
+from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.options import AsJson, DataDir, Offline, Plot, Seeds, Which
 from lipschitz_rnn.commands.options import DeviceAsTrained as Device
 from lipschitz_rnn.commands.parsing import parse_seeds, require_writable
 from lipschitz_rnn.commands.progress import named, progress_bar
 from lipschitz_rnn.commands.robustness_runs import distinct_names, document, open_run, parse_amounts
-from lipschitz_rnn.commands.threads import MACHINE, threaded
+from lipschitz_rnn.commands.threads import MACHINE, with_threads
 from lipschitz_rnn.tasks import Split
 
 ATTACKS = ("pgd", "fgsm", "deepfool-l2", "deepfool-linf")
@@ -27,10 +27,10 @@ ATTACKS = ("pgd", "fgsm", "deepfool-l2", "deepfool-linf")
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, written by `train`.")]
 Variant = Annotated[
     int | None,
-    typer.Option(min=0, help="Which variant of a run that trained several, counted from 0.", show_default=False),
+    typer.Option(min=0, help="Number of the variant, counted from 0, if the run has several.", show_default=False),
 ]
 BatchSize = Annotated[
-    int, typer.Option(min=1, help="Samples at a time; fewer take less memory.", rich_help_panel=MACHINE)
+    int, typer.Option(min=1, help="Samples per batch; fewer need less memory.", rich_help_panel=MACHINE)
 ]
 PartOfData = typer.Option(help="Part of the data to use.")
 SomeSamples = typer.Option(min=1, help="Samples to draw, with seed 0. Default: all.", show_default=False)
@@ -49,8 +49,8 @@ def measures() -> None:
 
 @robustness.command(cls=TidyCommand)
 @guarded
-@threaded
-@importing
+@with_threads
+@with_imports
 def hessian(
     run: RunArgument,
     seeds: Seeds = None,
@@ -58,7 +58,7 @@ def hessian(
     which: Which = "best",
     parameters: Annotated[
         Literal["all", "unit"],
-        typer.Option(help="all, or unit: those of the recurrent unit, as in the paper."),
+        typer.Option(help="all, or unit: only those of the recurrent unit, as in the paper."),
     ] = "unit",
     split: Annotated[Split, PartOfData] = "train",
     samples: Annotated[int, typer.Option(min=1, help="Samples to draw, with seed 0.")] = 1000,
@@ -125,8 +125,8 @@ def hessian(
 
 @robustness.command(cls=TidyCommand)
 @guarded
-@threaded
-@importing
+@with_threads
+@with_imports
 def attack(
     run: RunArgument,
     attacks: Annotated[
@@ -195,7 +195,7 @@ def attack(
 
 
 def _attack(name: str, steps: int, step_size: float, radius: float | None, random_start: bool) -> Callable[..., Any]:
-    """The named attack with its own settings: a function of model, inputs, targets and what all attacks share."""
+    """The named attack with its settings: a function of model, inputs, targets and the common arguments."""
     from functools import partial
 
     from lipschitz_rnn.robustness import deepfool, fgsm, pgd
@@ -214,8 +214,8 @@ def _attack(name: str, steps: int, step_size: float, radius: float | None, rando
 
 @robustness.command(cls=TidyCommand)
 @guarded
-@threaded
-@importing
+@with_threads
+@with_imports
 def noise(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders to compare.")],
     kind: Annotated[

@@ -1,4 +1,4 @@
-"""Opening runs for `lipschitz-rnn robustness`, and reading its options."""
+"""Opens runs and parses options for `lipschitz-rnn robustness`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lipschitz_rnn.commands.parsing import parse_seeds
-from lipschitz_rnn.commands.threads import suit_threads
+from lipschitz_rnn.commands.threads import choose_threads
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training import Settings
 from lipschitz_rnn.training.parallel import choose_device
@@ -22,7 +22,7 @@ from lipschitz_rnn.training.update import forward_precision, matmul_precision
 
 @dataclass(frozen=True)
 class Run:
-    """A trained run with its task, both on the device that measures."""
+    """A trained run and its task, both on the device for the measurement."""
 
     folder: Path
     settings: Settings
@@ -36,7 +36,7 @@ class Run:
 
     @contextmanager
     def precision(self) -> Iterator[None]:
-        """As it was trained, so that clean accuracies are those of `evaluate`."""
+        """The precision it was trained in, so that clean accuracies agree with `evaluate`."""
         with ExitStack() as stack:
             stack.enter_context(matmul_precision(self.settings.precision))
             stack.enter_context(forward_precision(self.settings, self.device))
@@ -52,7 +52,7 @@ def open_run(
     data_dir: str | None,
     offline: bool,
 ) -> Run:
-    """The networks of a run folder, all or those of some seeds, and the task that they were trained on."""
+    """The networks of a run folder, or those of some seeds, and the task they were trained on."""
     loaded = load_run(folder)
     settings, models = loaded.of_variant(variant, which)
     place = choose_device(device or settings.device)
@@ -62,13 +62,13 @@ def open_run(
         if missing:
             raise ValueError(f"--seeds is {seeds!r}; {folder} has the seeds {', '.join(map(str, models))}")
         models = {seed: models[seed] for seed in wanted}
-    suit_threads(1, settings.batch_size, settings.hidden_size)
+    choose_threads(1, settings.batch_size, settings.hidden_size)
     task = loaded.load_task(data_dir=data_dir, offline=offline).to(place)
     return Run(folder, settings, task, {seed: m.to(place) for seed, m in models.items()}, place)
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
-    """The names of run folders, or their whole paths where two have the same name."""
+    """The names of run folders, or their full paths if two have the same name."""
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]
@@ -78,7 +78,7 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
 
 
 def document(run: Run, which: str, split: str, seeds: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """What --json prints of one run."""
+    """What --json prints for one run."""
     facts = {"run": str(run.folder), "task": run.settings.task, "unit": run.settings.unit}
     each = [{"seed": seed, **values} for seed, values in seeds.items()]
     return facts | {"which": which, "split": split, "seeds": each}

@@ -1,4 +1,4 @@
-"""Tables of `lipschitz-rnn robustness`, for 80 columns: a row for each seed, then their mean and spread."""
+"""Tables of `lipschitz-rnn robustness` for 80 columns: one row per seed, then their mean and spread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _table(*columns: str) -> Table:
 
 
 def _rows(table: Table, labels: Sequence[str], rows: Sequence[Sequence[float]], shown: Sequence[Show]) -> None:
-    """One row for each seed; with several also their mean and standard deviation, of what are numbers."""
+    """One row per seed; with several seeds also the mean and standard deviation of numeric columns."""
     for label, row in zip(labels, rows, strict=True):
         table.add_row(label, *(show(value) for value, show in zip(row, shown, strict=True)))
     if len(rows) < 2:
@@ -94,7 +94,7 @@ def print_noise(console: Console, kind: str, curves: Mapping[str, Sequence[Noise
 
 
 def _mean_and_spread(curves: Sequence[NoiseCurve], number: int) -> str:
-    """Over the networks; of a single one over the seeds of the noise."""
+    """Over the networks; for a single network, over the seeds of the noise."""
     values = [curve.mean[number] for curve in curves] if len(curves) > 1 else curves[0].accuracy[number]
     mean = f"{100 * statistics.fmean(values):.2f}"
     return mean if len(values) < 2 else f"{mean} ± {100 * statistics.stdev(values):.2f}"

@@ -1,4 +1,4 @@
-"""The options of `train` made from the fields of `Settings`: each setting describes itself where it is defined."""
+"""The options of `train`, generated from the fields of `Settings`, where each setting has its description."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _METAVARS = {"unit_options": _ASSIGNMENT, "task_options": _ASSIGNMENT, "variants
 
 
 def with_settings(command: Command) -> Command:
-    """The command with an option for every setting but the task; it gets those that were given as `given`."""
+    """Add an option for every setting except the task; the command receives the given ones as `given`."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -38,13 +38,13 @@ def _is_absent(value: Any) -> bool:
 
 
 def _parameter(name: str) -> str:
-    """What the option is called: --unit-option sets one of the unit options."""
+    """The name of the option, e.g. --unit-option for `unit_options`."""
     flags = _SETTINGS[name][1].flags
     return flags[0].removeprefix("--").replace("-", "_") if flags else name
 
 
 def _option(name: str, kind: Any, setting: Setting) -> Any:
-    """Every option names its flags: Typer 0.27 would take them from the metavar."""
+    """Flags are always spelled out: Typer 0.27 would derive them from the metavar."""
     flags = setting.flags or ("--" + name.replace("_", "-"),)
     metavar = setting.metavar or _METAVARS.get(name)
     option = typer.Option(*flags, help=setting.help, metavar=metavar, rich_help_panel=setting.group, show_default=False)
@@ -52,7 +52,7 @@ def _option(name: str, kind: Any, setting: Setting) -> Any:
 
 
 def _typed(kind: Any) -> Any:
-    """How the shell gives a value of this kind; None where it was not given."""
+    """The type of the option for a setting of this type; None stands for an option that was not given."""
     origin = get_origin(kind)
     several = origin is tuple and get_origin(get_args(kind)[0]) is Mapping
     if origin is Mapping or several:

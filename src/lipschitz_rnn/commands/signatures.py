@@ -1,4 +1,4 @@
-"""Options that are added to a command from outside, so that Typer sees them in its signature."""
+"""Adds options to the signature of a command, where Typer reads them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY  # as Typer calls a command
 
 
 def with_options(run: Command, command: Command, options: Mapping[str, Any], instead_of: str | None = None) -> Command:
-    """`run` with the parameters of `command` and these options: name -> annotation. A switch is off, others None.
+    """`run` with the parameters of `command` plus `options`, name -> annotation. Defaults: switches off, others None.
 
-    They come last, or in the place of the parameter `instead_of`.
+    The options come last, or in place of the parameter `instead_of`.
     """
-    # Evaluated here: Typer would look up the names in the annotations in the module of `run`, not in the command's.
+    # Evaluated here: Typer would resolve the annotations in the module of `run`, not in the command's.
     given = list(inspect.signature(command, eval_str=True).parameters.values())
     place = next((i for i, each in enumerate(given) if each.name == instead_of), len(given))
     added = [

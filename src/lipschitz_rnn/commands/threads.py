@@ -1,8 +1,8 @@
-"""How many CPU threads a command takes: `--threads`, the same for every long command.
+"""How many CPU threads a command uses: the option `--threads` of every long command.
 
-PyTorch takes one thread per core and lets them spin between two products. A recurrent network is a loop of small
-products, and every one of them waits for the slowest thread: where another program holds a core, for the scheduler. On
-two busy cores, two threads took 10 times as long as one (N = 128, batch of 1,000), and 15 times at N = 512.
+PyTorch uses one thread per core and lets them spin between two products. A recurrent network is a loop of small
+products, and each of them waits for the slowest thread: if another program holds a core, it waits for the scheduler. On
+two busy cores, two threads took 10 times as long as one (N = 128, batch of 1,000), and 15 times as long at N = 512.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import typer
 from lipschitz_rnn.commands.signatures import with_options
 from lipschitz_rnn.training.settings import Settings
 
-SMALL = 2**24  # multiplications of one step below which a second thread gains little and may lose much
+SMALL = 2**24  # multiplications per step up to which a second thread gains little and may cost a lot
 MACHINE = "Machine"
 
 Threads = Annotated[
@@ -44,20 +44,20 @@ class _Chosen:
     by_user = False
 
 
-def threaded(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the option `--threads`, which holds while it runs."""
+def with_threads(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the option `--threads` to a command; it applies while the command runs."""
 
     @functools.wraps(command)
     def run(*args: Any, threads: int | None = None, **kwargs: Any) -> None:
-        with limited(threads):
+        with thread_limit(threads):
             command(*args, **kwargs)
 
     return with_options(run, command, {"threads": Threads})
 
 
 @contextmanager
-def limited(count: int | None) -> Iterator[None]:
-    """`count` threads in the block, or a number that does not crowd the machine; as before after it."""
+def thread_limit(count: int | None) -> Iterator[None]:
+    """Use `count` threads in the block, if given; afterwards restore the number from before."""
     import torch
 
     before, _Chosen.by_user = torch.get_num_threads(), count is not None or "OMP_NUM_THREADS" in os.environ
@@ -70,11 +70,11 @@ def limited(count: int | None) -> Iterator[None]:
         _Chosen.by_user = False
 
 
-def suit_threads(networks: int, batch: int, hidden_size: int, recorded: int | None = None) -> None:
-    """One thread where a step is small, idle cores elsewhere, unless the user chose.
+def choose_threads(networks: int, batch: int, hidden_size: int, recorded: int | None = None) -> None:
+    """Use one thread if a step is small, otherwise all idle cores, unless the user chose a number.
 
-    `recorded` is what an earlier part of the same run took: with another number its weights would differ in their last
-    bits.
+    `recorded`: the number that an earlier part of the same run used; with another, the last bits of its weights would
+    differ.
     """
     import torch
 
@@ -84,15 +84,15 @@ def suit_threads(networks: int, batch: int, hidden_size: int, recorded: int | No
         torch.set_num_threads(max(1, min(count, torch.get_num_threads())))
 
 
-def suit_settings(all_settings: Sequence[Settings], recorded: int | None = None) -> None:
-    """The same for runs: the largest of them counts."""
+def choose_threads_for_runs(all_settings: Sequence[Settings], recorded: int | None = None) -> None:
+    """The same for several runs, by the largest of them."""
     sizes = [(len(each.members), each.batch_size, each.hidden_size) for each in all_settings]
     if sizes:
-        suit_threads(*max(sizes, key=lambda size: size[0] * size[1] * size[2] ** 2), recorded)
+        choose_threads(*max(sizes, key=lambda size: size[0] * size[1] * size[2] ** 2), recorded)
 
 
 def idle_cores() -> int:
-    """Physical cores that this process may use and that nobody else uses at the moment, at least one."""
+    """Physical cores that this process may use and that are idle now, at least one."""
     return max(1, usable_cores() - _busy())
 
 
@@ -115,7 +115,7 @@ def _quota() -> int:
 
 
 def _busy(samples: int = 5, pause: float = 0.01) -> int:
-    """How many other threads want to run: the median of a few looks, on Linux."""
+    """How many other threads are runnable: the median of a few samples, on Linux."""
     seen = []
     for _ in range(samples):
         fields = (_read(Path("/proc/loadavg")) or "").split()
@@ -127,7 +127,7 @@ def _busy(samples: int = 5, pause: float = 0.01) -> int:
 
 
 def available_memory() -> int | None:
-    """Bytes that can be taken without swapping, on Linux."""
+    """Bytes that can be allocated without swapping, on Linux."""
     for line in (_read(Path("/proc/meminfo")) or "").splitlines():
         if line.startswith("MemAvailable:"):
             return 1024 * int(line.split()[1])

@@ -14,11 +14,11 @@ from rich.table import Table
 
 from lipschitz_rnn import tasks
 from lipschitz_rnn.commands.errors import RESUME, guarded
-from lipschitz_rnn.commands.imports import importing
+from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.parsing import require_small_file
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
 from lipschitz_rnn.commands.setting_options import with_settings
-from lipschitz_rnn.commands.threads import suit_settings, threaded
+from lipschitz_rnn.commands.threads import choose_threads_for_runs, with_threads
 from lipschitz_rnn.documents.numbers import show_score, show_scores
 from lipschitz_rnn.experiments.paper import find_cell
 from lipschitz_rnn.experiments.presets import Preset, preset_settings
@@ -31,13 +31,19 @@ from lipschitz_rnn.training.settings import NETWORK, OUTPUT, WHERE, read_toml
 from lipschitz_rnn.training.watchers import Watchers
 
 
+def _folder(text: str) -> Path:
+    if not text:  # an empty shell variable; as a path it would be the current folder
+        raise typer.BadParameter("the name is empty; give a folder, or . for the current one")
+    return Path(text)
+
+
 def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, show_default=False, **more)
 
 
 @guarded(interrupted=f"{RESUME} and --out FOLDER if a run folder was named, else start it again")
-@threaded
-@importing
+@with_threads
+@with_imports
 @with_settings
 def train(
     task: Annotated[
@@ -45,7 +51,7 @@ def train(
     ] = None,
     preset: Annotated[
         Preset,
-        _option(NETWORK, "paper: the paper's settings (default); quick: few epochs, to see it learn.", "--preset"),
+        _option(NETWORK, "paper: the paper's settings (default); quick: only a few epochs.", "--preset"),
     ] = "paper",
     config: Annotated[
         Path | None,
@@ -54,7 +60,12 @@ def train(
     out: Annotated[
         Path | None,
         _option(
-            WHERE, "Run folder. Default: runs/TASK-UNIT-nN, with a number if taken.", "--out", "-o", metavar="FOLDER"
+            WHERE,
+            "Run folder. Default: runs/TASK-UNIT-nN, with a number if taken.",
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            parser=_folder,
         ),
     ] = None,
     resume: Annotated[
@@ -67,8 +78,8 @@ def train(
     """Train one unit on one task, for one or many seeds at once.
 
     The defaults are the paper's settings for the task. Settings, metrics, checkpoints and the result go to a run
-    folder. Stop with Ctrl-C and continue with --resume: on a CPU with the same number of threads the weights come out
-    the same, bit for bit.
+    folder. Stop with Ctrl-C and continue with --resume: on a CPU with the same number of threads, the weights are the
+    same, bit for bit, as without the interruption.
 
     [bold]Examples[/]
 
@@ -84,7 +95,7 @@ def train(
         check_train(settings, folder, resume=resume)
         typer.echo(json.dumps(settings.to_dict(), indent=2))
         return
-    suit_settings([settings], _recorded_threads(folder))
+    choose_threads_for_runs([settings], _recorded_threads(folder))
     first = os.environ.get("RANK", "0") == "0"
     console = Console(stderr=True)
     shown = first and not as_json
@@ -95,7 +106,7 @@ def train(
 
 
 def _frozen(out: Path | None, resume: bool) -> Settings | None:
-    """The settings of the run that is to be resumed, where --out holds one."""
+    """The settings of the run to resume, if --out holds one."""
     if out is None:
         if resume:
             raise ValueError("--resume needs the run folder; add --out FOLDER")
@@ -110,7 +121,7 @@ def _frozen(out: Path | None, resume: bool) -> Settings | None:
 
 
 def _merge_frozen(frozen: Settings, task: str | None, given: dict[str, Any]) -> Settings:
-    """The frozen settings with what was given again; `fit` refuses what differs in more than place."""
+    """The frozen settings, updated with the given options; `fit` rejects changes other than those of place."""
     options = {name: {**getattr(frozen, name), **given.pop(name, {})} for name in ("unit_options", "task_options")}
     return Settings.from_dict(frozen.to_dict() | options | given | ({"task": task} if task else {}))
 
@@ -124,7 +135,7 @@ def _resolve(task: str | None, preset: Preset, config: Path | None, given: dict[
     from_file.pop("task", None)
     if name is None:
         raise ValueError("no task is given; name one (`lipschitz-rnn tasks` lists them) or a TOML file with --config")
-    tasks.info(name)  # or says which there are
+    tasks.info(name)  # raises with the list of tasks
     for key in ("unit_options", "task_options"):
         given[key] = {**from_file.pop(key, {}), **given.get(key, {})}
     Settings.from_dict({"task": name} | from_file)
@@ -132,7 +143,7 @@ def _resolve(task: str | None, preset: Preset, config: Path | None, given: dict[
 
 
 def _recorded_threads(folder: Path) -> int | None:
-    """Threads of the first part of a run: the last bits of its weights depend on their number."""
+    """The number of threads of the first part of a run: the last bits of its weights depend on it."""
     path = folder / "environment.json"
     threads = read_json(path).get("threads") if path.exists() else None
     return threads if isinstance(threads, int) and threads > 0 else None
@@ -148,7 +159,7 @@ def _free_folder(settings: Settings) -> Path:
 
 
 def print_result(result: Result, settings: Settings, folder: Path, as_json: bool) -> None:
-    """A table of the seeds, or everything as JSON."""
+    """Print a table of the seeds, or everything as JSON."""
     cell = find_cell(settings)
     printed = None if cell is None else cell.printed
     if as_json:
@@ -168,7 +179,7 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
     console = Console()
     console.print(table)
     paper = f"; the paper prints {printed}" if printed is not None else ""
-    if not settings.variants:  # a mean over different units would say nothing
+    if not settings.variants:  # a mean over different units would be meaningless
         score = show_scores([seed.test for seed in result.seeds], result.percent)
         console.print(f"test {result.metric} {score}{paper}; {result.seconds:.0f} s of training", highlight=False)
     console.print(f"next: lipschitz-rnn report {shlex.quote(str(folder))} -o report", highlight=False, soft_wrap=True)

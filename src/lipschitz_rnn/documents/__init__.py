@@ -1,1 +1,1 @@
-"""Pages of headings, text, tables and pictures: written as Markdown or HTML, and checked against what is committed."""
+"""Pages of headings, text, tables and pictures: written as Markdown or HTML, and compared with the committed files."""

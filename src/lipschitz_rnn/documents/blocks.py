@@ -1,4 +1,4 @@
-"""The blocks of a page. A page is a list of them, written as Markdown; HTML is made from that Markdown."""
+"""The blocks of a page. A page is a list of blocks, written as Markdown; HTML is made from the Markdown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Table:
-    """`left`: how many columns hold words; the others hold numbers and stand to the right, but for those in `words`."""
+    """`left`: how many columns hold words; the others hold numbers and are right-aligned, except those in `words`."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -38,12 +38,17 @@ class Table:
     def markdown(self) -> str:
         numbers = [index >= self.left and title not in self.words for index, title in enumerate(self.header)]
         lines = [list(self.header), ["---:" if number else "---" for number in numbers], *self.rows]
-        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """On one line: a break would end the table."""
+    return " ".join(text.splitlines()).replace("|", "\\|")
 
 
 @dataclass(frozen=True)
 class Commands:
-    """Lines for a shell."""
+    """Shell commands, one per line."""
 
     lines: Sequence[str]
 
@@ -53,7 +58,7 @@ class Commands:
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG. Markdown links to a file beside the page; HTML carries the picture inside."""
+    """An SVG. Markdown links to a file next to the page; HTML embeds the picture."""
 
     name: str
     svg: bytes
@@ -87,7 +92,7 @@ def to_markdown(blocks: Sequence[Block]) -> str:
 
 
 def to_html(title: str, blocks: Sequence[Block]) -> str:
-    """One file that needs no other: pictures are inside. HTML in the text of a block is shown as text."""
+    """A single file with embedded pictures. HTML in the text of a block is shown as text."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -102,14 +107,14 @@ def to_html(title: str, blocks: Sequence[Block]) -> str:
 
 
 def _image(renderer: Any, tokens: Sequence[Any], index: int, options: Any, env: Mapping[str, Any]) -> str:
-    """A picture of the page; nothing is linked to that lies elsewhere."""
+    """Embed a picture of the page; other images are not linked."""
     svg = env["pictures"].get(tokens[index].attrs["src"])
     source = "" if svg is None else f' src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"'
     return f'<img alt="{escape(tokens[index].content)}"{source}>'
 
 
 def _table_open(*_: Any) -> str:
-    return '<div class="scroll"><table>\n'  # scrolls by itself where a screen is too narrow for it
+    return '<div class="scroll"><table>\n'  # scrolls on its own if the screen is too narrow
 
 
 def _table_close(*_: Any) -> str:

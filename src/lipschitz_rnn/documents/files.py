@@ -1,7 +1,7 @@
-"""Pages as files: written inside one folder only, and compared with what is committed.
+"""Pages as files: written only inside one folder, and compared with the committed files.
 
-Text is compared as it stands. Pictures are not: the same data give other bytes with another version of matplotlib or of
-a font. Instead a picture carries the checksum of the data that it was drawn from, and that is compared.
+Text is compared directly. Pictures are not, because their bytes depend on the versions of matplotlib and fonts. Instead
+a picture contains the checksum of the data it was drawn from, and the checksums are compared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=,/-]{0,199}")
 _LINE = 150  # characters
 _CHECKSUM = re.compile(rb"<!-- drawn from ([0-9a-f]{64}) -->")
-_MARKED = re.compile(r"(<!-- results:(\w+) -->\n)(.*?)(<!-- /results:\2 -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- results:([\w-]+) -->\n)(.*?)(<!-- /results:\2 -->)", re.DOTALL)
 
 
 def check_study(study: object) -> None:
@@ -31,11 +31,13 @@ def check_study(study: object) -> None:
 
 def check_name(name: object) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or any(part in ("", "..") for part in name.split("/")):
-        raise ValueError(f"the name is {name!r:.200}; it must be plain names of letters and digits, joined by /")
+        raise ValueError(
+            f"the name is {name!r:.200}; it must be one or more plain names of letters and digits, joined by /"
+        )
 
 
 def file_inside(folder: Path, name: str) -> Path:
-    """folder/name, where that lies in the folder, links followed; ValueError otherwise."""
+    """folder/name; ValueError if it is not in the folder, after following links."""
     path = folder / name
     try:
         inside = (
@@ -44,12 +46,12 @@ def file_inside(folder: Path, name: str) -> Path:
     except OSError:
         inside = False
     if not inside:
-        raise ValueError(f"{name!r:.200} does not lie in {folder}; nothing is written outside of it")
+        raise ValueError(f"{name!r:.200} is not in {folder}; nothing is written outside of it")
     return path
 
 
 def write_page(blocks: Sequence[Block], path: Path) -> list[Path]:
-    """A page as Markdown with its pictures in figures/ beside it; what was written."""
+    """Write a page as Markdown, with its pictures in figures/ next to it; returns the paths."""
     contents = {path: to_markdown(blocks).encode()}
     contents |= {file_inside(path.parent, block.file): block.svg for block in blocks if isinstance(block, Picture)}
     return write_files(contents)
@@ -63,7 +65,7 @@ def write_files(contents: dict[Path, bytes]) -> list[Path]:
 
 
 def checksum(paths: Sequence[Path]) -> str:
-    """SHA-256 over the names and contents of files."""
+    """SHA-256 of the names and contents of files."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(f"{path.name}\n".encode() + path.read_bytes())
@@ -71,12 +73,12 @@ def checksum(paths: Sequence[Path]) -> str:
 
 
 def stamp(svg: bytes, checksum: str) -> bytes:
-    """The picture with the checksum of the data that it shows."""
+    """The picture with the checksum of its data added."""
     return svg + f"<!-- drawn from {checksum} -->\n".encode()
 
 
 def compare_file(path: Path, expected: bytes) -> list[str]:
-    """What is wrong with a committed file, as text; nothing when it is as expected."""
+    """How a committed file differs from the expected one, as text; empty if it does not."""
     if not path.exists():
         return [f"{path} is missing"]
     if path.suffix == ".svg":
@@ -104,7 +106,7 @@ def has_marks(path: Path) -> bool:
 
 
 def readable_json(value: Any, margin: str = "") -> str:
-    """JSON with one line for what fits on it and for every list of numbers, so that a difference can be read."""
+    """JSON with one line per list of numbers and per value that fits on a line, so that diffs are readable."""
     flat = json.dumps(value, ensure_ascii=False)
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     if len(flat) <= _LINE or not any(isinstance(item, Mapping | list | tuple) for item in items):

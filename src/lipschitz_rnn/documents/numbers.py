@@ -1,4 +1,4 @@
-"""Scores and times as a reader wants them: percent where the metric is a fraction, and a range over seeds."""
+"""Formats scores and times for readers: percent if the metric is a fraction, and a range over seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def show_score(value: float | None, percent: bool) -> str:
 
 
 def show_scores(values: Sequence[float | None], percent: bool) -> str:
-    """One seed: its score. Several: mean (minimum to maximum)."""
+    """For one seed its score, for several "mean (minimum to maximum)"."""
     finite = [value for value in values if value is not None]
     if len(finite) < 2:
         return show_score(finite[0] if finite else None, percent)
@@ -22,7 +22,7 @@ def show_scores(values: Sequence[float | None], percent: bool) -> str:
 
 
 def spread(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """Minimum, mean and maximum; None for each where there is no value."""
+    """Minimum, mean and maximum; each is None if there are no values."""
     if not values:
         return None, None, None
     return min(values), sum(values) / len(values), max(values)
@@ -35,19 +35,19 @@ def show_duration(seconds: float) -> str:
 
 
 def rounded(value: Any, digits: int | None) -> Any:
-    """To so many significant digits: enough for four decimals of a percentage, and files that stay small."""
+    """Rounded to significant digits, to keep files small; six are enough for four decimals of a percentage."""
     return float(f"{value:.{digits}g}") if digits is not None and isinstance(value, float) else value
 
 
 def show_plain(value: object) -> str:
-    """A value as JSON knows it, for a cell of a table."""
+    """A JSON value as text for a table cell."""
     if isinstance(value, dict):
         return ", ".join(f"{key} = {item}" for key, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def show_seeds(seeds: Sequence[int]) -> str:
-    """As `--seeds` reads them: 0-11, or 3,5,8."""
+    """Seeds in the format of `--seeds`: 0-11, or 3,5,8."""
     if len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
         return f"{seeds[0]}-{seeds[-1]}"
     return ",".join(map(str, seeds))

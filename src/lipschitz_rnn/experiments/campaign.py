@@ -1,7 +1,7 @@
-"""Many runs as one campaign: each in a folder of its own, exported as soon as it is complete, resumed where it was cut.
+"""Many runs as one campaign: each has its own folder, is exported when it completes, and resumes where it stopped.
 
-A run that fails does not stop the others. With several jobs every run has a process of its own; a signal reaches all of
-them, and each saves before it leaves.
+A run that fails does not stop the others. With several jobs each run has its own process; a signal reaches all of them,
+and each saves before it exits.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn.experiments.pretrained import export_pretrained
-from lipschitz_rnn.experiments.results import Record, export_run, read_record, record_file, write_record
+from lipschitz_rnn.experiments.results import Record, export_run, read_record, read_records, record_file, write_record
 from lipschitz_rnn.experiments.runner import train
 from lipschitz_rnn.training import Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
-from lipschitz_rnn.training.processes import Watch, run_works
+from lipschitz_rnn.training.processes import Watch, run_all
 
-_GO_ON = "the same command and --resume"
+_HOW_TO_RESUME = "the same command with --resume"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run of a study, and what its record will say of it; see `Record`."""
+    """One run of a study, with the facts that go into its record; see `Record`."""
 
     study: str
     name: str
@@ -32,34 +32,34 @@ class Plan:
     settings: Settings
     command: str
     why: str = ""
-    pretrained: str | None = None  # name of the file for its best seed, where there is to be one
+    pretrained: str | None = None  # file name for the weights of its best seed, if they are to be kept
 
 
 class Measures:
-    """What a study measures beyond the scores of its runs. As it stands: nothing; a study overrides what it needs."""
+    """What a study measures beyond the scores of its runs: by default nothing. Studies override what they need."""
 
-    later = False  # whether records have to wait until all runs are trained
+    wait_for_all_runs = False  # whether records can be written only after all runs are trained
 
     def configured(self, quick: bool, options: Mapping[str, Any]) -> Measures:
-        """The same with what the command line asks for."""
+        """A copy with the options of the command line."""
         return self
 
     def prepare(self) -> None:
-        """Raise, before hours of training, where something is not installed that is needed after them."""
+        """Raise now, not after hours of training, if a package that is needed later is not installed."""
 
     def train(self, plan: Plan, folder: Path, resume: bool, watcher: Watcher) -> None:
         train(plan.settings, folder, resume=resume, watcher=watcher)
 
-    def works(self, plans: Mapping[Path, Plan]) -> Mapping[str, Callable[[Watch], object]]:
-        """What is left to measure of finished runs, by name; with several jobs each has a process of its own."""
+    def pending_work(self, plans: Mapping[Path, Plan]) -> Mapping[str, Callable[[Watch], object]]:
+        """Measurements still to be made on finished runs, by name; with several jobs each has its own process."""
         return {}
 
     def of_run(self, folder: Path, plan: Plan) -> Mapping[str, Any] | None:
-        """What the record of a finished run holds of it; None where nothing could be measured: then there is none."""
+        """The measurements for the record of a finished run; None if there are none, and then no record is written."""
         return {}
 
     def curves(self, folder: Path) -> Mapping[str, Sequence[Sequence[float | None]]]:
-        """Further curves for the record."""
+        """Additional curves for the record."""
         return {}
 
 
@@ -70,25 +70,29 @@ class Campaign:
     out: Path
     results: Path
     resume: bool = False
-    commit: str | None = None  # noted where the package does not run from a checkout
+    commit: str | None = None  # recorded if the package does not run from a checkout
     jobs: int = 1
     measures: Measures = field(default_factory=Measures)
 
     def run(self, plans: Sequence[Plan], watch: Watch) -> tuple[list[Record], list[str]]:
-        """All plans, those already complete without another look at the data: records, and names of what failed."""
+        """Run all plans: their records, and the names of those that failed. Complete ones load no data."""
         self.check(plans)
-        together = (watch, self.jobs, str(self.out), _GO_ON)
-        failed = run_works({plan.name: partial(self.complete, plan, watch) for plan in plans}, *together)
+        together = (watch, self.jobs, str(self.out), _HOW_TO_RESUME)
+        failed = run_all({plan.name: partial(self.complete, plan, watch) for plan in plans}, *together)
         done = [plan for plan in plans if plan.name not in failed]
-        if self.measures.later and done:
-            works = self.measures.works({self.out / plan.name: plan for plan in done})
-            failed += run_works({name: partial(work, watch) for name, work in works.items()}, *together)
+        if self.measures.wait_for_all_runs and done:
+            pending = self.measures.pending_work({self.out / plan.name: plan for plan in done})
+            failed += run_all({name: partial(measure, watch) for name, measure in pending.items()}, *together)
             done = [plan for plan in done if self.export(plan)]
         return [read_record(self.results / record_file(plan.study, plan.name)) for plan in done], failed
 
     def check(self, plans: Sequence[Plan]) -> None:
-        """Before anything runs: what is not installed, and folders that are taken or that hold another run."""
+        """Raise before anything runs if a package is missing, a record is invalid, or a folder is taken or holds a
+        different run.
+        """
         self.measures.prepare()
+        for study in {plan.study for plan in plans} if self.results.is_dir() else ():
+            read_records(self.results, study)
         for plan in plans:
             folder = self.out / plan.name
             if not (folder / "config.json").exists():
@@ -97,24 +101,24 @@ class Campaign:
                 raise RunConflict(f"{folder} already holds a run; resume it with --resume, or choose another --out")
             for name, (asked, frozen) in plan.settings.differences(read_settings(folder)).items():
                 raise RunConflict(
-                    f"{folder} holds a run with {name} = {frozen!r}, now {asked!r} is asked for; "
+                    f"{folder} holds a run with {name} = {frozen!r}, but this call has {asked!r}; "
                     "resume with the same options, or choose another --out"
                 )
 
     def complete(self, plan: Plan, watch: Watch) -> None:
-        """Run one plan, or what is left of it, and export it."""
+        """Run one plan, or the rest of it, and export it."""
         folder = self.out / plan.name
         if (folder / "result.json").exists():
             watch(plan.name).note("already complete")
         else:
             self.measures.train(plan, folder, self.resume, watch(plan.name))
-        if not self.measures.later:
+        if not self.measures.wait_for_all_runs:
             self.export(plan)
         if plan.pretrained is not None:
             export_pretrained(folder, self.out / "pretrained" / f"{plan.pretrained}.safetensors")
 
     def export(self, plan: Plan) -> bool:
-        """Write the record of a finished run, with what was measured beyond its scores; whether there is one."""
+        """Write the record of a finished run with its additional measurements; False if there is none to write."""
         folder = self.out / plan.name
         measured = self.measures.of_run(folder, plan)
         if measured is None:

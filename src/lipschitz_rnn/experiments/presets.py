@@ -1,4 +1,4 @@
-"""Defaults of `lipschitz-rnn train TASK`: the paper's settings where it has some, sensible ones elsewhere."""
+"""Defaults of `lipschitz-rnn train TASK`: the paper's settings where it gives them, our own elsewhere."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Preset = Literal["paper", "quick"]
 PRESETS: tuple[str, ...] = get_args(Preset)
 
 _ONE_CYCLE = {"schedule": "one-cycle", "warmup": 0.3}
-# The paper's step for TIMIT is 0.9, at which a fresh network grows by a factor of 1.5 a step under Euler; not at 0.3.
+# At the paper's step of 0.9 for TIMIT, the state of a new network grows by a factor of 1.5 per Euler step; not at 0.3.
 _SPEECH = {"hidden_size": 128, "learning_rate": 0.003, "clip": 1.0, "epochs": 60, **_ONE_CYCLE}
 _SPEECH_UNIT = {"beta": 0.8, "gamma": [0.8, 0.001], "step_size": 0.3, "init_scale": 6.0}
 _MEMORY = {"hidden_size": 128, "learning_rate": 0.003, "clip": 1.0, "epochs": 50, **_ONE_CYCLE}
 
-# Tasks that the paper's table of tuning parameters does not list. `digits` was chosen on its validation split.
+# Tasks that are not in the paper's table of tuning parameters. `digits` was tuned on its validation split.
 _OURS: dict[str, dict[str, Any]] = {
     "digits": {
         "hidden_size": 64,
@@ -29,7 +29,7 @@ _OURS: dict[str, dict[str, Any]] = {
         "unit_options": {"beta": 0.65, "step_size": 0.1},
         **_ONE_CYCLE,
     },
-    # The robustness study: SGD with momentum, 98 steps of 8 pixels; the paper gives no more.
+    # The robustness study: SGD with momentum, 98 steps of 8 pixels; the paper gives no other settings.
     "rows-mnist": {
         "hidden_size": 128,
         "optimiser": "sgd",
@@ -50,11 +50,11 @@ _OURS: dict[str, dict[str, Any]] = {
 
 
 def preset_settings(task: str, preset: Preset = "paper", changes: Mapping[str, Any] | None = None) -> Settings:
-    """Settings for a task: the preset, overlaid by `changes`.
+    """Settings for a task: the preset, overridden by `changes`.
 
-    `unit_options` and `task_options` in `changes` are merged key by key. Units other than the Lipschitz
-    one have their own settings on the task of their recipe; elsewhere they take the task's, without the options of the
-    Lipschitz unit. The initial scale of the Lipschitz unit follows a changed hidden size, as the paper's does.
+    `unit_options` and `task_options` in `changes` are merged key by key. Other units than the Lipschitz unit have their
+    own settings on the task of their recipe; on other tasks they use the task's settings without the options of the
+    Lipschitz unit. The initial scale of the Lipschitz unit changes with the hidden size, as in the paper.
     """
     if preset not in PRESETS:
         raise ValueError(f"preset is {preset!r}; it must be one of {', '.join(PRESETS)}")
@@ -72,7 +72,7 @@ def preset_settings(task: str, preset: Preset = "paper", changes: Mapping[str, A
         elif unit != values.get("unit"):
             values.pop("unit_options", None)
     if task in _OURS and "init_scale" in values.get("unit_options", {}):
-        # The spread of M belongs to the table, its scale to the size: σ = init_scale / N stays.
+        # Keep σ = init_scale / N, the standard deviation of M, when the size changes.
         size = changes.get("hidden_size", values["hidden_size"])
         scale = values["unit_options"]["init_scale"] * size / values["hidden_size"]
         values["unit_options"] = values["unit_options"] | {"init_scale": scale}
@@ -84,7 +84,7 @@ def preset_settings(task: str, preset: Preset = "paper", changes: Mapping[str, A
 
 
 def _quick(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same unit for a few epochs: to see it learn, not to measure it."""
+    """The same unit for a few epochs: enough to see it learn, not to measure it."""
     if values["task"] == "digits":
         return {"epochs": min(values["epochs"], 30)}
     rate = 0.003 if values.get("optimiser", "adam") == "adam" else values["learning_rate"]

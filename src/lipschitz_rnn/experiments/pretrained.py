@@ -1,4 +1,4 @@
-"""Trained networks as small files: the best seed of a run, chosen on validation data. `load_run` reads them."""
+"""Exports the best seed of a run, chosen on validation data, as a small file that `load_run` reads."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def export_pretrained(run: str | os.PathLike[str], path: Path) -> Path:
     result = read_result(run, len(opened.settings.members))
     candidates = [seed for seed in result["seeds"] if seed["validation"] is not None]
     if not candidates:
-        raise RunError(f"{run} has no seed with a validation score: nothing to export")
+        raise RunError(f"{run} has no seed with a validation score, so there is nothing to export")
     sign = 1.0 if result["higher_is_better"] else -1.0
     best = max(candidates, key=lambda seed: sign * seed["validation"])
-    settings, models = opened.of_variant()  # refuses a run whose networks differ in more than their seeds
+    settings, models = opened.of_variant()  # raises if the networks differ in more than their seeds
     shapes = vars(opened.shapes)
     kept = {key: value for key, value in settings.to_dict().items() if key not in PLACE_SETTINGS}
     about = {"settings": kept | {"seeds": [best["seed"]]}, "shapes": {key: shapes[key] for key in _SHAPES}}

@@ -1,4 +1,4 @@
-"""The first minute: Lipschitz RNNs and LSTMs with about as many parameters learn digits, and one picture shows it."""
+"""The quickstart: trains Lipschitz RNNs and LSTMs with about as many parameters on digits, and draws one picture."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ class Quickstart:
     picture: Path
 
     def difference(self) -> tuple[float, float] | None:
-        """95 % interval of the difference of mean test accuracies, by Welch's t-test over seeds; None for one seed."""
+        """95 % interval of the difference in mean test accuracy, by Welch's t-test over seeds; None for one seed."""
         ours, theirs = (test_scores(result) for result in (self.lipschitz, self.lstm))
         if min(len(ours), len(theirs)) < 2:
             return None
         mean = sum(ours) / len(ours) - sum(theirs) / len(theirs)
         if len({*ours}) == len({*theirs}) == 1:
-            return mean, mean  # nothing scatters, and the test would divide by zero
+            return mean, mean  # no variance: the test would divide by zero
         from scipy.stats import ttest_ind
 
         interval = ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
         return float(interval.low), float(interval.high)
 
     def conclusion(self) -> str:
-        """What the seeds support, and no more."""
+        """The conclusion that the seeds support."""
         interval = self.difference()
         if interval is None:
-            return "One seed of each says nothing about which unit is better; use more, e.g. --seeds 0-4."
+            return "One seed per unit cannot show which unit is better; use more, e.g. --seeds 0-4."
         low, high = (100.0 * bound for bound in interval)
         between = f"95 % interval over seeds: {low:+.1f} to {high:+.1f} points"
         if low > 0.0:
             return f"On this test split, with this training, the Lipschitz RNN is better ({between})."
         if high < 0.0:
             return f"On this test split, with this training, the LSTM is better ({between})."
-        return f"The seeds scatter too much to call either unit better ({between})."
+        return f"The seeds vary too much to call either unit better ({between})."
 
 
 def test_scores(result: Result) -> list[float]:
@@ -58,7 +58,7 @@ def test_scores(result: Result) -> list[float]:
 
 
 def quickstart_settings(seeds: Sequence[int] = SEEDS, epochs: int | None = None) -> tuple[Settings, Settings]:
-    """The Lipschitz unit, and the LSTM whose number of parameters is nearest to its own, trained the same way."""
+    """The Lipschitz unit, and the LSTM with the closest number of parameters, trained the same way."""
     changes = {"seeds": tuple(seeds), "device": "cpu", "offline": True, "epochs": EPOCHS if epochs is None else epochs}
     ours = preset_settings("digits", changes=changes)
     target = count_parameters("lipschitz", ours.hidden_size, 1, 10)
@@ -72,7 +72,7 @@ def run_quickstart(
     epochs: int | None = None,
     watch: Callable[[str], Watcher] | None = None,
 ) -> Quickstart:
-    """Train both in `folder`, or go on where an earlier call stopped, and draw the picture."""
+    """Train both in `folder`, or continue where an earlier call stopped, and draw the picture."""
     results = {}
     for name, settings in zip(("lipschitz", "lstm"), quickstart_settings(seeds, epochs), strict=True):
         results[name] = train(settings, folder / name, resume=True, watcher=watch(name) if watch else None)
@@ -82,7 +82,7 @@ def run_quickstart(
 
 
 def draw_quickstart(folder: Path, ours: Result, theirs: Result, path: Path) -> None:
-    """Learning curves of both, eigenvalue tracks of A and W, and all their eigenvalues at the selected epoch."""
+    """Learning curves of both, eigenvalues of A and W over training, and all eigenvalues at the selected epoch."""
     figure, (curves, tracks, plane) = new_figure(3)
     labels = {"lipschitz": f"Lipschitz RNN ({ours.parameters:,})", "lstm": f"LSTM ({theirs.parameters:,})"}
     for name, colour in (("lipschitz", RED), ("lstm", GREY)):

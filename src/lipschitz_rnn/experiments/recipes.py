@@ -1,8 +1,8 @@
 """Settings with which each unit learns a small task: the presets of units other than the paper's.
 
-Chosen on the validation split alone: from N = 64, batch 64 and a clip of 1, first the rate (0.003 to 0.15) and the
-number of epochs (10 to 70), then the clip or the unit's own options were changed, until a run of seed 0 validated above
-90 %. Their scores are in docs/units.md, written by benchmarks/units_learn.py.
+Chosen on the validation split only. Starting from N = 64, a batch size of 64 and gradients clipped at 1, we changed
+first the learning rate (0.003 to 0.15) and the number of epochs (10 to 70), then the clipping or the unit's own
+options, until seed 0 validated above 90 %. benchmarks/units_learn.py writes the scores into docs/units.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TASK_OPTIONS: dict[str, dict[str, Any]] = {"digits": {}, "adding": {"length": 10
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a unit needs beyond what all have in common."""
+    """The settings of one unit that differ from the common ones."""
 
     learning_rate: float
     epochs: int
@@ -48,7 +48,7 @@ class Recipe:
         return text + "".join(f", {name} {value}" for name, value in self.unit_options.items())
 
 
-# Units that integrate an equation need time to pass: over T = 64 steps a step of 0.03 would be 2 units of time.
+# Units that integrate an equation need enough time: with T = 64, a step of 0.03 covers only 2 units of time.
 _TIME = {"step_size": 0.3}
 _RELU = {"nonlinearity": "relu"}
 
@@ -72,7 +72,7 @@ RECIPES: dict[str, Recipe] = {
     "antisymmetric-gated": Recipe(0.04, 20, _TIME),
     "nais": Recipe(0.005, 2, _RELU, task="adding"),
     "irnn": Recipe(0.004, 70),
-    "neural-ode": Recipe(0.04, 30, {"step_size": 0.2}),  # longer steps fail with one seed of six
+    "neural-ode": Recipe(0.04, 30, {"step_size": 0.2}),  # with longer steps one of six seeds fails
     "residual": Recipe(0.003, 2, _RELU, task="adding"),
     "fastrnn": Recipe(0.12, 40),
     "fastgrnn": Recipe(0.015, 40, clip=0.3),

@@ -1,6 +1,6 @@
-"""From run folders, finished or not, to one page: a table of all configurations, then a section for each.
+"""Turns run folders, finished or not, into one page: a table of all configurations, then a section for each.
 
-Runs that differ only in their seeds are merged; a run with variants counts as one run for each of them.
+Runs that differ only in their seeds are merged; a run with variants counts as one run per variant.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _ALWAYS = {"epochs", "batch_size", "optimiser", "learning_rate", "schedule"}
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ only in their seeds, with one record of them all."""
+    """Runs that differ only in their seeds, with one merged record."""
 
     record: Record
     runs: list[Run]
 
 
 def write_report(paths: Sequence[Path], folder: Path) -> dict[str, Path]:
-    """Write report.md (with figures/) and report.html for all runs in `paths` into `folder`; the paths written."""
+    """Write report.md (with figures/) and report.html for all runs in `paths` into `folder`; returns their paths."""
     groups = group_runs(find_runs(paths))
     networks = sum(len(group.record.seeds) for group in groups)
     introduction = (
@@ -56,7 +56,7 @@ def write_report(paths: Sequence[Path], folder: Path) -> dict[str, Path]:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Runs of equal settings, whatever their seeds and machines, in the order in which they were given."""
+    """Groups of runs with the same settings apart from seeds and machine, in the order given."""
     groups: list[list[Run]] = []
     for run in runs:
         same = [each for each in groups if set(run.settings.differences(each[0].settings)) <= {"seeds", "log_steps"}]
@@ -76,7 +76,8 @@ def _merge(runs: Sequence[Run]) -> Record:
         longest = max(map(len, members), default=0)
         members[:] = [[*member, *[None] * (longest - len(member))] for member in members]
     seeds = [seed for record in records for seed in record.seeds]
-    return replace(records[0], seeds=seeds, curves=curves, seconds=sum(record.seconds for record in records))
+    known = next((record for record in records if record.seeds), records[0])  # one that is unfinished knows less
+    return replace(known, seeds=seeds, curves=curves, seconds=sum(record.seconds for record in records))
 
 
 def _summary(groups: Sequence[Group]) -> Table:
@@ -128,7 +129,7 @@ def _seed(record: Record, seed: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(record: Record) -> list[list[str]]:
-    """The settings that shaped the result: the usual ones, and those that are not as by default."""
+    """The settings worth showing: the usual ones, and those that differ from their defaults."""
     usual = Settings(record.setup.task).to_dict()
     return [
         [name.replace("_", " "), show_plain(value)]
@@ -138,7 +139,7 @@ def _settings(record: Record) -> list[list[str]]:
 
 
 def _validation(record: Record) -> tuple[range, list[list[float | None]]]:
-    """Epochs and, for every seed, the validation metric, in percent where it is a fraction."""
+    """Epochs and, for every seed, the validation metric, in percent if it is a fraction."""
     curves, scale = record.curves[f"validation_{record.metric}"], 100.0 if record.percent else 1.0
     scaled = [[None if value is None else scale * value for value in curve] for curve in curves]
     return range(1, max(map(len, scaled), default=0) + 1), scaled
@@ -169,7 +170,7 @@ def _learning(record: Record, name: str) -> list[Block]:
 
 
 def _joint_curves(groups: Sequence[Group]) -> list[Block]:
-    """The validation curves of several groups in one picture, for each task that more than one group learned."""
+    """One picture per task with the validation curves of all groups, if there are several."""
     by_task: dict[tuple[str, str], list[Record]] = {}
     for record in (group.record for group in groups if _validation(group.record)[0]):
         by_task.setdefault((record.setup.task, record.metric), []).append(record)
@@ -187,11 +188,11 @@ def _joint_curves(groups: Sequence[Group]) -> list[Block]:
 
 
 def _eigenvalues(record: Record, name: str) -> list[Block]:
-    """Largest real parts of the eigenvalues of A and W after every epoch; nothing for units without such matrices."""
+    """Largest real parts of the eigenvalues of A and W after every epoch; empty for units without these matrices."""
     if not record.curves.get("A_real_max"):
         return []
     figure, (axis,) = new_figure(1)
     draw_tracks(axis, record.curves)
     whole_epochs(axis)
-    caption = "Eigenvalue tracks: the largest real parts of A and W after every epoch."
+    caption = "Largest real parts of the eigenvalues of A and W after every epoch."
     return [Picture(f"{name}-eigenvalues", transparent_svg(figure), caption)]

@@ -1,13 +1,13 @@
-"""Results that are committed: one run as one small JSON file, without its weights and without its machine's paths.
+"""Committed results: each run is one small JSON file, without its weights and without paths of its machine.
 
 ```
 results/<study>/<name with dashes>.json      results/mnist/ordered-mnist-lipschitz-128-euler.json
-results/<study>/notes.md                     optional: what a person found out about the numbers; printed on the page
+results/<study>/notes.md                     optional: notes on the numbers, printed on the page
 ```
 
-A campaign exports each of its run folders with `export_run` and writes it with `write_record`. The page of a study is
-made from its records alone. A record may come from anywhere: its study becomes the name of a page and its name that of
-a file, so both are checked, and so is the kind of every value.
+A campaign exports each run folder with `export_run` and writes it with `write_record`. The page of a study is made from
+its records only. Records are not trusted: their study and name become file names, so both are checked, and so is the
+type of every value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SCORES = ("validation", "test", "test_last")
 _ENVIRONMENT = ("lipschitz_rnn", "commit", "python", "torch", "numpy", "cuda", "platform", "device")
 
 
-Curves = Sequence[Sequence[float | None]]  # of every member, one value per epoch
+Curves = Sequence[Sequence[float | None]]  # for every member, one value per epoch
 
 
 class ResultsError(RunError):
@@ -41,16 +41,16 @@ class ResultsError(RunError):
 
 @dataclass(frozen=True)
 class Record:
-    """One run with all its members (seeds, or variants of the unit), as it is committed.
+    """One run with all its members (seeds, or variants of the unit), as committed.
 
-    Scores are the task's metric as it is reported, fractions for accuracy; None where there is none.
+    Scores are the task's metric as reported (accuracy as a fraction), or None if there is no score.
 
-    kind: which column or group of its study the run belongs to, for example paper, tuned, baseline.
+    kind: the column or group of its study, e.g. paper, tuned, baseline.
     seeds: one entry per member: seed, selected_epoch, validation, test, test_last, diverged_step.
-    curves: name -> for every member one value per epoch: train_loss, validation_loss, validation_<metric>; where a
-        study shows them also A_real_max and W_real_max, the largest real parts of the eigenvalues.
-    measures: what a study measured beyond the scores: name -> one value per member, or whatever its page reads.
-    command: what repeats the run; why: the reason for its settings, where they are not the paper's.
+    curves: name -> one value per epoch for every member: train_loss, validation_loss, validation_<metric>; in some
+        studies also A_real_max and W_real_max, the largest real parts of the eigenvalues.
+    measures: additional measurements: name -> one value per member, or whatever the study's page reads.
+    command: repeats the run; why: the reason for its settings, if they are not the paper's.
     """
 
     study: str
@@ -86,22 +86,26 @@ class Record:
         return int(self.measures.get("cells_at_once", 1))
 
     def scores(self, name: str = "test") -> list[float]:
-        """One number of every member that has it: test, test_last or validation."""
+        """One score (test, test_last or validation) of every member that has it."""
         return [seed[name] for seed in self.seeds if seed[name] is not None]
 
     def best(self) -> float | None:
-        """The best test score, or None where no network has one."""
+        """The best test score, or None if no network has one."""
         return (max if self.higher_is_better else min)(self.scores(), default=None)
 
 
 def checked_record(record: Record) -> Record:
-    """The record; ValueError where a value is not of its kind, or a name is not plain."""
+    """The record; ValueError if a value has the wrong type or a name is not plain."""
     check_study(record.study)
     check_name(record.name)
     for item in dataclasses.fields(record):
         value, (kind, words) = getattr(record, item.name), _KINDS[str(item.type).partition("[")[0]]
         if not isinstance(value, kind) or (kind is Sequence and isinstance(value, str)):
             raise ValueError(f"{item.name} is {value!r:.200}; it must be {words}")
+    try:
+        Settings.from_dict(record.settings)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
     for seed in record.seeds:
         if not isinstance(seed, Mapping) or not all(_is_number(seed.get(name, "")) for name in _SCORES):
             raise ValueError(f"an entry of seeds is {seed!r:.200}; it must hold the scores {', '.join(_SCORES)}")
@@ -112,7 +116,7 @@ def checked_record(record: Record) -> Record:
     return record
 
 
-# By the annotation of a field of Record: what its value must be, and what that is called.
+# Annotation of a field of Record -> the type its value must have, and what messages call it.
 _KINDS: dict[str, tuple[Any, str]] = {
     "str": (str, "text"), "bool": (bool, "true or false"), "int": (int, "an integer"),
     "float": (int | float, "a number"), "Mapping": (Mapping, "an object"), "Sequence": (Sequence, "a list"),
@@ -124,16 +128,16 @@ def _is_number(value: object) -> bool:
 
 
 def record_file(study: str, name: str) -> str:
-    """Where a record lies below the results folder; ValueError where a name would lead elsewhere."""
+    """The path of a record in the results folder; ValueError if a name would lead elsewhere."""
     check_study(study)
     check_name(name)
     return f"{study}/{name.replace('/', '-')}.json"
 
 
 def export_run(folder: Path, study: str, name: str, *, commit: str | None = None, **facts: Any) -> Record:
-    """The record of a finished run folder, with further fields of `Record` and curves beside those of every run.
+    """The record of a finished run folder; `facts` are additional curves and other fields of `Record`.
 
-    `commit` is noted where the run did not know its own.
+    `commit` is recorded if the run did not know its own.
     """
     run = read_run(folder)
     if run.result is None:
@@ -145,7 +149,7 @@ def export_run(folder: Path, study: str, name: str, *, commit: str | None = None
 def describe_run(
     run: Run, study: str, name: str, *, curves: Mapping[str, Curves] | None = None, **facts: Any
 ) -> Record:
-    """The record of a run, finished or not; of one that is not there are no scores."""
+    """The record of a run; an unfinished one has no scores."""
     result: dict[str, Any] = {"seeds": [], "higher_is_better": False, "parameters": 0, "steps": 0, "ensemble": ""}
     result |= run.result or {"metric": run.metric, "percent": run.percent, "seconds": run.seconds}
     digits = dict.fromkeys(_SCORES, 6)
@@ -170,7 +174,7 @@ def _curves(run: Run) -> dict[str, list[list[float | None]]]:
 
 
 def write_record(record: Record, folder: Path) -> Path:
-    """Write a record below the results folder, whole or not at all."""
+    """Write a record atomically into the results folder."""
     checked_record(record)
     path = folder / record.file
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,11 +184,11 @@ def write_record(record: Record, folder: Path) -> Path:
 
 
 def read_record(path: Path) -> Record:
-    """One file; what is wrong with it is told by name."""
+    """Read one record; ResultsError names the file and what is wrong with it."""
     fix = "export it again, or restore it from a copy"
     values = read_json(path, ResultsError, fix)
     if (schema := values.pop("schema", None)) != SCHEMA:
-        raise ResultsError(f"{path} has the schema {schema}; a file of results has {SCHEMA}; {fix}")
+        raise ResultsError(f"{path} has schema {schema}; this version reads schema {SCHEMA}; {fix}")
     names = {item.name for item in dataclasses.fields(Record)}
     optional = {"command", "why", "measures"}
     for problem, found in (("lacks", names - optional - set(values)), ("has an unknown", set(values) - names)):
@@ -197,12 +201,12 @@ def read_record(path: Path) -> Record:
 
 
 def read_records(folder: Path, study: str | None = None) -> list[Record]:
-    """All records below a results folder, or those of one study, by file name. An empty folder has none."""
+    """All records in a results folder, or those of one study, sorted by file name."""
     if not folder.is_dir():
         raise ResultsError(f"{folder} is not a folder of results")
     records = []
     for path in sorted(folder.glob(f"{study or '*'}/*.json")):
         records.append(read_record(path))
         if records[-1].study != path.parent.name:
-            raise ResultsError(f"{path} names the study {records[-1].study!r}; it must be that of its folder")
+            raise ResultsError(f"{path} has the study {records[-1].study!r}; it must be the name of its folder")
     return records

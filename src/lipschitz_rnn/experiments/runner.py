@@ -1,4 +1,4 @@
-"""From settings to a run: load the task, train, note eigenvalues. `training.runs` leads back from the folder."""
+"""Turns settings into a run: loads the task, trains, records eigenvalues. `training.runs` opens the folder again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def load_task(settings: Settings) -> Task:
 
 
 def check_train(settings: Settings, folder: str | os.PathLike[str] | None = None, *, resume: bool = False) -> None:
-    """What `train` would raise before its first step, except for what is wrong inside of data files: for a dry run."""
+    """Raise what `train` would raise before its first step, except for errors inside data files: for a dry run."""
     shapes = tasks.check(settings.task, settings.data_dir, offline=settings.offline, **settings.task_options)
     check_start(settings, shapes, folder, resume)
 
@@ -28,7 +28,7 @@ def train(
     resume: bool = False,
     watcher: Watcher | None = None,
 ) -> Result:
-    """One run: all seeds of `settings` on its task. What `check_train` can find is found before data are read."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:  # of several processes, the first may have begun the folder
+    """Train all seeds of `settings` on its task, after the checks of `check_train`."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:  # with several processes, the first may have created the folder
         check_train(settings, folder, resume=resume)
     return fit(settings, load_task(settings), folder, resume=resume, watcher=watcher, probe=spectral_probe)

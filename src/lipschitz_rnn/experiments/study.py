@@ -1,8 +1,8 @@
-"""A study as data: rows of task × unit × size × integrator with what differs from the presets, and why.
+"""A study as data: rows of task × unit × size × integrator, with the settings that differ from the presets, and why.
 
-A study says what to run and what its page shows. Everything else is written once: the plans are made here, the runs in
-`campaign`, the records in `results`, the pages in `pages`, the command in `commands.reproduce`. Those of the paper are
-in `studies`; docs/studies.md shows how to add one.
+A study says what to run and what its page shows. Everything else is written once: plans are made here, runs in
+`campaign`, records in `results`, pages in `pages`, and the command in `commands.reproduce`. The paper's studies are in
+`studies`; docs/studies.md shows how to add one.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from lipschitz_rnn.documents.numbers import show_seeds
 from lipschitz_rnn.experiments.campaign import Measures, Plan
 from lipschitz_rnn.experiments.paper import CELLS, Cell
 from lipschitz_rnn.experiments.presets import preset_settings
-from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.results import Record, record_file
 from lipschitz_rnn.training import Settings
 
 QUICK, BASELINES = "quick", "baselines"
-_KINDS = {"": "paper", BASELINES: "baseline", "checks": "check"}  # what the record of a group is called, if not as it
-# Settings that the command line may change, where a study allows it; each is part of the command that repeats a run.
-_ASKED = ("epochs", "hidden_size", "learning_rate", "precision")
+_KINDS = {"": "paper", BASELINES: "baseline", "checks": "check"}  # group -> kind of its records, where the two differ
+# Settings that the command line may change if the study allows it; each is part of the command that repeats a run.
+_COMMAND_LINE_SETTINGS = ("epochs", "hidden_size", "learning_rate", "precision")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run: a network on a task, all its seeds together. What is not said is the preset's (`presets`).
+    """One run: a network on a task, with all its seeds. Other settings are those of the preset (`presets`).
 
-    task_options: options of the task that are part of its name, where two rows need them.
+    task_options: options of the task that tell two rows apart; they become part of the name.
     changes: settings that differ from the preset; task_options and unit_options are merged key by key.
-    fixed: settings that the command line cannot change either.
-    why: the reason for the settings, or what is not as in the paper.
-    group: rows of a group run only when they are asked for, e.g. baselines, tuned, sweep; empty for the paper's rows.
+    fixed: settings that differ from the preset and that the command line cannot change.
+    why: the reason for the settings, or how they differ from the paper.
+    group: rows of a group run only on request, e.g. baselines, tuned, sweep; empty for the paper's rows.
     label: what follows the task in the name of the run; by default unit, size and integrator.
-    weights: name of the file for the weights of its best seed, where there is to be one.
+    weights: file name for the weights of the best seed, if they are to be kept.
     """
 
     task: str
@@ -66,7 +66,7 @@ class Row:
         return "/".join([*parts, self.task, label])
 
     def settings(self, seeds: Sequence[int], changes: Mapping[str, Any]) -> Settings:
-        """The preset of the task under `changes` of the row, then those of the command line, then what is fixed."""
+        """The preset of the task, overridden by the row, then by the command line, then by `fixed`."""
         values: dict[str, Any] = {"unit": self.unit, **self.changes}
         values["task_options"] = {**self.task_options, **self.changes.get("task_options", {})}
         if self.hidden_size is not None:
@@ -74,12 +74,14 @@ class Row:
         if self.integrator is not None:
             values["unit_options"] = {**self.changes.get("unit_options", {}), "integrator": self.integrator}
         settings = preset_settings(self.task, changes={**values, "seeds": tuple(seeds), **changes, **self.fixed})
-        usual = preset_settings(self.task).epochs or 1  # the decay is said for so many epochs, and follows others
+        given = {**self.changes, **self.fixed}  # decay epochs belong to the epochs given with them, and are rescaled
+        usual = preset_settings(self.task, changes={"unit": self.unit}).epochs
+        usual = (given.get("epochs", usual) if "decay_epochs" in given else usual) or 1
         return replace(settings, decay_epochs=tuple(e * settings.epochs // usual for e in settings.decay_epochs))
 
 
 def cell_rows(table: str, choose: Callable[[Cell], Mapping[str, Any] | None]) -> tuple[Row, ...]:
-    """A row for every number of a table of the paper: `choose` gives fields of Row, or None to leave a cell out."""
+    """A row for every cell of one of the paper's tables: `choose` returns fields of Row, or None to skip the cell."""
     names = ("unit", "hidden_size", "integrator", "task_options")
     chosen = [(cell, choose(cell)) for cell in CELLS if cell.table == table]
     return tuple(
@@ -89,20 +91,20 @@ def cell_rows(table: str, choose: Callable[[Cell], Mapping[str, Any] | None]) ->
     )
 
 
-Section = Callable[["Study", Sequence[Record]], list[Block]]  # a part of a page; nothing where it has nothing to show
+Section = Callable[["Study", Sequence[Record]], list[Block]]  # a part of a page; [] if there is nothing to show
 
 
 @dataclass(frozen=True)
 class Study:
     """One table or figure, from its runs to its page.
 
-    about: what it shows, in a few sentences: the help of its command and the beginning of its page.
-    quick: rows for ``--quick``: minutes on two cores, never shown beside the paper's numbers.
-    groups: name -> help: rows that run only when asked for, by ``--<name>`` or by their name in ``--only``.
-    options: further options of its command: hidden_size, learning_rate, at_once, task, target_loss, samples.
-    tables: the paper's tables whose numbers stand on its page.
+    about: a few sentences on what it shows: the help of its command and the start of its page.
+    quick: rows for ``--quick``: minutes on two cores, never shown next to the paper's numbers.
+    groups: name -> help, for rows that run only with ``--<name>`` or if ``--only`` names them.
+    options: additional options of its command: hidden_size, learning_rate, at_once, task, target_loss, samples.
+    tables: the paper's tables whose numbers are shown on its page.
     sections: the parts of its page in order; by default `pages.sections.STANDARD`.
-    summary: what stands between its marks in the README.
+    summary: the section between its marks in the README.
     measures: what is measured beyond the scores.
     """
 
@@ -119,6 +121,14 @@ class Study:
     summary: Section | None = None
     measures: Measures = field(default_factory=Measures)
 
+    def __post_init__(self) -> None:
+        for row in (row for row in self.rows if row.group not in ("", *self.groups)):
+            raise ValueError(
+                f"{row.name} is of the group {row.group!r}; the groups are {', '.join(self.groups) or 'none'}"
+            )
+        for row in (row for row in self.quick if row.group != QUICK):
+            raise ValueError(f"{row.name} is a row of quick= with the group {row.group!r}; it must be {QUICK!r}")
+
     def plans(
         self,
         only: Sequence[str] = (),
@@ -129,27 +139,31 @@ class Study:
         changes: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> list[Plan]:
-        """The runs that are asked for, in the order of the rows.
+        """The selected runs, in the order of the rows.
 
         Args:
             only: names, parts of names, or patterns: ordered-mnist/lipschitz/128/euler, permuted-mnist, "*/euler". A
-                part that names a group, or the unit of a baseline, asks for those rows as well.
-            groups: groups of rows beside the paper's, or with `only` those of them that match.
+                part that names a group, or the unit of a baseline, also selects those rows.
+            groups: groups of rows to add to the paper's; with `only`, their rows must match it too.
             changes: settings of all runs, e.g. epochs (the decay is rescaled), precision, device, data_dir.
-            options: at_once: most networks of one run; task: another task for every row; the others are for `measures`.
+            options: at_once: most networks per run; task: another task for every row; the others are for `measures`.
         """
         options = {name: value for name, value in (options or {}).items() if value is not None}
-        rows = self._asked(only, quick, groups, options.get("task"))
+        rows = self._selected_rows(only, quick, groups, options.get("task"))
         plans = [plan for row in rows for plan in self._plans(row, quick, seeds, changes or {}, options)]
+        _check_names(plans)
         for pattern in only:
             if not any(matches(plan.name, pattern) for plan in plans):
                 names = ", ".join(plan.name for plan in plans)
-                raise ValueError(f"no run matches --only {pattern!r}; there are {names}")
+                raise ValueError(f"no run matches --only {pattern!r}; the runs are {names}")
         return [plan for plan in plans if not only or any(matches(plan.name, pattern) for pattern in only)]
 
-    def _asked(self, only: Sequence[str], quick: bool, groups: Sequence[str], task: str | None) -> list[Row]:
+    def _selected_rows(self, only: Sequence[str], quick: bool, groups: Sequence[str], task: str | None) -> list[Row]:
         if quick and groups:
-            raise ValueError(f"--quick has no --{groups[0]}: its rows are {', '.join(row.name for row in self.quick)}")
+            names = ", ".join(row.name for row in self.quick)
+            raise ValueError(f"--{groups[0]} cannot be used with --quick, whose runs are {names}")
+        for group in (group for group in groups if group not in self.groups):
+            raise ValueError(f"{self.name} has no group {group!r}; its groups are {', '.join(self.groups) or 'none'}")
         words = {*groups, *(part for pattern in only for part in pattern.split("/"))}
         rows = [
             row
@@ -157,7 +171,7 @@ class Study:
             if row.group in ("", QUICK) or row.group in words or (row.group == BASELINES and row.unit in words)
         ]
         if task is not None:
-            tasks.info(task)  # an unknown name is told before anything starts
+            tasks.info(task)  # raises for an unknown name before anything starts
             why = f"not the paper's task, but {task}"
             rows = [row if row.task == task else replace(row, task=task, group="other", why=why) for row in rows]
         return rows
@@ -179,33 +193,44 @@ class Study:
         return [replace(plan, name=name, settings=each) for name, each in numbered.items()]
 
     def _command(self, row: Row, quick: bool, settings: Settings, usual: Settings, options: Mapping[str, Any]) -> str:
-        """What repeats the run and those beside it in its table; data folder and device are left to the reader."""
+        """The command that repeats the run and the others of its table; data folder and device are left out."""
         parts = [f"lipschitz-rnn reproduce {self.name}", *(["--quick"] if quick else [])]
         parts += [f"--only {row.name}"] if row.group in self.groups else []
         parts += [f"--seeds {show_seeds(settings.seeds)}"] if settings.seeds != usual.seeds else []
-        values = {name: getattr(settings, name) for name in _ASKED if name not in row.fixed}
-        asked = {**{name: each for name, each in values.items() if each != getattr(usual, name)}, **options}
-        return " ".join([*parts, *(f"--{name.replace('_', '-')} {value}" for name, value in asked.items())])
+        values = {name: getattr(settings, name) for name in _COMMAND_LINE_SETTINGS if name not in row.fixed}
+        given = {**{name: each for name, each in values.items() if each != getattr(usual, name)}, **options}
+        return " ".join([*parts, *(f"--{name.replace('_', '-')} {value}" for name, value in given.items())])
+
+
+def _check_names(plans: Sequence[Plan]) -> None:
+    """Raise for invalid or duplicate names: each name is a folder and a record, so a run would be lost."""
+    seen: dict[str, str] = {}
+    for plan in plans:
+        file = record_file(plan.study, plan.name)
+        if file in seen:
+            both = plan.name if plan.name == seen[file] else f"{seen[file]} and {plan.name}"
+            raise ValueError(f"two rows would write {file} ({both}); give one of them another label=")
+        seen[file] = plan.name
 
 
 def _differences(row: Row, settings: Settings, usual: Settings) -> list[str]:
-    """What the command line made different from the paper."""
+    """How the command line makes the run differ from the paper."""
     names = {"epochs": "{} epochs, not the paper's {}", "hidden_size": "N = {}, not the paper's {}"}
     values = ((text, getattr(settings, name), getattr(usual, name)) for name, text in names.items())
     return [text.format(found, expected) for text, found, expected in values if not row.group and found != expected]
 
 
 def _parts(settings: Settings, at_once: int | None) -> list[tuple[Mapping[str, Any], ...]]:
-    """Variants for each run. They are dealt out in turns: networks at the end of a range may all diverge."""
+    """The variants of each run, dealt out round-robin, since networks at one end of a range may all diverge."""
     variants, seeds = settings.variants, len(settings.seeds)
     if at_once is None or not variants:
         return [variants]
     if at_once < seeds:
-        raise ValueError(f"{at_once} networks at once cannot hold the {seeds} seeds of one value; allow at least that")
+        raise ValueError(f"--at-once is {at_once}; it must be at least {seeds}, the number of seeds of one value")
     runs = -(-len(variants) // (at_once // seeds))
     return [variants[start::runs] for start in range(runs)]
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether --only asks for a run by its name, a part of it, or a pattern."""
+    """Whether --only selects a run: by its name, a part of its name, or a pattern."""
     return f"/{pattern.strip('/')}/" in f"/{name}/" or fnmatchcase(name, pattern)

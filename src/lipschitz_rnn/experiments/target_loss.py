@@ -1,8 +1,8 @@
-"""Networks compared at about the same training loss.
+"""Compares networks at about the same training loss.
 
-Units learn at different speeds, and a network changes as it is trained longer. So every network is kept after every
-epoch, and compared as it was after the first epoch whose mean training loss is at most a target: by default the lowest
-loss that all networks of the comparison reached.
+Units learn at different speeds, and a network changes as it trains. So every network is saved after every epoch, and
+compared as it was after the first epoch whose mean training loss is at most a target. By default the target is the
+lowest loss that all networks of the comparison reached.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FOLDER = "epochs"
 
 
 class KeepEveryEpoch:
-    """A probe for `fit` that keeps all networks of a run, in a file of its folder for each epoch."""
+    """A probe for `fit` that saves all networks of a run after every epoch, in one file per epoch."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -39,7 +39,7 @@ class KeepEveryEpoch:
 
 @dataclass(frozen=True)
 class Taken:
-    """The epoch a network is taken from, counted from 0, its mean training loss, and whether that meets the target."""
+    """The epoch selected for a network, counted from 0, its mean training loss, and whether that meets the target."""
 
     epoch: int
     loss: float
@@ -47,25 +47,24 @@ class Taken:
 
 
 def lowest_common_loss(folders: Sequence[Path]) -> float:
-    """The lowest mean training loss of an epoch that all networks of these runs reached, leaving out diverged ones."""
+    """The lowest epoch-mean training loss that all networks of these runs reached; diverged networks are ignored."""
     curves = [curve for folder in folders for curve in read_run(folder).training_losses()]
     lowest = [min(loss for loss in curve if loss is not None) for curve in curves if None not in curve]
     if not lowest:
-        raise RunError("no network was trained to the end without diverging, so there is no loss to compare at")
+        raise RunError("every network diverged, so there is no common loss; lower the learning rate")
     return max(lowest)
 
 
 def take_at_loss(folder: Path, target: float) -> list[Taken | None]:
-    """Of every network of a run, in the order of its members, the first epoch at the target.
+    """For every network of a run, in the order of its members, the first epoch that meets the target.
 
-    A network that never reached it is taken after the epoch with its lowest loss; one that diverged in its first epoch
-    is left out.
+    For a network that never meets it, the epoch with its lowest loss; None for one that diverged in its first epoch.
     """
     return [_take(curve, target) for curve in read_run(folder).training_losses()]
 
 
 def load_taken(folder: Path, index: int, taken: Taken) -> nn.Module:
-    """The network at this place among the members of a run, as it was after that epoch."""
+    """The network at `index` among the members of a run, as it was after that epoch."""
     prefix, stored = f"{index}/", _read(folder, taken.epoch)
     own = {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
     return fill(load_run(folder).initial(index), own, _file(folder, taken.epoch))
@@ -90,5 +89,5 @@ def _file(folder: Path, epoch: int) -> Path:
 def _read(folder: Path, epoch: int) -> dict[str, Tensor]:
     path = _file(folder, epoch)
     if not path.exists():
-        raise RunError(f"{folder} did not keep its networks of epoch {epoch}: there is no {path.name}; train it again")
+        raise RunError(f"{folder} has no networks of epoch {epoch}: {path.name} is missing; train it again")
     return read_checkpoint(path)[0]

@@ -1,4 +1,4 @@
-"""Sound files and what the networks see of them: readers for RIFF and NIST SPHERE, log-magnitude spectrograms."""
+"""Readers for RIFF and NIST SPHERE sound files, and log-magnitude spectrograms."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ WINDOW, HOP = 256, 128  # samples
 BINS = WINDOW // 2 + 1
 _HANN = 0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(WINDOW) / WINDOW)  # periodic, as for overlapping frames
 _POWER_FLOOR = 1e-5  # the uRNN code's: −50 dB
-_LARGEST_SOUND = 16 << 20  # bytes: eight minutes, where an utterance has seconds
+_LARGEST_SOUND = 16 << 20  # bytes: eight minutes, while an utterance takes seconds
 
 
 def read_sound(data: bytes, name: str, rate: int) -> np.ndarray:
-    """int16 samples of a mono 16-bit RIFF wav or NIST SPHERE file; anything else is refused, never converted."""
+    """int16 samples of a mono 16-bit RIFF wav or NIST SPHERE file; anything else raises and is never converted."""
     if data[:4] == b"RIFF":
         found_rate, channels, width, samples = _read_riff(data, name)
     elif data[:7] == b"NIST_1A":
@@ -53,7 +53,13 @@ def _read_riff(data: bytes, name: str) -> tuple[int, int, int, np.ndarray]:
             frames = sound.readframes(sound.getnframes())
             expected = sound.getnframes() * sound.getnchannels() * sound.getsampwidth()
             layout = sound.getframerate(), sound.getnchannels(), sound.getsampwidth()
-    except (wave.Error, EOFError, RuntimeError, ZeroDivisionError, struct.error) as error:  # all of them the module's
+    except (
+        wave.Error,
+        EOFError,
+        RuntimeError,
+        ZeroDivisionError,
+        struct.error,
+    ) as error:  # everything that the wave module raises
         raise DataError(f"{name} is a damaged RIFF wav: {error or 'its chunks'}; replace it by the original") from error
     if len(frames) != expected:
         raise DataError(
@@ -89,7 +95,7 @@ def _read_sphere(data: bytes, name: str) -> tuple[int, int, int, np.ndarray]:
 
 
 def collection_digest(sounds: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 over names and samples in the order of the names: one number for a collection, however it is packed."""
+    """SHA-256 of names and samples, sorted by name: the same for a collection however it is packed."""
     digest = hashlib.sha256()
     for name in sorted(sounds):
         digest.update(name.encode() + b"\0" + sounds[name].astype("<i2").tobytes())
@@ -97,7 +103,7 @@ def collection_digest(sounds: Mapping[str, np.ndarray]) -> str:
 
 
 def _collect(recordings: Recordings, holder: Path) -> dict[str, np.ndarray]:
-    """Utterance name -> samples, verified as a whole where the collection's digest is known."""
+    """Utterance name -> samples, verified as a whole if the collection's digest is known."""
     pattern = re.compile(recordings.pattern, re.IGNORECASE)
     sounds: dict[str, np.ndarray] = {}
     for path, data in members(holder, lambda name: pattern.search(name) is not None, lambda name: _LARGEST_SOUND):
@@ -121,13 +127,13 @@ def _collect(recordings: Recordings, holder: Path) -> dict[str, np.ndarray]:
 def read_recordings(
     recordings: Recordings, root: str | os.PathLike[str] | None, offline: bool
 ) -> dict[str, np.ndarray]:
-    """Every utterance of the collection, from disk or, where it is public and `offline` is not set, downloaded."""
+    """Every utterance of the collection, from disk or, if it is public and `offline` is not set, downloaded."""
     places = search_places(root, recordings.folder, recordings.aliases)
     found = (path for place in places for holder in recordings.holders for path in sorted(place.glob(holder)))
     holder = next((path for path in found if path.suffix != ".part"), None)
     if holder is not None:
         stop_unless_reading()
-        # TIMIT's parts lie side by side: its holder is the folder TRAIN, its root the folder above.
+        # TIMIT has the folders TRAIN and TEST: TRAIN is found first, and the root is the folder above it.
         return _collect(recordings, holder.parent if recordings.download is None else holder)
     target = cache_folder() / recordings.folder
     if recordings.download is None:
@@ -162,7 +168,7 @@ def _halve_rate(samples: np.ndarray) -> np.ndarray:
 def log_spectrogram(samples: np.ndarray, rate: int) -> Tensor:
     """Frames (L, 129) in decibels: 10 log₁₀(10⁻⁵ + |X|²) of a Hann window of 256 at hop 128, at 8 kHz.
 
-    As in the uRNN code: samples in [−1, 1), filled up to whole hops, with one window of silence on either side.
+    As in the uRNN code: samples in [−1, 1), padded to whole hops, with one window of silence on each side.
     """
     signal = samples.astype(np.float64) / 32768.0
     if rate == 2 * NETWORK_RATE:
@@ -171,7 +177,7 @@ def log_spectrogram(samples: np.ndarray, rate: int) -> Tensor:
         raise ValueError(f"rate is {rate}; it must be {NETWORK_RATE} or {2 * NETWORK_RATE}")
     fill = -len(signal) % HOP
     padded = np.pad(signal, (WINDOW, fill + WINDOW))
-    # NumPy, not PyTorch: thousands of short transforms gain nothing from a pool of threads.
+    # NumPy, not PyTorch: thousands of short transforms gain nothing from a thread pool.
     frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP]
     power = np.abs(np.fft.rfft(frames * _HANN)) ** 2
     return torch.from_numpy((10.0 * np.log10(_POWER_FLOOR + power)).astype(np.float32))

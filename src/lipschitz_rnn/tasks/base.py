@@ -1,7 +1,7 @@
-"""What every task is: splits, shapes, loss and metric behind one small interface.
+"""The interface of every task: splits, shapes, loss and metric.
 
-A task gives batches and judges outputs; it knows nothing of models, optimisers or epochs. Sequences are time-major.
-Where several networks train side by side, every tensor may have a leading member axis S: the shapes below then read
+A task provides batches and scores outputs; it knows nothing about models, optimisers or epochs. Sequences are
+time-major. When several networks train together, every tensor may have a leading member axis S: the shapes below become
 (S, T, B, p), (S, B) and so on, and `loss` and `measure` return one value per member.
 """
 
@@ -24,13 +24,13 @@ Generators = torch.Generator | Sequence[torch.Generator] | None
 
 
 class DataError(RuntimeError):
-    """A data file is missing, damaged or of the wrong kind. The message names the file, what was expected, the fix."""
+    """A data file is missing, damaged or of the wrong kind. The message names the file, what is expected, the fix."""
 
 
 @dataclass(frozen=True)
 class Metric:
     """How a task is scored. Sums and weights of `Task.measure` are added over batches; `finish` turns sum / weight
-    into the reported number. With `percent` the number is a fraction in [0, 1] that is shown times 100."""
+    into the reported number. With `percent` it is a fraction in [0, 1] that is shown in percent."""
 
     name: Literal["accuracy", "bits", "perplexity", "mse"]
     higher_is_better: bool = False
@@ -38,7 +38,7 @@ class Metric:
 
     def finish(self, mean: float) -> float:
         if self.name == "perplexity":
-            # exp overflows beyond 709.78, where the perplexity of a diverged network is infinite for every purpose.
+            # exp overflows above 709.78; such a perplexity, of a diverged network, may as well be infinite.
             return math.exp(mean) if mean < 709.0 else (math.inf if not math.isnan(mean) else math.nan)
         return mean / math.log(2.0) if self.name == "bits" else mean
 
@@ -52,7 +52,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (ACCURACY, BITS,
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch. `lengths` holds the valid steps of each sequence; None means that all of them are valid."""
+    """One batch. `lengths`: the number of valid steps of each sequence; None if all steps are valid."""
 
     inputs: Tensor  # (T, B, p) floating, or (T, B) int64 tokens
     targets: Tensor  # (B,) classes | (T, B, q) values | (T, B) tokens | (B, q) values
@@ -65,7 +65,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class TaskInfo(Mapping[str, Any]):
-    """The facts about a task that hold before any data is read; the sizes and shapes are those of its defaults.
+    """The facts about a task that are known before any data is read; sizes and shapes are those of its defaults.
 
     Read them as attributes. Access by key, as in the dictionary that `tasks.info` once returned, is deprecated.
     """
@@ -112,7 +112,7 @@ class Task(ABC):
     defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, options: Mapping[str, Any], **differing: Any) -> None:
-        """`options`: as given by the user, for the record. `differing`: shape facts that deviate from `info`."""
+        """`options`: as given by the user, for the record. `differing`: shapes that differ from `info`."""
         facts = {key: differing.get(key, getattr(self.info, key)) for key in _SHAPE_FACTS}
         self.name: str = self.info.name
         self.input_size: int = facts["input_size"]
@@ -140,8 +140,8 @@ class Task(ABC):
     def batch(self, split: Split, indices: Tensor, generator: Generators = None) -> Batch:
         """The samples `indices`, (B,) int64, or (S, B) for S members at once, as a batch on the task's device.
 
-        `generator` feeds augmentation and noise in training: one, or a sequence of S when indices are (S, B).
-        Without it the batch depends on the indices alone. Stateful tasks take a single window number.
+        `generator` is for augmentation and noise in training: one, or a sequence of S when indices are (S, B).
+        Without it the batch depends only on the indices. Stateful tasks take a single window number.
         """
 
     @abstractmethod
@@ -164,9 +164,9 @@ class Task(ABC):
         return facts
 
     def preprocessing(self) -> Mapping[str, Any]:
-        """What is done to raw inputs before a network sees them, as plain values that are recorded with every run.
+        """How raw inputs are transformed before a network sees them, as plain values recorded with every run.
 
-        {"scale": a, "shift": b} means raw · a + b, with a number or one for each channel. Empty: nothing is done.
+        {"scale": a, "shift": b} means raw · a + b, with one number or one per channel. Empty: no change.
         """
         return {}
 
@@ -179,14 +179,14 @@ class Task(ABC):
 
     @classmethod
     def shapes(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """What a network must know, before any data is read: input_size, output_size, vocabulary and readout."""
+        """What a network must know before any data is read: input_size, output_size, vocabulary and readout."""
         return {fact: getattr(cls.info, fact) for fact in ("input_size", "output_size", "vocabulary", "readout")}
 
 
 def member_generators(generator: Generators, indices: Tensor) -> list[torch.Generator]:
-    """One generator for indices (B,), or S of them for indices (S, B): each member's own, or the one for all in turn.
+    """One generator for indices (B,), or S for indices (S, B): one per member, or the same one S times.
 
-    With its own generator, a member draws in an ensemble what it would draw alone.
+    With its own generator, a member of an ensemble draws the same numbers as in a run of its own.
     """
     if generator is None:
         raise ValueError("generator is None; random draws need a torch.Generator, or one for each member")

@@ -1,4 +1,4 @@
-"""CIFAR-10 as sequences: one RGB pixel a step, or one image row a step followed by noise."""
+"""CIFAR-10 as sequences: one RGB pixel per step, or one image row per step followed by noise."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _draw_crops(generator: torch.Generator, count: int) -> Tensor:
 
 
 class CifarTask(Classification):
-    """Reads CIFAR-10 and gives normalised images; subclasses lay them out in time."""
+    """Reads CIFAR-10 and normalises the images; subclasses turn them into sequences."""
 
     dataset: ClassVar[Dataset] = CIFAR10
 
@@ -116,11 +116,11 @@ def _info(name: str, summary: str, input_size: int, sequence_length: int) -> Tas
 class OrderedCifar10(CifarTask):
     """1,024 steps of one normalised RGB pixel, scanline order.
 
-    `layout="planes"` reads the three planes one after the other, three neighbours a step, as the authors' code does.
+    `layout="planes"` reads the three planes one after the other, three neighbours per step, as in the authors' code.
     `augment`: random crops (padding 4) and flips in training only.
     """
 
-    info = _info("ordered-cifar10", "CIFAR-10 pixel by pixel, RGB a step", 3, 1024)
+    info = _info("ordered-cifar10", "CIFAR-10 pixel by pixel, RGB per step", 3, 1024)
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class OrderedCifar10(CifarTask):
 class NoisePaddedCifar10(CifarTask):
     """32 steps of one image row (96 values: its R, G and B), then 968 steps of Gaussian noise; the class at step 1,000.
 
-    `noise="independent"`: every sample has its own; in training (with a generator) it is drawn anew each time, else it
-    belongs to the sample's index. `noise="fixed"`: one tensor for all samples, as in the public codes.
+    `noise="independent"`: every sample has its own noise; in training (with a generator) it is drawn each time,
+    otherwise it depends on the sample's index. `noise="fixed"`: one tensor for all samples, as in public code.
     """
 
     info = _info("noise-padded-cifar10", "CIFAR-10 row by row, then 968 steps of noise", 96, 1000)

@@ -1,8 +1,8 @@
-"""Random numbers by counting: the value at a position depends on a key and the position alone.
+"""Counter-based random numbers: the value at a position depends only on a key and the position.
 
-A task can so give sample i the same numbers at any time, in any batch, on any device and without storing them. The
-integers are exact everywhere (32-bit arithmetic that wraps), hence equal on all devices; only `standard_normal`'s
-last bit may differ. The mixer is a xor-shift-multiply hash; it is for data, never for secrets.
+So sample i has the same numbers at any time, in any batch and on any device, without storing them. The integers are
+exact (32-bit arithmetic with wraparound), hence equal on all devices; only the last bit of `standard_normal` may
+differ. The mixer is a xor-shift-multiply hash; it is for data, not for secrets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _mix_(x: Tensor) -> Tensor:
 
 
 def sample_keys(indices: Tensor, seed: int, split: Split) -> Tensor:
-    """A key for every sample of a split, int32 like `indices` in shape; splits and seeds do not share keys."""
+    """A key for every sample of a split, int32 in the shape of `indices`; splits and seeds do not share keys."""
     base = torch.tensor([seed * len(SPLITS) + SPLITS.index(split)], dtype=torch.int64).to(torch.int32)
     base = _mix_(base.mul_(_GOLDEN))
     return _mix_(indices.to(torch.int32) ^ int(base))
@@ -44,6 +44,6 @@ def uniform(keys: Tensor, count: int) -> Tensor:
 
 
 def standard_normal(keys: Tensor, count: int) -> Tensor:
-    """(..., count) float32 Gaussian numbers, by the inverse of the distribution function."""
+    """(..., count) float32 Gaussian numbers, by inverting the distribution function."""
     centred = uniform(keys, count).mul_(2.0).add_(2.0**-24 - 1.0)  # (2k + 1) / 2²⁴ − 1, never ±1
     return centred.erfinv_().mul_(math.sqrt(2.0))

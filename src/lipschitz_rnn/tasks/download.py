@@ -1,4 +1,4 @@
-"""Fetch public originals: several mirrors, resumed, verified before use, once however many processes ask."""
+"""Downloads public originals: from several mirrors, resumable, verified before use, and once for all processes."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from lipschitz_rnn.tasks.sources import Download
 
 _CHUNK = 1 << 18
 _TIMEOUT_S = 30.0
-_LARGEST = 1 << 30  # bytes: far above every original, far below a disk
+_LARGEST = 1 << 30  # bytes: far more than any original, far less than a disk
 _ATTEMPTS_PER_MIRROR = 3  # a broken connection resumes where it stopped
 
 Check = Callable[[Path], object]  # raises DataError when the file is not the original
-Advance = Callable[[int, int | None], None]  # bytes on disk so far, bytes in all where the server says
+Advance = Callable[[int, int | None], None]  # bytes on disk so far, total bytes if the server reports them
 
 
 class _BadFileError(Exception):
-    """A mirror delivered something whole that is not the original."""
+    """A mirror delivered a complete file that is not the original."""
 
 
 def fetch(download: Download, folder: Path, check: Check | None = None) -> Path:
-    """Bring `download` into `folder` and return its path.
+    """Download the file into `folder` and return its path.
 
     The bytes go to a .part file, which a later call resumes; only a file that passes its checksum (and `check`) is
-    renamed to the final name. A lock makes a second process wait and then use what the first one brought.
+    renamed to the final name. A lock makes a second process wait and then use the file of the first.
     """
     target = folder / download.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f".{download.name}.lock"):  # the system drops it however the process ends
-            if not target.exists():  # else another process was faster; its bytes were checked before the rename
+        with FileLock(folder / f".{download.name}.lock"):  # the system releases it however the process ends
+            if not target.exists():  # otherwise another process was faster, and verified the file before renaming it
                 _from_any_mirror(download, target, check)
     except OSError as error:
         raise DataError(
@@ -67,12 +67,12 @@ def _from_any_mirror(download: Download, target: Path, check: Check | None) -> N
                 part.unlink(missing_ok=True)
                 failures.append(f"{url}: {error}")
                 if resumed:
-                    continue  # the beginning may be another mirror's; once more from zero
+                    continue  # the beginning may come from another mirror; start again from zero
                 break
-            except urllib.error.URLError as error:  # refused, unknown or silent: the next mirror
+            except urllib.error.URLError as error:  # refused, not found or no response: try the next mirror
                 failures.append(f"{url}: {error.reason or error}")
                 break
-            except (HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:  # broke off: resume
+            except (HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:  # connection lost: resume
                 failures.append(f"{url}: {error}")
                 continue
             os.replace(part, target)
@@ -93,7 +93,7 @@ def _transfer(url: str, part: Path, advance: Advance) -> None:
     try:
         response = cast(HTTPResponse, urllib.request.urlopen(request, timeout=_TIMEOUT_S))
     except urllib.error.HTTPError as error:
-        if have and error.code == 416:  # nothing beyond what we have: complete, or too long; the checksum decides
+        if have and error.code == 416:  # no more bytes: the file is complete or too long; the checksum decides
             error.close()
             return
         raise
@@ -133,7 +133,7 @@ def _verify(path: Path, checksum: str | None, check: Check | None) -> None:
 
 @contextmanager
 def _progress(name: str) -> Iterator[Advance]:
-    """A bar with rate and time left on a terminal; nothing elsewhere."""
+    """A bar with rate and time left on a terminal; nothing otherwise."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

@@ -1,6 +1,6 @@
-"""Find data files, unpack them and verify that they are the originals.
+"""Finds data files, unpacks them and verifies that they are the originals.
 
-Nothing here repairs or skips a bad file: the first one found is used, or refused with its name and the fix.
+Bad files are never repaired or skipped: the first file found is used, or rejected with its name and the fix.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _reading: ContextVar[bool] = ContextVar("reading", default=True)
 
 
 class NotRead(Exception):
-    """Raised in place of reading, inside of `without_reading`: options are right and files are where they should be."""
+    """Raised instead of reading, inside `without_reading`: the options are valid and the files are in place."""
 
 
 @contextmanager
 def without_reading() -> Iterator[None]:
-    """Tasks that are built in this context check their options and look for their files, and raise `NotRead` then."""
+    """Tasks built in this context check their options, look for their files, and then raise `NotRead`."""
     token = _reading.set(False)
     try:
         yield
@@ -43,7 +43,7 @@ def stop_unless_reading() -> None:
 
 
 def cache_folder() -> Path:
-    """The user's cache of this package: XDG_CACHE_HOME where set, else what the platform uses."""
+    """The user's cache for this package: in XDG_CACHE_HOME if set, else where the platform keeps caches."""
     if base := os.environ.get("XDG_CACHE_HOME"):
         return Path(base) / "lipschitz-rnn"
     if sys.platform == "darwin":
@@ -54,7 +54,7 @@ def cache_folder() -> Path:
 
 
 def data_folders(root: str | os.PathLike[str] | None) -> list[Path]:
-    """Where files are looked for, in order: `root`, LIPSCHITZ_RNN_DATA, the cache."""
+    """The folders to search for files, in order: `root`, LIPSCHITZ_RNN_DATA, the cache."""
     chosen = {"data-dir option": root, ENVIRONMENT_VARIABLE: os.environ.get(ENVIRONMENT_VARIABLE)}
     folders = []
     for giver, folder in chosen.items():
@@ -67,16 +67,16 @@ def data_folders(root: str | os.PathLike[str] | None) -> list[Path]:
 
 
 def search_places(root: str | os.PathLike[str] | None, folder: str, aliases: tuple[str, ...] = ()) -> list[Path]:
-    """Every directory in which the files of one data set may lie."""
+    """Every folder that may hold the files of a data set."""
     return [base / part for base in data_folders(root) for part in (folder, *aliases)]
 
 
 def missing(title: str, names: str, root: str | os.PathLike[str] | None, folder: str, fix: str) -> DataError:
-    """The error for missing data: which file, where it was looked for, and where to put it."""
+    """The error for missing data: which file, where it was searched for, and where to put it."""
     looked = "\n".join(f"  {base / folder}" for base in data_folders(root))
     return DataError(
-        f"{title} is not here: {names} was not found in\n{looked}\n"
-        f"{fix}, or point {ENVIRONMENT_VARIABLE} or the data-dir option to a folder that holds {folder}/"
+        f"{title} is missing: {names} was not found in\n{looked}\n"
+        f"{fix}, or set {ENVIRONMENT_VARIABLE} or the data-dir option to a folder that contains {folder}/"
     )
 
 
@@ -97,7 +97,7 @@ def _verified(data: bytes, expected: str, where: str, title: str) -> bytes:
 
 
 def _find(dataset: Dataset, root: str | os.PathLike[str] | None) -> tuple[dict[str, Path], Path | None]:
-    """Where the data set is on disk: loose files by name, and an archive if some are missing."""
+    """The files of the data set on disk, by name, and an archive if some of them are missing."""
     places = search_places(root, dataset.folder, dataset.aliases)
     loose: dict[str, Path] = {}
     odd: Path | None = None
@@ -115,9 +115,9 @@ def _find(dataset: Dataset, root: str | os.PathLike[str] | None) -> tuple[dict[s
 
 
 def _look(dataset: Dataset, root: str | os.PathLike[str] | None) -> dict[str, bytes]:
-    """What the disk holds of the data set, all of it verified; what had to be unpacked is kept where that pays."""
+    """The verified files of the data set that are on disk; unpacked ones are kept if unpacking is slow."""
     place = unpacked_folder(dataset)
-    with ThreadPoolExecutor() as pool:  # unpacking and hashing run outside Python's lock
+    with ThreadPoolExecutor() as pool:  # unpacking and hashing release the GIL
         kept = pool.map(lambda name: read_kept(dataset, name, place), dataset.contents)
         found = {name: data for name, data in zip(dataset.contents, kept, strict=True) if data is not None}
         if len(found) == len(dataset.contents):
@@ -131,7 +131,7 @@ def _look(dataset: Dataset, root: str | os.PathLike[str] | None) -> dict[str, by
 
 
 def unpacked_folder(dataset: Dataset) -> Path:
-    """Where files are kept unpacked: apart from the originals, so that a damaged copy hides none of them."""
+    """The folder for unpacked files: separate from the originals, so that a damaged copy cannot hide one."""
     return cache_folder() / "unpacked" / dataset.folder
 
 
@@ -166,7 +166,7 @@ def _unpack(
 
 def read_dataset(dataset: Dataset, root: str | os.PathLike[str] | None, offline: bool) -> dict[str, bytes]:
     """Unpacked and verified bytes of every file of the data set; missing ones are downloaded unless `offline`."""
-    found = _look(dataset, root) if _reading.get() else {}  # a damaged file is reported before missing ones
+    found = _look(dataset, root) if _reading.get() else {}  # report damaged files before missing ones
     if len(found) == len(dataset.contents):
         return found
     loose, archive = _find(dataset, root)

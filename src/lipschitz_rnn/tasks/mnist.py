@@ -40,11 +40,11 @@ def read_idx(data: bytes, name: str, dimensions: int) -> np.ndarray:
     values = np.frombuffer(data, np.uint8, offset=header)
     if values.size != math.prod(shape):
         raise DataError(f"{name} holds {values.size:,} values, its header promises {shape}; replace it by the original")
-    return values.reshape(shape).copy()  # writable, as tensors want their memory
+    return values.reshape(shape).copy()  # a writable copy, as torch.from_numpy needs
 
 
 def _draw_moves(generator: torch.Generator, count: int, shift: int) -> Tensor:
-    """(count, 2): by how many pixels each image goes down and to the right, in -shift..shift."""
+    """(count, 2): by how many pixels each image moves down and right, in -shift..shift."""
     return torch.randint(-shift, shift + 1, (count, 2), generator=generator, device=generator.device)
 
 
@@ -57,12 +57,12 @@ def _in_order(images: Tensor, steps: int, order: Tensor | None) -> Tensor:
 class MnistTask(PixelTask):
     """Reads MNIST, keeps the last 2,000 of the shuffled training images for validation, and orders the pixels.
 
-    `shift`: in training with a generator every image is moved by up to so many whole pixels down or up and to either
-    side, black outside, before its pixels are ordered. Validation and test images stay where they are.
+    `shift`: in training with a generator, every image is shifted by up to this number of whole pixels in each
+    direction, with black outside, before its pixels are ordered. Validation and test images are not shifted.
 
-    `distort`, 0 to 2: in training with a generator every image is also turned by up to ±15° · distort, stretched along
-    each axis by 1 ± 0.15 · distort and sheared by up to ±0.15 · distort about its centre (see `distortion`), each drawn
-    evenly, and then moved by `shift`.
+    `distort`, 0 to 2: in training with a generator, every image is also rotated by up to ±15° · distort, stretched
+    along each axis by 1 ± 0.15 · distort and sheared by up to ±0.15 · distort about its centre (see `distortion`), each
+    drawn uniformly, and then shifted by `shift`.
     """
 
     dataset: ClassVar[Dataset] = MNIST
@@ -91,7 +91,7 @@ class MnistTask(PixelTask):
         splits = split_off_validation(images("train"), labels("train"))
         splits["test"] = images("t10k"), labels("t10k")
         sequences = {split: (_in_order(values, steps, order), classes) for split, (values, classes) in splits.items()}
-        # Without shifts a task describes itself as it did before there were any: stored runs stay comparable.
+        # Without shifts, the description is the same as before the option existed: stored runs stay comparable.
         changes = {name: value for name, value in (("shift", shift), ("distort", distort)) if value}
         super().__init__({**options, **changes}, sequences, scale)
         self.shift, self.distort = shift, distort
@@ -122,7 +122,7 @@ class MnistTask(PixelTask):
         first = indices * self._width**2
         if generator is not None:
             down, right = self._moves(indices, generator).view(*indices.shape, 2).unbind(-1)
-            first = first - (down * self._width + right)  # an image that went down is read from further up
+            first = first - (down * self._width + right)  # an image that moves down is read from further up
         return self._data["train.padded"][first[..., None, :, None] + self._data["train.places"]]
 
     def _distorted(self, indices: Tensor, generator: Generators) -> Tensor:

@@ -1,8 +1,8 @@
 """The three losses that the tasks share: classes of whole sequences, tokens at every step, real values.
 
-All of them follow one rule. A value is judged for every sequence (`readout` "last") or for every valid step of every
-sequence ("all"); `lengths` say which steps are valid and change nothing where only the last state is read. Leading
-member axes stay: outputs (S, B, q) or (S, T, B, q) give S losses, each the mean over its own batch only.
+All follow one rule: they score one value per sequence (`readout` "last") or per valid step of every sequence ("all").
+`lengths` say which steps are valid, and have no effect if only the last state is read. Leading member axes are kept:
+outputs (S, B, q) or (S, T, B, q) give S losses, each the mean over its own batch.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def _valid_steps(task: Task, batch: Batch, steps: int) -> Tensor | None:
 
 
 def _add(values: Tensor, valid: Tensor | None, readout: str) -> tuple[Tensor, Tensor]:
-    """(sum, weight) over sequences, and over their valid steps where every step is read; member axes stay.
+    """(sum, weight) over sequences, and over their valid steps if every step is read; member axes are kept.
 
-    Filled on the device, so that no host copy breaks a CUDA graph.
+    Computed on the device, because a copy from the host would break a CUDA graph.
     """
     axes = (-1,) if readout == "last" else (-2, -1)
     total = values.sum(axes)
@@ -43,7 +43,7 @@ def _add(values: Tensor, valid: Tensor | None, readout: str) -> tuple[Tensor, Te
 
 
 def _mean(total: Tensor, weight: Tensor) -> Tensor:
-    """A batch without a single valid step has nothing to learn from: its loss is 0, not NaN."""
+    """total / weight; 0, not NaN, for a batch without a valid step."""
     return total / weight.clamp_min(1.0)
 
 
@@ -97,8 +97,8 @@ class Regression(Task):
     def measure(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         if outputs.shape != batch.targets.shape:  # subtracting would broadcast (B, 1) and (B,) to (B, B)
             raise ValueError(
-                f"outputs have shape {tuple(outputs.shape)} and targets {tuple(batch.targets.shape)}; the two must be "
-                "the same: (B, q) for one value a sequence, (T, B, q) for one a step"
+                f"outputs have shape {tuple(outputs.shape)} and targets {tuple(batch.targets.shape)}; they must have "
+                "the same shape: (B, q) for values per sequence, (T, B, q) for values per step"
             )
         difference = outputs - batch.targets
         difference = difference if difference.dtype == torch.float64 else difference.float()

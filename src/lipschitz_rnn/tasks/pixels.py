@@ -14,19 +14,19 @@ from lipschitz_rnn.tasks.objectives import Classification
 
 
 def shuffled(count: int, seed: int = 1234) -> np.ndarray:
-    """The permutation by which validation samples are chosen, as in the paper's code: NumPy's frozen RandomState."""
+    """The permutation that selects the validation samples, as in the paper's code (NumPy's RandomState)."""
     return np.random.RandomState(seed).permutation(count)
 
 
 def split_off_validation(images: Tensor, labels: Tensor, count: int = 2_000) -> dict[Split, tuple[Tensor, Tensor]]:
-    """The last `count` of the shuffled samples validate, the others train."""
+    """The last `count` of the shuffled samples are for validation, the others for training."""
     order = torch.from_numpy(shuffled(len(labels)))
     train, validation = order[:-count], order[-count:]
     return {"train": (images[train], labels[train]), "validation": (images[validation], labels[validation])}
 
 
 def device_indices(indices: Tensor, device: torch.device) -> Tensor:
-    """Check the shape (B,) or (S, B) and bring the indices to the data."""
+    """Check the shape, (B,) or (S, B), and move the indices to the device of the data."""
     if indices.dim() not in (1, 2) or indices.dtype != torch.int64:
         raise ValueError(
             f"indices have shape {tuple(indices.shape)} and type {indices.dtype}; they must be int64 of shape (B,), "
@@ -79,7 +79,7 @@ class Digits(PixelTask):
 
     info = TaskInfo(
         name="digits",
-        summary="8 × 8 handwritten digits, one pixel a step; needs no download",
+        summary="8 × 8 handwritten digits, one pixel per step; needs no download",
         input_size=1,
         output_size=10,
         sequence_length=64,

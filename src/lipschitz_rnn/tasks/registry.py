@@ -1,4 +1,4 @@
-"""Names of the tasks, those of the package and those of users, and the one way to build them."""
+"""The registry of tasks, built-in and users', and the functions that build them by name."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ Kind = TypeVar("Kind", bound=type[Task])
 
 
 def register(task: Kind) -> Kind:
-    """Make a task known by its `info.name`, for `load` and for every command. A decorator, or a call.
+    """Register a task under its `info.name`, for `load` and for every command. Use it as a decorator or a function.
 
-    A package does the same for whoever installs it with an entry point in the group "lipschitz_rnn.tasks".
-    Raises ValueError for a name that is taken.
+    A package can register a task on installation with an entry point in the group "lipschitz_rnn.tasks".
+    Raises ValueError if the name is taken.
     """
     _OWN.add(_require_task(task).info.name, task)
     return task
 
 
 def available() -> tuple[str, ...]:
-    """The names that `load` and `info` take."""
+    """The names that `load` and `info` accept."""
     return (*_TASKS, *_OWN.names())
 
 
 def is_registered(name: str, own: Mapping[str, Any] | None = None) -> bool:
-    """Whether `load` knows the task that was recorded under this name; `own` where it was not the package's."""
+    """Whether `load` knows the task recorded under this name; `own`: its source, if it is not the package's."""
     return name in _OWN.names() or (own is None and name in _TASKS)
 
 
@@ -85,7 +85,7 @@ def _require_task(kind: Any) -> type[Task]:
 
 
 def info(name: str) -> TaskInfo:
-    """What is known about a task without reading its data, at its default options."""
+    """The facts about a task, with its default options, without reading its data."""
     task = find(name)
     return replace(task.info, options=task.option_defaults())
 
@@ -95,9 +95,9 @@ def load(
 ) -> Task:
     """Build a task by its name, or from its class.
 
-    Data files are looked for in `root`, then in the folder named by LIPSCHITZ_RNN_DATA, then in the user's cache;
-    public ones that are nowhere are downloaded into the cache unless `offline`. Raises `DataError` when a file is
-    missing, damaged or of the wrong kind, and ValueError or TypeError for an unknown name or a wrong option.
+    Data files are searched for in `root`, then in the folder named by LIPSCHITZ_RNN_DATA, then in the user's cache.
+    Missing public files are downloaded into the cache unless `offline`. Raises `DataError` if a file is missing,
+    damaged or of the wrong kind, and ValueError or TypeError for an unknown name or a wrong option.
     """
     task = _checked(name, options)
     place: dict[str, Any] = {"root": None if root is None else os.fspath(root), "offline": offline}
@@ -108,9 +108,9 @@ def load(
 def check(
     name: str, root: str | os.PathLike[str] | None = None, *, offline: bool = False, **options: Any
 ) -> SimpleNamespace:
-    """What `load` would raise for these arguments, found without reading data; the shapes that the task would have.
+    """Raise what `load` would raise for these arguments, without reading data; returns the shapes of the task.
 
-    Options are checked, and that files are there or may be downloaded; what is in them is not.
+    Checks the options, and that files exist or may be downloaded, but not their contents.
     """
     task = _checked(name, options)
     try:

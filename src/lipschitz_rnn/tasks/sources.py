@@ -1,7 +1,7 @@
-"""The public data sets: what their files are called, where they come from and by which checksum they are known.
+"""The public data sets: the names of their files, where they come from, and their checksums.
 
-A file is known by the SHA-256 of its *unpacked* bytes, so that one number covers every wrapping (plain, gz, xz, or a
-member of an archive). Downloads carry the checksum of the packed original too, checked before the file is used.
+A file is identified by the SHA-256 of its *unpacked* bytes, the same for every packaging (plain, gz, xz, or a member of
+an archive). Downloads also have the checksum of the packed original, which is verified before the file is used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lipschitz_rnn.tasks.unpacking import LARGEST_FILE
 
 @dataclass(frozen=True)
 class Download:
-    """One public original. `checksum` is "md5:…" or "sha256:…"; None where the publisher packs on request, so that
+    """One public original. `checksum` is "md5:…" or "sha256:…", or None if the publisher packs on request, so that
     only the contents can be checked."""
 
     name: str
@@ -24,7 +24,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Files that belong together. They are looked for in `folder` and `aliases` below each data folder
+    """The files of one data set. They are searched for in `folder` and `aliases` inside each data folder
     ("" is that folder itself)."""
 
     title: str
@@ -32,12 +32,12 @@ class Dataset:
     contents: Mapping[str, str]  # unpacked file name -> SHA-256 of its bytes
     downloads: Mapping[str, Download]  # unpacked file name -> the original that holds it
     aliases: tuple[str, ...] = ()
-    archives: tuple[str, ...] = ()  # archives that may hold the files under any path
-    sizes: Mapping[str, int] = field(default_factory=dict)  # unpacked file name -> its bytes, where they are known
-    keep_unpacked: bool = False  # in the cache, because unpacking takes seconds
+    archives: tuple[str, ...] = ()  # archives that may contain the files under any path
+    sizes: Mapping[str, int] = field(default_factory=dict)  # unpacked file name -> its size in bytes, if known
+    keep_unpacked: bool = False  # keep the unpacked files in the cache, because unpacking takes seconds
 
     def size_of(self, name: str) -> int:
-        """The most bytes that the unpacked file may have: unpacking stops there."""
+        """The largest size in bytes that the unpacked file may have: unpacking stops there."""
         return self.sizes.get(name, LARGEST_FILE)
 
 
@@ -45,8 +45,8 @@ class Dataset:
 class Recordings:
     """A collection of sound files, in a folder or an archive.
 
-    Utterances are named by the groups of `pattern` in their path, joined by "/". `digest` is the SHA-256 over the
-    sorted names and samples (see `audio.collection_digest`), the same for every wrapping; None for licensed corpora.
+    Utterances are named by the groups of `pattern` in their path, joined by "/". `digest` is the SHA-256 of the sorted
+    names and samples (see `audio.collection_digest`), the same for every packaging; None for licensed corpora.
     """
 
     title: str
@@ -60,7 +60,7 @@ class Recordings:
 
 
 def _each(contents: Mapping[str, str], ending: str, mirrors: tuple[str, ...], sums: Mapping[str, str]) -> dict:
-    """One download per file, from the same folders of every mirror."""
+    """One download per file, from the same folder on every mirror."""
     return {
         name: Download(name + ending, tuple(mirror + name + ending for mirror in mirrors), sums[name])
         for name in contents

@@ -31,10 +31,10 @@ Normalisation = Literal["standard", "decibels"]
 
 
 class SpeechTask(Regression):
-    """Frames of all utterances of a split lie end to end; a batch is padded to its longest utterance.
+    """The frames of all utterances of a split are concatenated; a batch is padded to its longest utterance.
 
-    `normalisation="standard"`: every bin has mean 0 and variance 1 over the training frames. "decibels": as the
-    public uRNN code leaves them, from −50 dB upwards, so that the error is in dB².
+    `normalisation="standard"`: every bin has mean 0 and variance 1 over the training frames. "decibels": no
+    normalisation, as in the public uRNN code: values from −50 dB upwards, and an error in dB².
     """
 
     recordings: ClassVar[Recordings]
@@ -56,7 +56,7 @@ class SpeechTask(Regression):
             self._data[f"{split}.starts"] = lengths.cumsum(0) - lengths
 
     def preprocessing(self) -> dict[str, list[float]]:
-        """What is done to the frames, which are in decibels."""
+        """How the frames, which are in decibels, are normalised."""
         return self._frame_scale if self.options["normalisation"] == "standard" else {}
 
     @abstractmethod
@@ -75,7 +75,7 @@ class SpeechTask(Regression):
         frames = self._data[f"{check_split(split)}.frames"]
         lengths = self._data[f"{split}.lengths"][indices] - 1
         steps = torch.arange(int(lengths.max()) + 1, device=self.device).unsqueeze(-1)
-        # Beyond its end an utterance repeats its last frame, which the mask of the loss ignores.
+        # Padding repeats the last frame of an utterance; the mask of the loss ignores it.
         inside = steps.minimum(lengths.unsqueeze(-2))
         sequence = frames[self._data[f"{split}.starts"][indices].unsqueeze(-2) + inside]
         return Batch(sequence[..., :-1, :, :].contiguous(), sequence[..., 1:, :, :].contiguous(), lengths)
@@ -97,7 +97,7 @@ def _info(name: str, summary: str, length: int, sizes: tuple[int, int, int], sou
 
 
 class SpokenDigits(SpeechTask):
-    """Spoken digits of six speakers. Takes 0–4 test (the official split), 5–9 validate, 10–49 train."""
+    """Spoken digits of six speakers. Recordings 0–4: test (the official split); 5–9: validation; 10–49: training."""
 
     info = _info(
         "spoken-digits",
@@ -127,7 +127,7 @@ def _no_dialect_sentences(sounds: Collection[str]) -> list[str]:
 
 
 class TimitSample(SpeechTask):
-    """The sample of TIMIT that NLTK gives away: dialect regions 1–6 train, 7 validates, 8 tests (two speakers each)."""
+    """NLTK's free sample of TIMIT: dialect regions 1–6 for training, 7 validation, 8 test (two speakers each)."""
 
     info = _info(
         "timit-sample",
@@ -170,9 +170,9 @@ DEVELOPMENT_SPEAKERS = frozenset(_DEVELOPMENT.split())
 class Timit(SpeechTask):
     """The whole of TIMIT, from the user's licensed copy: folders TRAIN and TEST with SPHERE or RIFF files at 16 kHz.
 
-    All 462 training speakers train. `protocol="paper"`: the core test set validates (192 utterances) and the
-    development set tests (400), which is how the public code behind the paper's figures names them.
-    `protocol="standard"`: the development set validates, the core test set tests.
+    Training uses all 462 training speakers. `protocol="paper"`: validation on the core test set (192 utterances) and
+    test on the development set (400), as they are named in the public code behind the paper's numbers.
+    `protocol="standard"`: validation on the development set, test on the core test set.
     """
 
     info = _info(

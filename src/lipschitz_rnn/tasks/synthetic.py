@@ -1,6 +1,6 @@
-"""Generated tasks: the pendulum of the paper's picture, and the two classics of long memory, adding and copying.
+"""Generated tasks: the pendulum of the paper's figure, and the two classic long-memory tasks, adding and copying.
 
-Sample i of a split depends on the seed, the split and i alone; nothing is read from disk.
+Sample i of a split depends only on the seed, the split and i; nothing is read from disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lipschitz_rnn.tasks.pixels import device_indices
 
 
 class GeneratedTask(Task):
-    """Sizes and seed of a task without files."""
+    """A task without files, with its sizes and seed."""
 
     def __init__(self, steps: int, seed: int, train_size: int, eval_size: int, **options: object) -> None:
         check_count("seed", seed, 0, 2**31 - 1)
@@ -43,15 +43,15 @@ class GeneratedTask(Task):
         return self._sizes[check_split(split)]
 
     def _keys(self, split: Split, indices: Tensor) -> Tensor:
-        """From which a sample is made, on the task's device; like `indices` in shape."""
+        """The random keys of the samples, on the task's device, in the shape of `indices`."""
         return sample_keys(device_indices(indices, self.device), self._seed, check_split(split))
 
 
 class Adding(GeneratedTask, Regression):
     """The adding problem: sum the two marked numbers of a long row (Hochreiter and Schmidhuber, 1997).
 
-    Inputs (T, B, 2): numbers in [0, 1) and markers, one in each half of the sequence. The constant answer 1 has
-    error 1/6 ≈ 0.167.
+    Inputs (T, B, 2): numbers in [0, 1) and markers, one in each half of the sequence. Always answering 1 has an error
+    of 1/6 ≈ 0.167.
     """
 
     info = TaskInfo(
@@ -98,7 +98,7 @@ class Copying(GeneratedTask, TokenPrediction):
 
     T = delay + 20 steps, one-hot inputs (T, B, 10): ten of eight symbols, blanks (8), a call (9) at step delay + 9,
     blanks. Targets (T, B): blanks (8), then the ten symbols in the last ten steps. The loss is over all steps, the
-    accuracy over the symbols alone.
+    accuracy only over the symbols.
     """
 
     info = TaskInfo(
@@ -144,10 +144,10 @@ class Copying(GeneratedTask, TokenPrediction):
 
 
 class Pendulum(GeneratedTask, Regression):
-    """A simple pendulum θ̈ = −sin θ − damping θ̇ sampled every `step`: predict the next (θ, θ̇) from those so far.
+    """A simple pendulum θ̈ = −sin θ − damping θ̇, sampled every `step`: predict the next (θ, θ̇) from the previous ones.
 
-    The start is uniform in |θ| ≤ π/2, |θ̇| ≤ 1. Integrated by the classical Runge-Kutta rule in float64 with
-    substeps of at most 0.02 (energy drift below 10⁻⁸ at the defaults).
+    The initial state is uniform in |θ| ≤ π/2, |θ̇| ≤ 1. Integrated with the classical Runge-Kutta method in float64
+    with substeps of at most 0.02 (energy drift below 10⁻⁸ at the defaults).
     """
 
     info = TaskInfo(

@@ -1,4 +1,4 @@
-"""Penn Treebank as one long stream of characters or words, read in windows with the state carried over."""
+"""Penn Treebank as one long stream of characters or words, read in windows that pass on the state."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def read_characters(text: str) -> list[str]:
 class TextTask(TokenPrediction):
     """A split is `batch` parallel streams of equal length; window k holds steps kT to (k+1)T of all of them.
 
-    Windows are consecutive: the state after window k is the initial state of window k + 1. The last one may be
-    shorter; the few tokens that do not fill a row of all streams are left out.
+    Windows are consecutive: the state after window k is the initial state of window k + 1. The last window may be
+    shorter; the few tokens that do not fill one step of all streams are dropped.
     """
 
     dataset: ClassVar[Dataset] = PTB
@@ -65,7 +65,7 @@ class TextTask(TokenPrediction):
             check_count(name, value)
         files = read_dataset(self.dataset, root, offline)
         tokens = {split: read_tokens(files[name].decode("ascii")) for split, name in _FILES.items()}
-        # The most frequent token is 0; ties in alphabetical order, so that the numbers never change.
+        # The most frequent token is 0, with ties in alphabetical order, so that the indices never change.
         self.tokens = sorted((count := Counter(tokens["train"])), key=lambda token: (-count[token], token))
         numbers = {token: number for number, token in enumerate(self.tokens)}
         kinds = len(self.tokens)
@@ -86,7 +86,7 @@ class TextTask(TokenPrediction):
         return super().shapes(options) | {"input_size": options.get("embedding", cls.info.input_size)}
 
     def size(self, split: Split) -> int:
-        steps = len(self._data[check_split(split)]) - 1  # the last token is a target only
+        steps = len(self._data[check_split(split)]) - 1  # the last token is only a target
         return -(-steps // self.sequence_length)
 
     def batch(self, split: Split, indices: Tensor, generator: Generators = None) -> Batch:

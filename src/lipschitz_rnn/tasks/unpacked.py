@@ -1,7 +1,7 @@
-"""Large data sets kept unpacked in the user's cache: unpacking takes seconds at every load, checking them a fraction.
+"""Keeps large data sets unpacked in the user's cache: unpacking takes seconds per load, verifying a fraction of that.
 
-A file is written under another name and renamed, and its checksum is compared at every load, so that one that is cut
-off or damaged is only unpacked again.
+Files are written under a temporary name and renamed, and their checksums are verified at every load. A truncated or
+damaged file is simply unpacked again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lipschitz_rnn.tasks.sources import Dataset
 
 
 def is_kept(dataset: Dataset, name: str, folder: Path) -> bool:
-    """Whether a file is kept in `folder`, by its size alone."""
+    """Whether a file of the right size is in `folder`."""
     try:
         return dataset.keep_unpacked and 0 < (folder / name).stat().st_size <= dataset.size_of(name)
     except OSError:
@@ -25,7 +25,7 @@ def is_kept(dataset: Dataset, name: str, folder: Path) -> bool:
 
 
 def read_kept(dataset: Dataset, name: str, folder: Path) -> bytes | None:
-    """The bytes of a file if it is kept in `folder` and whole."""
+    """The bytes of a file in `folder`; None if it is missing or damaged."""
     try:
         data = (folder / name).read_bytes() if is_kept(dataset, name, folder) else b""
     except OSError:
@@ -34,7 +34,7 @@ def read_kept(dataset: Dataset, name: str, folder: Path) -> bytes | None:
 
 
 def keep(dataset: Dataset, files: Mapping[str, bytes], folder: Path) -> None:
-    """Put files into `folder` for later loads; where that cannot be done, say so and go on without."""
+    """Write files to `folder` for later loads; if that fails, warn and continue."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():

@@ -1,6 +1,6 @@
-"""Bytes out of plain, packed and archived files, with limits: a small file must not become a large memory.
+"""Reads plain, packed and archived files with limits, so that a small file cannot fill the memory.
 
-The packed size is looked at before a byte is read, and unpacking stops at the limit. Members of archives are read into
+The packed size is checked before a byte is read, and unpacking stops at the limit. Members of archives are read into
 memory and never written to disk.
 """
 
@@ -21,12 +21,12 @@ from typing import IO, cast
 
 from lipschitz_rnn.tasks.base import DataError
 
-LARGEST_FILE = 256 << 20  # bytes of one unpacked file whose size is not known
-LARGEST_TOTAL = 2 << 30  # bytes of all that is read, or skipped, in one archive or folder
+LARGEST_FILE = 256 << 20  # bytes of one unpacked file of unknown size
+LARGEST_TOTAL = 2 << 30  # total bytes read or skipped in one archive or folder
 MOST_MEMBERS = 100_000
-_OVERHEAD = 1 << 16  # that packing may add to what cannot be packed: headers, and below a hundredth of the size
+_OVERHEAD = 1 << 16  # bytes that packing may add to incompressible data: headers, and less than 1 % of the size
 
-# What the unpackers raise for damaged files; the last three come from header fields that make no sense.
+# What the unpackers raise for damaged files; the last three come from invalid header fields.
 _UNPACKING_ERRORS = (
     EOFError,
     zlib.error,
@@ -48,10 +48,10 @@ FIX = "delete it and load again to download it, or replace it by the original"
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn an error while a file is read into a message that says how to fix it."""
+    """Turn an error during reading into a message that says how to fix it."""
     try:
         yield
-    except DataError:  # it says all that is to be said
+    except DataError:  # its message is already complete
         raise
     except OSError as error:
         # The unpackers report some kinds of damage as an OSError without a number.
@@ -69,7 +69,7 @@ def _damaged(path: Path, error: Exception) -> str:
 
 
 def unpack(path: Path, limit: int = LARGEST_FILE) -> bytes:
-    """The bytes of a plain, .gz or .xz file; DataError where there are more than `limit`."""
+    """The bytes of a plain, .gz or .xz file; DataError if there are more than `limit`."""
     with readable(path):
         packed = path.stat().st_size
         if packed > limit + limit // 100 + _OVERHEAD:
@@ -105,8 +105,8 @@ def members(
 ) -> Iterator[tuple[str, bytes]]:
     """(name, bytes) of the wanted files in a folder, a tar archive of any compression, or a zip archive.
 
-    `limit`: how many bytes a file of this name may have. An archive whose members have paths that lead out of it, or
-    that holds more than a data set can, is refused.
+    `limit`: how many bytes a file of this name may have. Archives with paths that lead outside, or with more content
+    than a data set can have, raise DataError.
     """
     with readable(path):
         if path.is_dir():
@@ -128,7 +128,7 @@ def _too_much(path: Path) -> str:
 
 
 def _check_path(name: str, holder: Path) -> None:
-    """Nothing is written by these names, but an archive that tries is not the original."""
+    """Raise for a path that leads outside: nothing is written to it, but such an archive is not the original."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise DataError(f"{holder} has a member with the path {name!r}, which leads out of the archive; {FIX}")
@@ -168,7 +168,7 @@ def _in_tar(path: Path, wanted: Callable[[str], bool], limit: Callable[[str], in
 
 
 class _Limited(io.RawIOBase):
-    """What a packed tar archive unpacks to, no further than a data set can go."""
+    """The unpacked stream of a tar archive, limited to the size that a data set can have."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class _Limited(io.RawIOBase):
         self._stream = openers[0](path) if openers else path.open("rb")
 
     def read(self, size: int = -1) -> bytes:
-        # One read takes one header or one file; the size comes from the archive.
+        # Each read is for one header or one file; the size comes from the archive.
         if not 0 <= size <= LARGEST_FILE:
             raise DataError(_too_much(self._path))
         return self._stream.read(size)

@@ -1,12 +1,13 @@
 """Checkpoints that survive a crash at any moment: one safetensors file with its JSON state and checksum inside.
 
-A file is written under a temporary name, synced, renamed, and the folder synced, so that a name either does not exist
-or holds a whole checkpoint. The checksum detects damage by a disk or a copy since then.
+A file is written under a temporary name, synced and renamed, and the folder is synced, so a checkpoint either does not
+exist or is complete. The checksum detects later damage by a disk or a copy.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -25,7 +26,7 @@ class CheckpointError(RuntimeError):
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-    """Write tensors and a JSON state to `path`, whole or not at all."""
+    """Write tensors and a JSON state to `path` atomically."""
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     text = json.dumps(state, sort_keys=True)
     atomic_write(path, save(plain, metadata={"state": text, "sha256": _checksum(plain, text)}))
@@ -36,7 +37,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         if not path.is_file():
             raise CheckpointError(
-                f"{path} cannot be read: {'it is not a file' if path.exists() else 'it is not there'}"
+                f"{path} cannot be read: {'it is not a file' if path.exists() else 'it does not exist'}"
             )
         with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
             metadata = file.metadata() or {}
@@ -55,15 +56,15 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, state
 
 
-# What safetensors and PyTorch raise for bytes, types and shapes that make no sense.
+# What safetensors and PyTorch raise for invalid bytes, types and shapes.
 _READING_ERRORS = (OSError, SafetensorError, ValueError, TypeError, KeyError, RuntimeError, OverflowError, MemoryError)
 
 
 def copy_tensors(tensors: Mapping[str, Tensor], targets: Mapping[str, Tensor], prefix: str, where: object) -> None:
-    """Fill `targets` in place with the tensors of the same names after `prefix`.
+    """Copy into each of `targets` the tensor named `prefix` + its name.
 
-    Nothing is changed, and `CheckpointError` raised, unless every target has a tensor of its shape. `where`: the file,
-    for the message.
+    Raises `CheckpointError`, and changes nothing, unless every target has a tensor of its shape. `where`: the file, for
+    the message.
     """
     for name, target in targets.items():
         found = tensors.get(prefix + name)
@@ -89,11 +90,11 @@ def _checksum(tensors: dict[str, Tensor], text: str) -> str:
 
 
 def atomic_write(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` so that every reader, and a machine after a crash, sees the old or the new file."""
+    """Replace `path` so that every reader, even after a crash, sees either the old or the new file."""
     temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)
-        with open(temporary, "xb") as file:  # never through a link that somebody put there
+        with open(temporary, "xb") as file:  # never follow a link that somebody put there
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -112,5 +113,8 @@ def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network and FUSE file systems sync files only
+            raise
     finally:
         os.close(descriptor)

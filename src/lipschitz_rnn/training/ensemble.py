@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from lipschitz_rnn.training.model import State, draws_random_numbers
+from lipschitz_rnn.training.model import SequenceModel, Shapes, State, draws_random_numbers
 from lipschitz_rnn.training.settings import EnsembleMode
 from lipschitz_rnn.training.variation import as_tensors, differing_options, set_option
+from lipschitz_rnn.units.base import Recurrent
 
 Values = dict[str, Tensor]  # parameters and buffers by name, each (S, ...)
 Outcome = tuple[Tensor, State, Tensor]  # outputs, states, penalties
@@ -27,9 +28,16 @@ class _WithPenalty(nn.Module):
         self.model = model
 
     def forward(self, *arguments: Any) -> Outcome:
-        outputs, state = self.model(*arguments)
+        result = self.model(*arguments)
+        if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
+            raise TypeError(f"the model {type(self.model).__name__} must return (outputs, state)")
+        outputs, state = result
+        _require_state(state)
         own = getattr(self.model, "penalty", None)
-        return outputs, state, torch.zeros((), device=outputs.device) if own is None else own()
+        penalty = None if own is None else own()
+        if not isinstance(penalty, Tensor):  # a unit of somebody's own may give a plain number, or nothing
+            penalty = torch.full((), penalty or 0.0, device=outputs.device)
+        return outputs, state, penalty
 
     def call(self, values: Values, arguments: tuple[Any, ...]) -> Outcome:
         return functional_call(self, {f"model.{name}": value for name, value in values.items()}, arguments)
@@ -40,10 +48,17 @@ class Ensemble:
 
     `mode` is "vmap" (one call for all; the Lipschitz scan then runs as one fused kernel) or "sequential" (one member
     after another, for units that vmap cannot transform, such as cuDNN's). "auto" tries and `reason` says why not.
-    Options that members disagree about, where their unit allows it, are stacked among the buffers.
+    Options that members disagree about, where their unit allows it, are stacked among the buffers. `shapes` is the
+    task, or what is recorded of it: a model of somebody's own is tried on inputs of that shape.
     """
 
-    def __init__(self, models: Sequence[nn.Module], device: torch.device | str, mode: EnsembleMode = "auto") -> None:
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        device: torch.device | str,
+        mode: EnsembleMode = "auto",
+        shapes: Shapes | None = None,
+    ) -> None:
         if not models:
             raise ValueError("an ensemble needs at least one network")
         self.size = len(models)
@@ -57,62 +72,86 @@ class Ensemble:
         self._varied = tuple(varied)
         for place, values in varied.items():
             set_option(self._module.model, place, values[0])
+        # For `members`: a module under two names keeps a tensor of the last functional call in the one that is called.
+        self._plain = copy.deepcopy(self._module.model)
         self._noise_seeds = self._hold_noise_seeds()
         self._modes = [(module, module.training) for module in self._module.model.modules()]
-        self.random = draws_random_numbers(self._module)
-        self.mode, self.reason = self._choose(mode)
+        self.random = draws_random_numbers(self._module) or (shapes is not None and self._is_seen_to_draw(shapes))
+        self.mode, self.reason = self._choose(mode, shapes)
 
     def _hold_noise_seeds(self) -> Values:
-        """For every cell that disturbs its state in training, a place (S, 2) for the seeds of its next call."""
+        """A tensor (S, 2) for each cell with noise on its state: the seeds of its next call."""
         found: Values = {}
         for path, module in self._module.model.named_modules():
             if getattr(module, "noisy", False) and "noise_seed" in module._buffers:
                 module.noise_seed = torch.zeros(2, dtype=torch.float64, device=self.device)
-                found[f"{path}.noise_seed"] = torch.zeros(self.size, 2, dtype=torch.float64, device=self.device)
+                found[f"{path}.noise_seed".lstrip(".")] = torch.zeros(
+                    self.size, 2, dtype=torch.float64, device=self.device
+                )
         return found
 
     @property
     def noisy_cells(self) -> int:
-        """How many cells of a network disturb their state in training."""
+        """The number of cells in a network with noise on their state in training."""
         return len(self._noise_seeds)
 
     def seed_noise(self, seeds: Tensor) -> None:
-        """(S, cells, 2): seeds of the noise of the next call, written to where a captured graph reads them."""
+        """Set the noise seeds of the next call, (S, cells, 2), in the memory that a captured graph reads."""
         for place, seed in zip(self._noise_seeds.values(), seeds.unbind(1), strict=True):
             place.copy_(seed)
 
-    def _choose(self, mode: EnsembleMode) -> tuple[str, str]:
+    def _choose(self, mode: EnsembleMode, shapes: Shapes | None) -> tuple[str, str]:
         if mode == "sequential":
             return mode, "asked for"
         if self.random:
             # Under vmap all members would share one stream of random numbers, and no member would equal its lone run.
-            obstacle = "the unit draws its own random numbers (dropout between layers)"
+            obstacle = "the unit draws its own random numbers (dropout)"
         elif self.size == 1:
             return "sequential", "one network"
         else:
-            obstacle = self._try_vmap()
+            obstacle = self._try_vmap(shapes)
         if not obstacle:
             return "vmap", ""
         if mode == "vmap":
             raise ValueError(f'ensemble="vmap" is not possible here: {obstacle}; use "auto" or "sequential"')
         return "sequential", obstacle
 
-    def _try_vmap(self) -> str:
-        """Why the unit cannot run under vmap, or nothing. A slow fallback inside vmap counts as failure."""
+    def _example(self, shapes: Shapes | None) -> Tensor:
+        """Inputs of two steps and two samples, as the task has them or, without one, as the model looks."""
         module = self._module.model
-        embedding = getattr(module, "embedding", None)
-        if embedding is not None:
-            inputs = torch.zeros(2, 2, dtype=torch.int64, device=self.device)
-        else:
-            size = getattr(getattr(module, "unit", None), "input_size", 1)
-            dtype = next(iter(self.parameters.values())).dtype
-            inputs = torch.zeros(2, 2, size, device=self.device, dtype=dtype)
+        tokens = getattr(module, "embedding", None) is not None if shapes is None else shapes.vocabulary is not None
+        if tokens:
+            return torch.zeros(2, 2, dtype=torch.int64, device=self.device)
+        size = getattr(getattr(module, "unit", None), "input_size", 1) if shapes is None else shapes.input_size
+        dtype = next(iter(self.parameters.values())).dtype
+        return torch.zeros(2, 2, size, device=self.device, dtype=dtype)
+
+    def _is_seen_to_draw(self, shapes: Shapes) -> bool:
+        """Whether a model of somebody's own draws random numbers in its mode of now, without saying so."""
+        model = self._module.model
+        if isinstance(model, SequenceModel) and isinstance(model.unit, Recurrent):
+            return False
+        values = {name: value[0].detach().clone() for name, value in self.values.items()}
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of this trial; those of the run are shown
+            before = _generator_states(self.device)
+            try:
+                self._module.call(values, (self._example(shapes), None, None, None))
+            except Exception:  # what is wrong with it shows in training, with the real inputs
+                return False
+            return any(not torch.equal(a, b) for a, b in zip(before, _generator_states(self.device), strict=True))
+
+    def _try_vmap(self, shapes: Shapes | None) -> str:
+        """Why the unit cannot run under vmap, or nothing. A slow fallback inside vmap counts as failure."""
+        inputs = self._example(shapes)
         # Separate tensors: autograd's records of this trial must not mix with training steps on another stream.
         own = {name: value.detach().requires_grad_() for name, value in self.parameters.items()}
+        buffers = {name: value.clone() for name, value in self.buffers.items()}  # running means, counters
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
-                outputs, _, _ = self._vmapped(self.buffers | own, inputs, None, None, None, shared=True)
+                outputs, _, _ = self._vmapped(buffers | own, inputs, None, None, None, shared=True)
                 torch.autograd.grad(outputs.abs().sum(), list(own.values()), allow_unused=True)
             except (RuntimeError, NotImplementedError, ValueError, TypeError, UserWarning) as error:
                 return str(error).strip().splitlines()[0]
@@ -193,9 +232,7 @@ class Ensemble:
         # Moved once for all members: hundreds of small copies would each wait for the GPU.
         given = self.values if values is None else values
         moved = {name: value.detach().to(place) for name, value in (self.buffers | given).items()}
-        template = copy.deepcopy(self._module.model).to(place).eval()
-        for path in self._noise_seeds:
-            template.get_submodule(path.rpartition(".")[0])._buffers["noise_seed"] = None  # they draw their own seeds
+        template = copy.deepcopy(self._plain).to(place).eval()
         modules = [copy.deepcopy(template) for _ in range(self.size)]
         for index, module in enumerate(modules):
             targets = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -206,6 +243,21 @@ class Ensemble:
         return modules
 
 
+def _require_state(state: Any) -> None:
+    if isinstance(state, tuple | list):
+        for part in state:
+            _require_state(part)
+    elif state is not None and not isinstance(state, Tensor):
+        raise TypeError(
+            f"the state that the model or its unit returned is a {type(state).__name__}; return a tensor, a tuple of "
+            "tensors or None"
+        )
+
+
+def _generator_states(device: torch.device) -> list[Tensor]:
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
 def _pick(item: Any, member: int) -> Any:
     """One member of a stacked tensor, or of a tuple of them; None stays None."""
     if item is None:
@@ -214,6 +266,8 @@ def _pick(item: Any, member: int) -> Any:
 
 
 def _stack(states: Sequence[State]) -> State:
+    if states[0] is None:
+        return None
     if isinstance(states[0], Tensor):
         return torch.stack(tuple(states))
     return tuple(_stack(list(parts)) for parts in zip(*states, strict=True))

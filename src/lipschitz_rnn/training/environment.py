@@ -1,4 +1,4 @@
-"""What a run ran on: enough to know a year later which code and which machine produced a number."""
+"""Describes code and machine of a run: enough to know a year later what produced a number."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def describe_device(device: torch.device) -> str:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that the package runs from, with a mark where files differ; None when installed."""
+    """The commit of the checkout that the package runs from, marked if files differ; None if it is installed."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str | None:
@@ -54,7 +54,7 @@ def commit() -> str | None:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    # A package installed into some other project's environment would otherwise report that project's commit.
+    # Otherwise a package installed in another project's environment would report that project's commit.
     if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None
     name = git("rev-parse", "HEAD")

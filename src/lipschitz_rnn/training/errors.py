@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class RunError(RuntimeError):
-    """A run cannot start or go on, or a file of it cannot be used; the message says why and what to do."""
+    """A run cannot start or continue, or one of its files cannot be used; the message says why and what to do."""
 
 
 class RunConflict(RunError):
-    """The folder holds another run than the one asked for: a wrong command, not a failed run."""
+    """The folder holds a different run: a wrong command, not a failed run."""

@@ -26,10 +26,10 @@ class Scores:
 
 
 def evaluate(model: nn.Module, task: Task, split: Split = "test", batch_size: int = 1000) -> float:
-    """The task's metric of one model on a split; the model and the task's data lie on the same device.
+    """The task's metric for one model on a split; the model and the task's data must be on the same device.
 
     The model is called as `model(inputs, lengths, state)` and returns (outputs, state), as `SequenceModel` does. A copy
-    is evaluated: the model stays as it is, with every submodule in the mode that it has.
+    is evaluated, so the model and the modes of its submodules do not change.
     """
     ensemble = Ensemble([model], task.device)
     settings = Settings(task=task.name, eval_batch_size=batch_size)
@@ -46,10 +46,10 @@ def evaluate_members(
     world: World | None = None,
     pause: Callable[[], None] = lambda: None,
 ) -> Scores:
-    """All members on the same batches. `pause` is called between batches and may raise to stop.
+    """Scores of all members on the same batches. `pause` is called between batches and may raise to stop.
 
-    Independent batches are shared by the processes; the windows of a stateful task carry a state from one to the
-    next, so every process evaluates all of them.
+    Independent batches are split over the processes. The windows of a stateful task pass a state from one to the next,
+    so every process evaluates all of them.
     """
     world = world or World()
     count = task.size(split)
@@ -90,11 +90,11 @@ def score_networks(
     settings: Settings,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Scores:
-    """Trained networks on the device of the task, in the precision of their run. `progress` is called before each batch
-    with the number of batches before it, and of all."""
+    """Scores of trained networks on the task's device, in the precision of their run. `progress` is called before each
+    batch with the number of batches done and the total."""
     total = -(-task.size(split) // (1 if task.stateful else settings.eval_batch_size))
     numbers = itertools.count()
-    ensemble = Ensemble(networks, task.device, settings.ensemble)
+    ensemble = Ensemble(networks, task.device, settings.ensemble, task)
     with matmul_precision(settings.precision):
         arguments = (ensemble, ensemble.values, task, split, settings)
         return evaluate_members(*arguments, pause=lambda: progress(next(numbers), total))

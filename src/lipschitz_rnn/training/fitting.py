@@ -33,12 +33,12 @@ def fit(
 
     Args:
         folder: where to keep the run; None keeps it in memory only.
-        resume: go on from the newest whole checkpoint in `folder`; without one, start from the beginning.
-        build: makes the network of one seed from (settings, task, seed); by default encoder ▶ unit ▶ head as the
-            settings say. Define it in a module, and `load_run` finds it again.
+        resume: continue from the newest valid checkpoint in `folder`; without one, start from the beginning.
+        build: builds the network of one seed from (settings, task, seed); by default encoder ▶ unit ▶ head from the
+            settings. Define it in a module, so that `load_run` can find it again.
         watcher: follows the progress.
         probe: called after every epoch with all networks, on the CPU, and, if it takes a second argument, with the
-            `Moment` (epoch and step); returns numbers to note of each network, for example its largest eigenvalue.
+            `Moment` (epoch and step); returns numbers to record for each network, e.g. its largest eigenvalue.
 
     Raises:
         Diverged: every seed's loss became NaN or infinite.
@@ -46,7 +46,7 @@ def fit(
         RunError: the folder cannot be used, or writing failed.
     """
     check_task(settings, task)
-    # An own builder may have side effects, so its networks are built only once, below.
+    # A user's builder may have side effects, so its networks are built only once, below.
     device = check_start(settings, task) if build is build_model else choose_device(settings.device)
     watcher = watcher or Watcher()
     with joined_world(device) as world, matmul_precision(settings.precision):
@@ -56,7 +56,7 @@ def fit(
             return Trainer(*arguments, None, watcher, probe).run()
         with RunFolder(folder, watcher.note) as run_folder:
             watchers = [watcher, TensorBoard(run_folder.path / "events")] if world.writes else []
-            # Wrong settings show here, before there is a folder.
+            # Wrong settings raise here, before a folder is created.
             trainer = Trainer(*arguments, run_folder, Watchers(watchers), probe)
             if world.writes:
                 run_folder.open(settings, describe_environment(device), task.describe(), resume, trainer.sources)
@@ -64,8 +64,8 @@ def fit(
 
 
 def _saved(folder: RunFolder, settings: Settings, resume: bool, world: World) -> Saved | None:
-    """The state to go on from, the same for all processes; rank 0 then clears what came after it."""
-    world.wait()  # rank 0 may still be writing the last checkpoint of a run before this one
+    """The state to continue from, the same for all processes; rank 0 then removes what was written after it."""
+    world.wait()  # rank 0 may still be writing the last checkpoint of the previous run
     saved = folder.latest(settings) if resume else None
     world.wait()
     if world.writes:

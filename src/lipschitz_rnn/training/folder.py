@@ -22,12 +22,12 @@ from lipschitz_rnn.training.run_settings import read_settings as read_settings
 from lipschitz_rnn.training.settings import Settings
 
 CHECKPOINTS_KEPT = 2
-_HOLDER = "run.process"  # who holds the lock; not in run.lock, which another process may cut off while it tries
+_HOLDER = "run.process"  # who holds the lock; not in run.lock, which another process may truncate while it tries
 Saved = tuple[dict[str, Tensor], dict[str, Any]]  # what a checkpoint holds
 
 
 class RunFolder:
-    """The only code that touches a run's files. A second process that opens the same folder is refused.
+    """The only code that writes a run's files. A second process that opens the same folder gets an error.
 
     ```
     config.json        the frozen settings           environment.json   versions, commit, machine, command
@@ -40,10 +40,12 @@ class RunFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str], note: Callable[[str], None] = lambda message: None) -> None:
+        if not os.fspath(path):  # an empty shell variable; as a path it would be the current folder
+            raise RunError("the name of the run folder is empty; give a folder, or . for the current one")
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self._note = note
-        self._run = ""  # whose checkpoints these are
+        self._run = ""  # identifies the run of the checkpoints
         self._lock: FileLock | None = None
         self._metrics: IO[bytes] | None = None
 
@@ -61,7 +63,7 @@ class RunFolder:
         with self._writing("set up the run"):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path)
-            check_folder(self.path, settings, resume)  # again: another run may have begun and ended before the lock
+            check_folder(self.path, settings, resume)  # again: another run may have started and ended before the lock
             check_builder(self.path, sources or {})
             if not (config := self.path / "config.json").exists():
                 atomic_write(config, _json(settings.to_dict()))
@@ -76,7 +78,7 @@ class RunFolder:
             self._file().write(json.dumps(record).encode() + b"\n")
 
     def save(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> Path:
-        """A checkpoint after optimiser step `step`, with the length of metrics.jsonl that belongs to it."""
+        """Write a checkpoint after optimiser step `step`, with the current length of metrics.jsonl."""
         path = self.checkpoints / f"step-{step:09d}.safetensors"
         with self._writing(f"write the checkpoint {path.name}"):
             os.fsync(self._file().fileno())
@@ -95,7 +97,7 @@ class RunFolder:
             atomic_write(self.path / "result.json", _json(result))
 
     def latest(self, settings: Settings) -> Saved | None:
-        """The newest whole checkpoint of this run; others are named and left aside. None: start from the beginning."""
+        """The newest valid checkpoint of this run, or None to start from the beginning; invalid ones are reported."""
         found = self._saved()
         for path in reversed(found):
             try:
@@ -111,9 +113,9 @@ class RunFolder:
         return None
 
     def rewind(self, state: Mapping[str, Any] | None) -> None:
-        """Cut metrics.jsonl back to its length at the checkpoint, and set damaged or later checkpoints aside.
+        """Truncate metrics.jsonl to its length at the checkpoint, and move damaged or later checkpoints aside.
 
-        What was written after the checkpoint will be written again, so no line is torn or written twice.
+        Lines written after the checkpoint will be written again, so no line is incomplete or duplicated.
         """
         with self._writing("go back to the checkpoint"):
             self._cut_metrics(0 if state is None else int(state["metrics_bytes"]))
@@ -125,7 +127,7 @@ class RunFolder:
 
     def _cut_metrics(self, length: int) -> None:
         metrics = self.path / "metrics.jsonl"
-        if (size := metrics.stat().st_size) < length:  # somebody shortened it: keep its whole lines
+        if (size := metrics.stat().st_size) < length:  # somebody shortened it: keep its complete lines
             self._note(f"{metrics} has {size:,} of {length:,} bytes; the missing lines are lost")
             content = metrics.read_bytes()
             length = content.rfind(b"\n") + 1
@@ -164,7 +166,7 @@ class RunFolder:
 
 
 class _Writing:
-    """Turns an error of the file system (full, read-only, gone) into one clear message."""
+    """Turns a file system error (full, read-only, deleted) into one clear message."""
 
     def __init__(self, folder: RunFolder, what: str) -> None:
         self._folder, self._what = folder, what
@@ -184,7 +186,7 @@ class _Writing:
 
 
 def _lock(folder: Path) -> FileLock:
-    """Hold the folder for this process; the system lets go of it however the process ends."""
+    """Lock the folder for this process; the system releases the lock however the process ends."""
     lock = FileLock(folder / "run.lock", timeout=0, thread_local=False)
     holder = folder / _HOLDER
     try:
@@ -192,7 +194,7 @@ def _lock(folder: Path) -> FileLock:
     except Timeout:
         try:
             found = holder.read_text(encoding="utf-8")[:100].strip() or "unknown"
-        except (OSError, ValueError):  # it has just begun, or just ended
+        except (OSError, ValueError):  # it has just started or just ended
             found = "unknown"
         raise RunError(
             f"{folder} is in use by another process ({found}); wait for it or choose another folder"
@@ -214,8 +216,8 @@ def origin(settings: Settings) -> str:
 
 
 def check_origin(path: Path, state: Mapping[str, Any], settings: Settings) -> None:
-    """Refuse a checkpoint that was written by a run with other networks."""
-    if state.get("run", origin(settings)) != origin(settings):  # those of earlier versions do not say
+    """Reject a checkpoint that was written by a run with other networks."""
+    if state.get("run", origin(settings)) != origin(settings):  # earlier versions did not record it
         raise CheckpointError(f"{path} belongs to another run: its settings are not those of config.json")
 
 

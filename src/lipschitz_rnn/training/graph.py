@@ -1,4 +1,4 @@
-"""A training step, eager or replayed from a CUDA graph: a short scan is faster than the launches around it."""
+"""A training step, eager or replayed from a CUDA graph: a short scan takes less time than the launches around it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.streams import Stream
 from lipschitz_rnn.training.update import Updater
 
-WARMUP_STEPS = 3  # ordinary steps before the capture: kernels compile, the optimiser allocates its state
+WARMUP_STEPS = 3  # eager steps before the capture: kernels compile, the optimiser allocates its state
 
 
 class GraphedStep:
     """Draws a step's batch and updates all members; on a GPU the update is captured once and then replayed.
 
     Batches are drawn outside the graph, since noise comes from each seed's own generator, and copied into the buffers
-    that the graph reads. Learning rate, step count, averaging weight and seeds of noise on states are on the device.
+    that the graph reads. The learning rate, the step count, the averaging weight and the seeds of noise on states are
+    already on the device.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class GraphedStep:
         self._wanted = not obstacle
         self._ran = 0
         self._graph: torch.cuda.CUDAGraph | None = None
-        # One stream for every step with a graph, captured or not: cuDNN's layers keep what autograd made on it.
+        # Use one stream for every step, captured or not: cuDNN's layers keep the autograd state of their stream.
         self._side = torch.cuda.Stream(updater.device) if self._wanted else None
         self._buffers: list[Tensor] = []
         self._state: State = None
@@ -45,7 +46,7 @@ class GraphedStep:
             self._updater.ensemble.seed_noise(self._stream.draw_noise_seeds())
         if not self._wanted:
             return self._updater.step(batch, keep, state, random_seeds)
-        # The first window of a stateful epoch starts without a state, which would be another graph: it runs eagerly.
+        # The first window of a stateful epoch has no state and would need another graph, so it runs eagerly.
         if self._stream.carries and state is None:
             return self._on_side_stream(batch, keep, state)
         if self._graph is None and self._ran < WARMUP_STEPS:
@@ -53,7 +54,7 @@ class GraphedStep:
             return self._on_side_stream(batch, keep, state)
         graph = self._graph or self._capture(batch, keep, state)
         values = _tensors(batch, keep)
-        # Sequences padded to the longest of their batch come in many lengths; a graph knows one.
+        # Sequences padded to the longest of their batch have many lengths; a graph has only one.
         if graph is None or [value.shape for value in values] != [buffer.shape for buffer in self._buffers]:
             return self._on_side_stream(batch, keep, state)
         for buffer, value in zip(self._buffers, values, strict=True):
@@ -74,7 +75,7 @@ class GraphedStep:
         return state
 
     def _capture(self, batch: Batch, keep: Tensor | None, state: State) -> torch.cuda.CUDAGraph | None:
-        """Record the update on separate buffers; recording runs nothing. None: it cannot be recorded."""
+        """Capture the update on separate buffers, without running it; None if it cannot be captured."""
         fixed = Batch(
             batch.inputs.clone(), batch.targets.clone(), None if batch.lengths is None else batch.lengths.clone()
         )
@@ -98,7 +99,7 @@ class GraphedStep:
 
 
 def graph_obstacle(settings: Settings, device: torch.device, draws: bool, world: World) -> str:
-    """Why the step cannot be captured, or ''; ValueError if cuda_graph is on. `draws`: does the unit draw numbers?"""
+    """Why the step cannot be captured, or ''; ValueError if cuda_graph is on. `draws`: the unit uses random numbers."""
     obstacle = ""
     if settings.cuda_graph == "off":
         return "it is switched off"

@@ -1,4 +1,4 @@
-"""What a run folder tells of its training, finished or not: settings, lines of metrics, result."""
+"""Reads the training history of a run folder, finished or not: settings, metrics, result."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lipschitz_rnn.training.folder import RunError, read_settings
 from lipschitz_rnn.training.reading import is_there, read_json, read_metrics, read_result
 from lipschitz_rnn.training.settings import Settings
 
-_DEPTH = 4  # how far below a given folder runs are looked for
+_DEPTH = 4  # how many levels below a given folder to search for runs
 
 
 @dataclass(frozen=True)
 class Run:
-    """One folder. `result` is None while the run is not complete."""
+    """One run folder. `result` is None until the run is complete."""
 
     path: Path
     settings: Settings
     environment: dict[str, Any]
     records: list[dict[str, Any]]
     result: dict[str, Any] | None
-    variant: dict[str, Any] = field(default_factory=dict)  # the unit options in which it differs from its neighbours
+    variant: dict[str, Any] = field(default_factory=dict)  # the unit options that differ between variants
 
     @property
     def title(self) -> str:
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def metric(self) -> str:
-        """What the task is scored by: of an unfinished run, the number beside the validation loss."""
+        """The task's metric; for an unfinished run, the number next to the validation loss."""
         if self.result is not None:
             return str(self.result["metric"])
         names = [name for record in self.of_kind("validation") for name, values in record.items()
@@ -58,7 +58,7 @@ class Run:
         return max((record.get("seconds", 0.0) for record in self.records), default=0.0)
 
     def curve(self, kind: str, name: str) -> tuple[list[int], list[list[float | None]]]:
-        """Steps and, for every seed, the values of one number over the run."""
+        """Steps and, for every seed, the values of one quantity over the run."""
         records = [record for record in self.of_kind(kind) if name in record]
         columns = zip(*(record[name] for record in records), strict=True)
         return [record["step"] for record in records], [list(column) for column in columns]
@@ -68,7 +68,7 @@ class Run:
         return validated[0]["step"] // (validated[0]["epoch"] + 1) if validated else 1
 
     def training_losses(self) -> list[list[float | None]]:
-        """Mean training loss of every epoch, for each member: lines of metrics weighted by the steps they cover."""
+        """Mean training loss of every epoch for each member: lines of metrics, weighted by the steps they cover."""
         sums: dict[int, list[list[tuple[int, float | None]]]] = {}
         before = 0
         for record in self.of_kind("train"):
@@ -80,7 +80,7 @@ class Run:
         return [list(member) for member in zip(*means, strict=True)]
 
     def by_variant(self) -> list[Run]:
-        """A run with variants as a run for each: its settings, its columns of every record, its part of the result."""
+        """One run per variant: its settings, its columns of every record, its part of the result."""
         settings, parts = self.settings, []
         for index, variant in enumerate(settings.variants):
             own = slice(index * len(settings.seeds), (index + 1) * len(settings.seeds))
@@ -103,7 +103,7 @@ def _weighted(values: Sequence[tuple[int, float | None]]) -> float | None:
 
 
 def read_run(path: Path) -> Run:
-    """A run folder, finished or not. Raises RunError where a file of it cannot be used."""
+    """Read a run folder, finished or not. Raises RunError if one of its files cannot be used."""
     settings = read_settings(path)
     networks = len(settings.members)
     environment = read_json(path / "environment.json") if is_there(path / "environment.json") else {}
@@ -112,10 +112,10 @@ def read_run(path: Path) -> Run:
 
 
 def find_runs(paths: Sequence[Path]) -> list[Run]:
-    """The run folders among `paths` and below them; a run with variants as one run for each of them."""
+    """The runs in `paths` and their subfolders; a run with variants counts as one run per variant."""
     found: dict[Path, list[Run]] = {}
     for path in paths:
-        # Bounded, so that a whole disk given by mistake is not searched.
+        # Limited, so that a disk given by mistake is not searched completely.
         below = sorted(file for depth in range(1, _DEPTH + 1) for file in path.glob("*/" * depth + "config.json"))
         configs = [path / "config.json"] if is_there(path / "config.json") else below
         if not configs:

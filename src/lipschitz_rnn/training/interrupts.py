@@ -14,7 +14,7 @@ from typing import Any, Self
 class Interrupted(Exception):
     """The run was asked to stop and has saved its state. `exit_code` is 128 + signal: 130 or 143.
 
-    saved: the checkpoint, None where a run is kept in memory only; go_on: how to resume, as a command or a call.
+    saved: the checkpoint, or None if the run has no folder; go_on: how to resume, as a command or a call.
     """
 
     def __init__(self, number: int, saved: str | None = None, go_on: str | None = None) -> None:
@@ -35,7 +35,7 @@ def resume_command(
     known_task: bool = True,
     sources: Mapping[str, Mapping[str, Any] | None] | None = None,
 ) -> str:
-    """How to resume the run in a folder: a command, or a call of `fit` for an own model or an unregistered task."""
+    """How to resume the run in a folder: a command, or a call of `fit` for a user's model or an unregistered task."""
     own = {name: value for name, value in (sources or {}).items() if value is not None}
     if not known_task or "build" in own:
         build = ", build=build" if "build" in own else ""

@@ -1,4 +1,4 @@
-"""The training loop: epochs, validation, selection, checkpoints. It knows no task and no unit by name."""
+"""The training loop: epochs, validation, selection, checkpoints. It is independent of task and unit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Diverged(RunError):
 
 
 class Trainer:
-    """One run: all seeds of one configuration, from the beginning or from a checkpoint, to the tested result."""
+    """One run: all seeds of one configuration, from the start or from a checkpoint to the test result."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Trainer:
         models = [build(settings.of_variant(member.variant), task, member.seed) for member in self.members]
         check_variants(models[0], settings.unit, settings.variants)
         self.parameter_count = count_parameters(models[0])
-        self.ensemble = Ensemble(models, device, settings.ensemble)
+        self.ensemble = Ensemble(models, device, settings.ensemble, task)
         self.updater = Updater(settings, task, self.ensemble, world)
         drawn = (read_size(models[0]), self.ensemble.noisy_cells)
         self.stream = Stream(settings.per_member(), task, device, world.shard, *drawn)
@@ -71,7 +71,7 @@ class Trainer:
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def run(self, saved: Saved | None = None) -> Result:
-        """Train to the end, from `saved` on where there is one."""
+        """Train to the end, starting from `saved` if given."""
         if saved is None:
             self.stream.begin_epoch()
             self._save()
@@ -87,17 +87,17 @@ class Trainer:
         except Interrupted as interrupted:
             self._collect_probe()
             self._save()
-            raise Interrupted(interrupted.number, self._last_good(), self._go_on()) from None
-        except KeyboardInterrupt as interrupt:  # a second Ctrl-C did not wait for the step: what was saved last is left
-            rest = describe_rest(self._last_good(), self._go_on())
+            raise Interrupted(interrupted.number, self._last_good(), self._how_to_resume()) from None
+        except KeyboardInterrupt as interrupt:  # a second Ctrl-C did not wait for the step: the last checkpoint remains
+            rest = describe_rest(self._last_good(), self._how_to_resume())
             interrupt.add_note(f"stopped at once{rest}")
             self.watcher.note(f"stopped at once{rest}")
             raise
         finally:
             self.watcher.stop()
 
-    def _go_on(self) -> str | None:
-        """How to resume this run, where it has a folder."""
+    def _how_to_resume(self) -> str | None:
+        """How to resume this run, if it has a folder."""
         if self.folder is None:
             return None
         known = is_registered(self.task.name, self.sources["task"])
@@ -127,7 +127,7 @@ class Trainer:
                 self._save()
 
     def _pause(self, agree: bool = True) -> None:
-        """Leave between two steps if a signal came; several processes leave together, at a step they agree on."""
+        """Stop between two steps after a signal; several processes stop together, at a step they agree on."""
         number = self._interrupts.number
         if self.world.size > 1:
             if not agree or not self.world.any(bool(number), self.ensemble.device):
@@ -150,7 +150,7 @@ class Trainer:
         self._save()
 
     def _finish_run(self) -> Result:
-        """Test at the epoch that validation chose and at the last one; only now is the test split touched."""
+        """Test at the selected and at the last epoch; the test split is not used before."""
         self._collect_probe()
         last = self._evaluate("test", self.updater.evaluated)
         selected = self._evaluate("test", self.selection.parameters)
@@ -194,7 +194,7 @@ class Trainer:
     # -- what the loop writes --------------------------------------------------------------------------------------
 
     def _log(self) -> None:
-        """Read the device once: mean loss and gradient norm since the last log, and who has stopped."""
+        """Read the device once: mean loss and gradient norm since the last log, and which members have stopped."""
         progress = self.updater.progress
         names = ("loss_sum", "norm_sum", "alive", "stopped_step", "stopped_norm", "summed")
         read = torch.stack([progress[name].double().expand(self.ensemble.size) for name in names]).tolist()
@@ -219,7 +219,7 @@ class Trainer:
 
     def _report_stop(self, member: Member, step: int, norm: float) -> None:
         good = self._last_good()
-        if len(self.members) > 1:  # a lone network ends the run, whose error says the same
+        if len(self.members) > 1:  # a single network ends the run, and the error says the same
             self.watcher.note(
                 f"{member.name} stopped: its loss or gradient became NaN or infinite at step {step} "
                 f"(gradient norm {norm:.3g}); its last good checkpoint is {good}"
@@ -252,11 +252,11 @@ class Trainer:
 
     def _evaluate(self, split: Split, parameters: dict[str, Tensor]) -> Scores:
         arguments = (self.ensemble, parameters, self.task, split, self.settings, self.world)
-        # Several processes hold unequal numbers of batches, and could not agree between them.
+        # Processes have different numbers of batches, so they cannot agree between batches.
         return evaluate_members(*arguments, pause=self._pause if self.world.size == 1 else lambda: None)
 
     def _tick(self) -> float:
-        """Seconds of this run so far, over all its parts."""
+        """Seconds of this run so far, including the time before it was resumed."""
         now = time.monotonic()
         self.seconds += now - self._last_tick
         self._last_tick = now

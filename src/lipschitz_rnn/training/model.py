@@ -1,4 +1,4 @@
-"""encoder ▶ recurrent unit ▶ head: the one model that every task trains."""
+"""encoder ▶ recurrent unit ▶ head: the default model for every task."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from lipschitz_rnn import units
 from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.units.base import Recurrent
 
 
 class Shapes(Protocol):
-    """What a model must know of a task; a `Task` has it, and so does its record in a run folder."""
+    """What a model must know about a task; a `Task` has it, and so does its record in a run folder."""
 
     input_size: int
     output_size: int
@@ -20,11 +21,11 @@ class Shapes(Protocol):
     readout: Literal["last", "all"]
 
 
-State = Any  # what a unit passes on: a tensor (layers, B, N), a tuple of such, or None for zeros
+State = Any  # the state of a unit: a tensor (layers, B, N), a tuple of such tensors, or None for zeros
 
 
 class SequenceModel(nn.Module):
-    """An embedding where the inputs are tokens, a unit with the call shape of `nn.RNN`, and a linear head.
+    """An embedding if the inputs are tokens, a unit called like `nn.RNN`, and a linear head.
 
     The head reads the last valid state ("last": outputs (B, q)) or every state ("all": outputs (T, B, q)).
     """
@@ -44,15 +45,25 @@ class SequenceModel(nn.Module):
         The recurrence is causal, so padding after the last valid step changes nothing that is read.
         """
         x = inputs if self.embedding is None else self.embedding(inputs)
-        hidden, state = self.unit(x) if state is None else self.unit(x, state)
+        result = self.unit(x) if state is None else self.unit(x, state)
+        if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
+            raise TypeError(f"the unit {type(self.unit).__name__} must return (output, h_n), as nn.RNN does")
+        hidden, state = result
+        if hidden.shape[-1] != self.head.in_features:
+            raise ValueError(
+                f"the unit {type(self.unit).__name__} gives out {hidden.shape[-1]} values at a step, but its "
+                f"output_size, which is its hidden size unless it says so, is {self.head.in_features}; set output_size"
+            )
         if self.readout == "last":
-            hidden = _last(hidden, state, lengths)
+            # Of a unit of somebody's own, the state may be something else than the output.
+            known = isinstance(self.unit, Recurrent | nn.RNNBase)
+            hidden = _last(hidden, state if known else None, lengths)
         if keep is not None:
             hidden = hidden * keep
         return self.head(hidden), state
 
     def penalty(self) -> Tensor:
-        """What the unit's paper adds to the loss to keep a soft constraint; zero for most units."""
+        """The term that the unit's paper adds to the loss for a soft constraint; zero for most units."""
         own = getattr(self.unit, "penalty", None)
         return self.head.weight.new_zeros(()) if own is None else own()
 
@@ -62,8 +73,8 @@ def _last(hidden: Tensor, state: State, lengths: Tensor | None) -> Tensor:
     if lengths is not None:
         last = (lengths - 1).view(1, -1, 1).expand(1, -1, hidden.shape[-1])
         return hidden.gather(0, last).squeeze(0)
-    # The final state avoids a (T, B, N) gradient that is zero except in the last step. It equals the last output if it
-    # has the same width: then the output joins neither two directions nor the parts of complex numbers.
+    # The final state avoids a (T, B, N) gradient that is zero except in the last step. It equals the last output if the
+    # widths are equal: then the output concatenates neither two directions nor the parts of complex numbers.
     first = state[0] if isinstance(state, tuple) else state
     if isinstance(first, Tensor) and first.dim() == 3 and first.shape[-1] == hidden.shape[-1]:
         return first[-1]
@@ -71,9 +82,9 @@ def _last(hidden: Tensor, state: State, lengths: Tensor | None) -> Tensor:
 
 
 def build_model(settings: Settings, task: Shapes, seed: int) -> SequenceModel:
-    """A fresh network, initialised from `seed` alone; the global generator is left as it was."""
+    """A new network, initialised only from `seed`; the state of the global generator does not change."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # of the fork: modules initialise from the global generator
+        torch.default_generator.manual_seed(seed)  # inside the fork: modules initialise from the global generator
         return _assemble(settings, task)
 
 
@@ -113,13 +124,13 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def read_size(model: nn.Module) -> int | None:
-    """How many values the model's head reads: 2N for a complex state or two directions. None if it does not say."""
+    """How many values the model's head reads: 2N for a complex state or two directions. None if unknown."""
     head = getattr(model, "head", None)
     return head.in_features if isinstance(head, nn.Linear) else None
 
 
 def draws_random_numbers(model: nn.Module) -> bool:
-    """Whether a training forward draws from the global generator, as dropout between layers does."""
+    """Whether a forward pass in training draws from the global generator, as dropout between layers does."""
     rates = (getattr(module, name, 0.0) for module in model.modules() for name in ("dropout", "zoneout"))
-    layers = (module.p for module in model.modules() if isinstance(module, nn.Dropout))
+    layers = (module.p for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd))
     return any(isinstance(rate, float) and rate > 0.0 for rate in (*rates, *layers))

@@ -37,7 +37,7 @@ class World:
         return tensor
 
     def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether any process says so; all processes get the same answer."""
+        """Whether the flag is set in any process; all processes get the same answer."""
         if self.size == 1:
             return flag
         return bool(self.add(torch.tensor([float(flag)], device=device)).item())
@@ -74,14 +74,14 @@ def joined_world(device: torch.device) -> Iterator[World]:
     try:
         yield World(dist.get_rank(), size)
         if owner:
-            dist.barrier()  # gloo's threads abort a process whose partner leaves first
+            dist.barrier()  # gloo's threads abort a process whose peer exits first
     finally:
         if owner:
             dist.destroy_process_group()
 
 
 def choose_device(name: str) -> torch.device:
-    """ "auto" is the GPU where there is one; under torchrun each process takes its own."""
+    """ "auto" is the GPU if there is one; under torchrun each process uses its own."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

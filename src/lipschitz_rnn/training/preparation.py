@@ -1,4 +1,4 @@
-"""What is checked before a run starts. A dry run and a real one call the same function, so they agree."""
+"""Checks before a run starts. A dry run and a real run call the same function, so they agree."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lipschitz_rnn.training.run_settings import check_builder, check_folder
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.variation import check_variants
 
-_LARGE = 1024  # hidden size from which on building takes time or memory
-_COPIES = 4  # of every parameter, at least: itself, its gradient, a copy for the selected epoch, the optimiser's state
+_LARGE = 1024  # from this hidden size on, building takes noticeable time or memory
+_COPIES = 4  # per parameter, at least: its value, gradient, copy for the selected epoch, and optimiser state
 
 
 def check_start(
@@ -29,13 +29,13 @@ def check_start(
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
 ) -> torch.device:
-    """Raise what a run with these settings would raise before its first step; the device that it would run on.
+    """Raise what a run with these settings would raise before its first step; returns the device it would use.
 
-    The unit and its options, variants, device, memory, CUDA graph and, where it is given, the run folder. No data
-    is read and nothing is written. Large networks are built without memory where their code allows it.
+    Checks the unit and its options, variants, device, memory, CUDA graph and, if given, the run folder. No data is read
+    and nothing is written. Large networks are built without memory if their code allows it.
 
     Raises:
-        ValueError, TypeError: a setting that cannot be.
+        ValueError, TypeError: a setting is invalid.
         RunConflict: the folder holds another run.
         RunError: the folder cannot be used, or the networks do not fit into memory.
     """
@@ -53,9 +53,9 @@ def check_start(
 
 
 def check_task(settings: Settings, task: Task) -> None:
-    """Refuse a task that the settings do not describe: its name, and every option that both know, must be equal.
+    """Raise if the task does not match the settings: its name, and every option that both have, must be equal.
 
-    The settings for an own task are `Settings(task=task.name)`.
+    For a task of your own, use `Settings(task=task.name)`.
     """
     if settings.task != task.name:
         raise ValueError(
@@ -76,7 +76,7 @@ def _as_list(value: Any) -> Any:
 
 
 def _built(settings: Settings, shapes: Shapes) -> nn.Module:
-    """The network of the first seed; a large one without memory, on the meta device, where its code allows that."""
+    """The network of the first seed; a large one on the meta device, without memory, if its code allows it."""
     if settings.hidden_size < _LARGE:  # milliseconds; the meta device would import PyTorch's compiler first
         return build_model(settings, shapes, settings.seeds[0])
     try:
@@ -103,7 +103,7 @@ def _too_large(hidden_size: int | None, detail: str = "") -> str:
 
 
 def _memory(device: torch.device) -> int | None:
-    """Bytes of the device; None where the system does not tell."""
+    """Memory of the device in bytes; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:

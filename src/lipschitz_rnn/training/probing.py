@@ -16,20 +16,20 @@ from lipschitz_rnn.training.ensemble import Ensemble, Values
 
 @dataclass(frozen=True)
 class Moment:
-    """When a probe sees the networks: after this epoch, counted from 0, and so many optimiser steps."""
+    """When a probe sees the networks: after this epoch, counted from 0, and this number of optimiser steps."""
 
     epoch: int
     step: int
 
 
-Numbers = Sequence[Mapping[str, float]]  # of each network, by name
+Numbers = Sequence[Mapping[str, float]]  # for each network, name -> number
 Probe = Callable[[Sequence[nn.Module], Moment], Numbers] | Callable[[Sequence[nn.Module]], Numbers]
 
 
 class Probing:
     """Starts a probe of all members and returns its record later, when the loop collects it.
 
-    On a CPU nothing runs in the background: sharing the threads could change the last bits of a result.
+    On a CPU nothing runs in the background: sharing threads could change the last bits of a result.
     """
 
     def __init__(self, probe: Probe | None, ensemble: Ensemble) -> None:
@@ -61,7 +61,7 @@ class Probing:
         self._started = when, future
 
     def collect(self) -> dict[str, Any] | None:
-        """The record of what was started, name -> one number per member; None where nothing was."""
+        """The record of the probe that was started, name -> one number per member; None if there is none."""
         if self._started is None:
             return None
         (when, future), self._started = self._started, None
@@ -73,12 +73,12 @@ class Probing:
 
 
 def _with_moment(probe: Probe) -> Callable[[Sequence[nn.Module], Moment], Numbers]:
-    """A probe need not take the moment."""
+    """Adapt a probe that does not take the moment."""
     try:
         inspect.signature(probe).bind((), None)
     except TypeError:
         plain: Any = probe
         return lambda networks, when: plain(networks)
-    except ValueError:  # a function of C, which does not say what it takes
+    except ValueError:  # a C function without a signature
         pass
     return probe  # type: ignore[return-value]

@@ -1,6 +1,6 @@
-"""The JSON files of a run, checked as they are read: a disk, a copy or an editor may have changed any of them.
+"""Reads and checks the JSON files of a run: a disk, a copy or an editor may have damaged any of them.
 
-Every fault becomes a `RunError` that names the file and the fix.
+Every problem becomes a `RunError` that names the file and the fix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCORES = ("validation", "test", "test_last")
 
 
 def is_there(path: Path) -> bool:
-    """Whether a path exists; one that no file system can have does not."""
+    """Whether a path exists; False for paths that no file system allows."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -33,7 +33,7 @@ def read_bytes(path: Path, limit: int, error: type[RunError] = RunError, fix: st
     """The content of a file of at most `limit` bytes."""
     try:
         if (size := path.stat().st_size) > limit:
-            raise error(f"{path} has {size:,} bytes, more than such a file can have ({limit:,}); {fix}")
+            raise error(f"{path} has {size:,} bytes, but at most {limit:,} are allowed; {fix}")
         with path.open("rb") as file:
             return file.read(limit)
     except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
@@ -42,7 +42,7 @@ def read_bytes(path: Path, limit: int, error: type[RunError] = RunError, fix: st
 
 
 def parse_object(text: bytes, path: Path, error: type[RunError] = RunError, fix: str = _FIX) -> dict[str, Any]:
-    """A JSON object in UTF-8."""
+    """Parse a JSON object in UTF-8."""
     try:
         value = json.loads(text.decode())
     except (ValueError, RecursionError) as problem:
@@ -58,7 +58,7 @@ def read_json(path: Path, error: type[RunError] = RunError, fix: str = _FIX) -> 
 
 
 def read_shapes(folder: str | os.PathLike[str]) -> SimpleNamespace:
-    """What a network must know of the task of a run, from its record task.json: see `model.Shapes`."""
+    """What a network must know about the task of a run (see `model.Shapes`), from task.json."""
     path = Path(folder) / "task.json"
     facts = read_json(path)
     for name in ("input_size", "output_size", "vocabulary"):
@@ -76,7 +76,7 @@ def read_shapes(folder: str | os.PathLike[str]) -> SimpleNamespace:
 
 
 def read_sources(folder: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """Where the task, the unit and the builder of a run were defined, as far as they are not part of the package."""
+    """Where the task, the unit and the builder of a run were defined, for those from outside the package."""
     path = Path(folder) / "sources.json"
     if not is_there(path):  # runs of earlier versions
         return {}
@@ -84,7 +84,7 @@ def read_sources(folder: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
 
 
 def check_sources(sources: object, where: object) -> dict[str, dict[str, Any]]:
-    """What is not None in a record of sources; RunError where it is not one."""
+    """The entries of a record of sources that are not None; RunError if the record is invalid."""
     record: dict[str, Any] = sources if isinstance(sources, dict) else {"sources": sources}
     found = {name: value for name, value in record.items() if value is not None}
     for name, value in found.items():
@@ -94,7 +94,7 @@ def check_sources(sources: object, where: object) -> dict[str, dict[str, Any]]:
 
 
 def read_result(folder: str | os.PathLike[str], networks: int) -> dict[str, Any]:
-    """The result.json of a finished run with so many networks."""
+    """The result.json of a finished run with this number of networks."""
     path = Path(folder) / "result.json"
     result = read_json(path)
     kinds: dict[str, Any] = {
@@ -120,11 +120,11 @@ def _is_number(value: object) -> bool:
 
 
 def read_metrics(folder: str | os.PathLike[str], networks: int) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl of a run with so many networks; a last line that is being written is left out."""
+    """The lines of metrics.jsonl of a run with this number of networks, without an incomplete last line."""
     path = Path(folder) / "metrics.jsonl"
     if not path.exists():
         return []
-    fix = "resume the run, which cuts it back to the checkpoint"
+    fix = "resume the run, which truncates it to the checkpoint"
     lines = read_bytes(path, LARGEST_METRICS).split(b"\n")[:-1]
     records = []
     for number, line in enumerate(lines, 1):
@@ -136,7 +136,7 @@ def read_metrics(folder: str | os.PathLike[str], networks: int) -> list[dict[str
 
 
 def _problem(record: Mapping[str, Any], networks: int) -> str:
-    """What is wrong with a line of metrics, or nothing."""
+    """What is wrong with a line of metrics, or ""."""
     kind = record.get("kind")
     if not isinstance(kind, str):
         return "has no kind"

@@ -1,4 +1,4 @@
-"""What training leaves behind: the weights that validation selected, and the tested scores."""
+"""The results of training: the weights selected on validation data, and the test scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lipschitz_rnn.training.checkpoint import copy_tensors
 
 
 class Selection:
-    """For every member the parameters of its best validation epoch. Before the first one: the initial parameters."""
+    """The parameters of every member at its best validation epoch; before the first epoch, the initial ones."""
 
     def __init__(self, metric: Metric, parameters: Mapping[str, Tensor]) -> None:
         self._sign = 1.0 if metric.higher_is_better else -1.0
@@ -27,8 +27,8 @@ class Selection:
     def consider(
         self, values: Sequence[float], epoch: int, parameters: Mapping[str, Tensor], alive: Sequence[bool]
     ) -> bool:
-        """Keep the members that are at least as good as before, so that ties go to the later epoch, which has the
-        smaller rate. Returns whether there were any."""
+        """Keep the members that are at least as good as before, so that ties go to the later epoch, with its smaller
+        learning rate. Returns whether there were any."""
         better = [i for i, value in enumerate(values) if alive[i] and self._beats(value, self.values[i])]
         for i in better:
             self.epochs[i], self.values[i] = epoch, values[i]
@@ -52,9 +52,9 @@ class Selection:
 
 @dataclass(frozen=True)
 class SeedResult:
-    """One seed, of one variant where there are several.
+    """One seed, of one variant if there are several.
 
-    Scores are the task's metric as it is reported, fractions for accuracy; None where there is none.
+    Scores are the task's metric as reported (accuracy as a fraction), or None if there is no score.
     """
 
     seed: int
@@ -63,14 +63,14 @@ class SeedResult:
     test: float | None  # at the selected epoch
     test_last: float | None  # at the last epoch
     diverged_step: int | None = None
-    variant: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # its own unit options, of Settings.variants
+    variant: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # its unit options from Settings.variants
 
 
 @dataclass(frozen=True)
 class Result:
     """A finished run. `seeds` and `models` hold one entry per network, all seeds of the first variant before the next.
 
-    Models are at their selected epoch; they are not part of the JSON.
+    Models have the weights of their selected epoch; they are not part of the JSON.
     """
 
     task: str

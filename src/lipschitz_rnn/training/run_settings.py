@@ -1,4 +1,4 @@
-"""The frozen settings of a run folder, and whether a folder can take a run."""
+"""The frozen settings of a run folder, and checks whether a run can use a folder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lipschitz_rnn.training.errors import RunConflict, RunError
 from lipschitz_rnn.training.reading import is_there, read_json, read_sources
 from lipschitz_rnn.training.settings import Settings
 
-_NAMED = 10  # run folders in a message
+_NAMED = 10  # most run folders to list in a message
 
 
 def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool) -> None:
     """Check that a run with these settings can start or continue in this folder; nothing is written.
 
-    Raises `RunConflict` where it holds another run, `RunError` where it cannot be used.
+    Raises `RunConflict` if it holds another run, `RunError` if it cannot be used.
     """
     folder = Path(path)
     try:
@@ -40,13 +40,13 @@ def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool)
         raise RunConflict(f"{folder} already holds a run; resume it with --resume, or choose another folder")
     for name, (asked, frozen) in settings.differences(read_settings(folder)).items():
         raise RunConflict(
-            f"{folder} holds a run with {name} = {frozen!r}, now {asked!r} is asked for; "
+            f"{folder} holds a run with {name} = {frozen!r}, but this call has {asked!r}; "
             "resume without changed settings, or choose another folder"
         )
 
 
 def check_builder(folder: Path, sources: Mapping[str, Any]) -> None:
-    """Refuse to continue a run with the package's model where it had its own, and the other way round."""
+    """Raise if a run with the user's model would continue with the package's model, or the other way round."""
     if not (folder / "sources.json").exists():
         return
     before, now = read_sources(folder).get("build"), sources.get("build")

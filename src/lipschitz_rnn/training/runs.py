@@ -1,4 +1,4 @@
-"""The one way from a run folder or a saved model back to its networks, settings, task and preprocessing."""
+"""Opens a run folder or a saved model: its networks, settings, task and preprocessing."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def load_run(
     """Open a run folder, a saved model (….safetensors) or a pretrained network by its name.
 
     Args:
-        build: makes the networks, as given to `fit`. Default: what the run recorded; see below.
-        task: the task, or its class. Default: the task that is registered under the name in the settings.
+        build: builds the networks, as passed to `fit`. Default: what the run recorded; see below.
+        task: the task, or its class. Default: the registered task with the name in the settings.
         imports: modules to import first, which register tasks and units or define the run's task or builder.
 
-    A folder alone never causes an import. A task or a builder from outside the package is used if it is passed here,
-    registered, or defined in a module that the user named in `imports` or in LIPSCHITZ_RNN_IMPORT.
+    Opening a folder never imports a module that it names. A task or builder from outside the package is used if it is
+    passed here, registered, or defined in a module that the user named in `imports` or in LIPSCHITZ_RNN_IMPORT.
 
     Raises:
-        RunError: it is not a run folder, something in it is missing or damaged, or code from outside is missing.
+        RunError: it is not a run folder, something in it is missing or damaged, or code that it needs is missing.
     """
     plugins.import_modules(imports)
     if isinstance(source, Pretrained):
@@ -66,9 +66,9 @@ class LoadedRun:
     name: str
     settings: Settings
     shapes: SimpleNamespace
-    """What the task recorded of itself: input_size, output_size, vocabulary, readout and more."""
+    """What the task recorded about itself: input_size, output_size, vocabulary, readout and more."""
     sources: Mapping[str, Any]
-    """Where its task, unit and builder were defined; see `training.sources`."""
+    """Where the task, unit and builder were defined; see `training.sources`."""
     _read: Callable[[str | int], tuple[list[dict[str, Tensor]], object]]
     _given_build: Builder | None = None
     _given_task: Task | type[Task] | None = None
@@ -80,33 +80,33 @@ class LoadedRun:
 
     @cached_property
     def networks(self) -> tuple[nn.Module, ...]:
-        """All networks with the weights that validation selected, on the CPU, in evaluation mode."""
+        """All networks with the weights selected on validation data, on the CPU, in evaluation mode."""
         return self.checkpoint("best")
 
     def checkpoint(self, which: str | int = "best") -> tuple[nn.Module, ...]:
-        """All networks with the weights selected by validation ("best"), of the newest checkpoint ("last"), or of the
-        checkpoint after that optimiser step."""
+        """All networks with the weights selected on validation data ("best"), of the newest checkpoint ("last"), or of
+        the checkpoint after an optimiser step (its number)."""
         values, where = self._read(which)
         return tuple(fill(self.initial(index), own, where) for index, own in enumerate(values))
 
     def initial(self, index: int) -> nn.Module:
-        """The network at this place among the members as it was before training."""
+        """The network at `index` among the members, as it was before training."""
         member = self.settings.members[index]
         given: Any = self._given_task if isinstance(self._given_task, Task) else self.shapes
         try:
-            with torch.random.fork_rng(devices=[]):  # an own builder may draw from the global generator
+            with torch.random.fork_rng(devices=[]):  # a user's builder may draw from the global generator
                 return self._build(self.settings.of_variant(member.variant), given, member.seed).eval()
         except AttributeError as error:
             if error.obj is not self.shapes:
                 raise
             raise RunError(
-                f"{self.name} recorded no {error.name!r} of its task, which its builder asks for; pass task= in Python"
+                f"{self.name} has no {error.name!r} in its task.json, but its builder needs it; pass task= in Python"
             ) from error
 
     def of_variant(
         self, variant: int | None = None, which: str | int = "best"
     ) -> tuple[Settings, dict[int, nn.Module]]:
-        """The networks by seed, and their settings: of the run, or of one of its variants, counted from 0."""
+        """The settings and the networks, by seed, of the run or of one of its variants, counted from 0."""
         variants, seeds = self.settings.variants, self.settings.seeds
         if variant not in (range(len(variants)) if variants else (None,)):
             known = "; ".join(f"{index}: {options}" for index, options in enumerate(variants)) or "none"
@@ -117,9 +117,9 @@ class LoadedRun:
         return settings, dict(zip(seeds, chosen, strict=True))
 
     def load_task(self, *, data_dir: str | None = None, offline: bool | None = None) -> Task:
-        """The task with its data, built with the options that it had in training."""
+        """The task with its data, built with the options of the training."""
         name, own = self.settings.task, self.sources.get("task")
-        # The task that was trained may have had options that the settings do not name: those of its record count.
+        # The trained task may have had options that the settings do not list; those in its record count.
         options = {**self.settings.task_options, **getattr(self.shapes, "options", {})}
         where = (data_dir or self.settings.data_dir, self.settings.offline if offline is None else offline)
         given: Any = self._given_task
@@ -146,7 +146,7 @@ class LoadedRun:
         offline: bool | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> tuple[tasks.Metric, Scores]:
-        """The metric of the task, and the scores of all networks on a split; `progress` is called before each batch."""
+        """The task's metric and the scores of all networks on a split; `progress` is called before each batch."""
         place = choose_device(device or self.settings.device)
         task = self.load_task(data_dir=data_dir, offline=offline).to(place)
         return task.metric, score_networks(self.checkpoint(which), task, split, self.settings, progress)
@@ -180,7 +180,7 @@ def _open_file(file: Pretrained, build: Builder | None, task: Task | type[Task] 
 
     def read(which: str | int) -> tuple[list[dict[str, Tensor]], object]:
         if which != "best":
-            raise ValueError(f"which is {which!r}; {file.name} is a saved model, which has its selected weights only")
+            raise ValueError(f"which is {which!r}; {file.name} is a saved model, which has only the selected weights")
         return [dict(file.tensors)], file.name
 
     shapes = SimpleNamespace(**about["shapes"])

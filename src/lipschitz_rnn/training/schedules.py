@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step alone: a schedule has no state to save."""
+"""The learning rate as a function of the step only: a schedule has no state to save."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def learning_rate(settings: Settings, step: int, steps_per_epoch: int) -> float:
     total = max(settings.epochs * steps_per_epoch, 1)
     rising = round(settings.warmup * total)
     if step < rising:
-        # One-cycle starts at a 25th of the top and eases in; the cosine's warm-up is a straight line from nothing.
+        # One-cycle starts at 1/25 of the top rate and rises along a cosine; the warm-up of "cosine" is linear from 0.
         share = (step + 1) / rising
         return top * (_ease(0.04, 1.0, share) if settings.schedule == "one-cycle" else share)
     return top * _ease(1.0, settings.final_rate, (step - rising) / max(total - 1 - rising, 1))

@@ -1,4 +1,4 @@
-"""What the values of `Settings` may be. The first wrong one is named, with its value and what is allowed."""
+"""Checks the values of `Settings`. The error names the first wrong one, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Literal, get_args, get_origin
 
 import torch
 
-_LARGEST = 2**31 - 1  # of any count: far beyond every machine, and small enough for the products of two
+_LARGEST = 2**31 - 1  # for any count: far beyond any machine, and the product of two does not overflow
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a setting says of itself: its help, its place on a help page, its flags, and the numbers that it may be.
+    """The description of a setting: its help, its panel on the help page, its flags and its allowed range.
 
-    flags: none for the name of the setting with dashes. low, high: included; above, below: excluded.
+    flags: by default the name of the setting with dashes. low, high: inclusive; above, below: exclusive.
     """
 
     help: str
@@ -31,7 +31,7 @@ class Setting:
     finite: bool = True
 
     def check(self, name: str, kind: Any, value: object) -> None:
-        """Raise TypeError or ValueError for a choice or a number that cannot be; other kinds are checked elsewhere."""
+        """Raise TypeError or ValueError for an invalid choice or number; other types are checked elsewhere."""
         kinds = get_args(kind) if get_origin(kind) is UnionType else (kind,)
         if value is None and NoneType in kinds:
             return
@@ -57,7 +57,7 @@ class Setting:
 
 
 def check_settings(values: Mapping[str, Any]) -> None:
-    """Raise ValueError or TypeError for the first value that no run can have and that no `Setting.check` finds."""
+    """Raise ValueError or TypeError for the first invalid value that `Setting.check` does not find."""
     for name in ("task", "unit"):
         _check_name(name, values[name])
     seeds = values["seeds"]
@@ -93,7 +93,7 @@ def as_integers(name: str, values: object) -> tuple[Any, ...]:
 
 
 def plain_options(name: str, options: object) -> dict[str, Any]:
-    """Lists for tuples, as JSON and TOML would give back: equal settings stay equal on their way through a file."""
+    """Options with lists instead of tuples, as JSON and TOML return them, so that settings survive a round trip."""
     if not isinstance(options, Mapping):
         raise TypeError(f'{name} are {options!r}; give options by name, such as {{"beta": 0.8}}')
     for key in options:

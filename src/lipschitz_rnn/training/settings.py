@@ -1,4 +1,4 @@
-"""Everything that defines a training run, frozen: the same settings and seed give the same weights."""
+"""The frozen settings of a training run: the same settings and seed give the same weights."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ WHERE, OUTPUT = "Run folder and data", "Output"
 
 _LARGEST_TOML = 1 << 20  # bytes
 
-# Where and how fast a run goes, not what it computes: these may change when a run is resumed.
+# Where and how fast a run executes, not what it computes: these may change when a run is resumed.
 PLACE_SETTINGS = frozenset({"device", "data_dir", "offline", "checkpoint_minutes", "cuda_graph"})
 
 
 @dataclass(frozen=True)
 class Member:
-    """One network of a run: its seed, and the unit options in which it differs from its neighbours."""
+    """One network of a run: its seed, and the unit options of its variant."""
 
     seed: int
     variant: Mapping[str, Any] = field(default_factory=dict)
@@ -48,12 +48,12 @@ class Settings:
     With `variants`, each of them is trained for every seed: a variant is a set of unit options that override
     `unit_options`. Equal seeds start from the same random numbers and see the same batches in every variant.
 
-    Each setting describes itself in its annotation: the same text is the help of its option of `lipschitz-rnn train`.
-    Every value is checked when settings are made, by `replace` too: a wrong one raises ValueError or TypeError with the
-    value and what is allowed. Options are plain values, as JSON and TOML know them.
+    The annotation of each setting describes it; the same text is the help of its option in `lipschitz-rnn train`. Every
+    value is checked on construction, also by `replace`: a wrong one raises ValueError or TypeError with the value and
+    what is allowed. Options are plain values, as in JSON and TOML.
 
-    Epochs count from 0. `batch_size` is the global batch; a split smaller than that is one batch, and the last
-    incomplete batch of an epoch is left out (the order is drawn anew each epoch, so every sample is used).
+    Epochs count from 0. `batch_size` is the global batch size. A smaller split is one batch, and the last incomplete
+    batch of an epoch is dropped (the order is drawn again in each epoch, so every sample is used).
     """
 
     task: Annotated[str, Setting("Name of a task; `lipschitz-rnn tasks` lists them.")]
@@ -69,7 +69,7 @@ class Settings:
         Setting("Option of the unit, e.g. beta=0.8; repeat for more.", NETWORK, ("--unit-option", "-u")),
     ] = field(default_factory=dict)
     variants: Annotated[
-        tuple[Mapping[str, Any], ...],  # such as ({"beta": 0.5}, {"beta": 0.75}): side by side in one run
+        tuple[Mapping[str, Any], ...],  # e.g. ({"beta": 0.5}, {"beta": 0.75}), trained together in one run
         Setting(
             'Train one more network with these unit options, e.g. "beta=0.5 gamma=0.1"; repeat for each variant.',
             NETWORK,
@@ -79,7 +79,7 @@ class Settings:
     hidden_size: Annotated[int, Setting("Hidden size N.", NETWORK, ("--hidden-size", "-n"), low=1)] = 128
     num_layers: Annotated[int, Setting("Number of stacked layers.", NETWORK, low=1)] = 1
     dropout: Annotated[  # with masks from each seed's own generator
-        float, Setting("Dropout on what the head reads, in training.", NETWORK, low=0, below=1)
+        float, Setting("Dropout on the head's input, in training only.", NETWORK, low=0, below=1)
     ] = 0.0
     seeds: Annotated[
         tuple[int, ...], Setting("Seeds to train together, e.g. 0-11 or 0,2,5. Default: 0.", NETWORK, ("--seeds", "-s"))
@@ -95,7 +95,7 @@ class Settings:
         ),
     ] = 128
     eval_batch_size: Annotated[int, Setting("Batch size for validation and test.", OPTIMISATION, low=1)] = 1000
-    optimiser: Annotated[Optimiser, Setting("Optimiser; sgd has momentum.", OPTIMISATION)] = "adam"
+    optimiser: Annotated[Optimiser, Setting("Optimiser; sgd is with momentum.", OPTIMISATION)] = "adam"
     learning_rate: Annotated[
         float,
         Setting("Learning rate; with a schedule, the largest one.", OPTIMISATION, ("--learning-rate", "--lr"), above=0),
@@ -108,7 +108,8 @@ class Settings:
     ] = None
     schedule: Annotated[Schedule, Setting("How the learning rate changes over the run.", OPTIMISATION)] = "constant"
     decay_factor: Annotated[
-        float, Setting("step: factor on the learning rate after each of the decay epochs.", OPTIMISATION, low=0)
+        float,
+        Setting("step: factor on the learning rate after each decay epoch.", OPTIMISATION, low=0),
     ] = 0.1
     decay_epochs: Annotated[  # the paper's "at 90" acts after index 90
         tuple[int, ...], Setting("step: decay after these epochs, counted from 0, e.g. 90 or 30,60.", OPTIMISATION)
@@ -122,7 +123,7 @@ class Settings:
     averaging: Annotated[
         float | None,
         Setting(
-            "Evaluate a moving average of the weights that is updated at this rate, e.g. 0.002.",
+            "Evaluate a moving average of the weights with this update rate, e.g. 0.002.",
             OPTIMISATION,
             above=0,
             high=1,
@@ -139,12 +140,14 @@ class Settings:
     cuda_graph: Annotated[
         CudaGraph, Setting("Replay each step as a CUDA graph: auto (default), on or off.", MACHINE)
     ] = "auto"
-    log_steps: Annotated[  # the device is read back once per this many steps
+    log_steps: Annotated[  # how often results are copied from the device
         int, Setting("Log metrics every N steps.", OUTPUT, low=1)
     ] = 50
     checkpoint_minutes: Annotated[  # every epoch ends with one
         float,
-        Setting("Save a checkpoint every so many minutes within an epoch; inf: never.", OUTPUT, low=0, finite=False),
+        Setting(
+            "Also save a checkpoint within an epoch, every NUMBER minutes; inf: never.", OUTPUT, low=0, finite=False
+        ),
     ] = 10.0
     data_dir: Annotated[
         str | None,
@@ -166,16 +169,16 @@ class Settings:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Every network of the run: all seeds of the first variant, then of the next."""
+        """Every network of the run: all seeds of the first variant, then those of the next, and so on."""
         return tuple(Member(seed, variant) for variant in self.variants or ({},) for seed in self.seeds)
 
     def of_variant(self, variant: Mapping[str, Any]) -> Settings:
-        """The settings with which the networks of one variant would be trained alone."""
+        """The settings for training only the networks of one variant."""
         return dataclasses.replace(self, unit_options={**self.unit_options, **variant}, variants=())
 
     def per_member(self) -> Settings:
-        """`seeds` with one entry per member, repeated for each variant, for code that needs the seeds only."""
-        settings = copy.copy(self)  # a seed given twice would not pass the checks
+        """`seeds` with one entry per member, repeated for each variant, for code that needs only the seeds."""
+        settings = copy.copy(self)  # the checks would reject repeated seeds
         object.__setattr__(settings, "seeds", tuple(member.seed for member in self.members))
         object.__setattr__(settings, "variants", ())
         return settings
@@ -188,7 +191,7 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         if not isinstance(values, Mapping):
-            raise TypeError(f"the settings are a {type(values).__name__}; give an object with the names of settings")
+            raise TypeError(f"the settings are a {type(values).__name__}; give a mapping of names to values")
         known = {item.name for item in dataclasses.fields(cls)}
         unknown = [name for name in values if name not in known]
         if unknown:
@@ -198,14 +201,14 @@ class Settings:
         return cls(**values)
 
     def differences(self, other: Settings) -> dict[str, tuple[Any, Any]]:
-        """Settings, other than of place, in which two runs differ: name -> (self, other)."""
+        """Settings in which two runs differ, except those of place: name -> (self, other)."""
         mine, theirs = self.to_dict(), other.to_dict()
         return {key: (mine[key], theirs[key]) for key in mine if key not in PLACE_SETTINGS and mine[key] != theirs[key]}
 
 
 @cache
 def described_settings() -> dict[str, tuple[Any, Setting]]:
-    """Every setting: its type, and what it says of itself, for checks and for the options of `lipschitz-rnn train`."""
+    """The type and description of every setting, for checks and for the options of `lipschitz-rnn train`."""
     hints = get_type_hints(Settings, include_extras=True)
     return {item.name: get_args(hints[item.name])[:2] for item in dataclasses.fields(Settings)}  # type: ignore[misc]
 
@@ -213,7 +216,7 @@ def described_settings() -> dict[str, tuple[Any, Setting]]:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Settings from a TOML file: the field names of `Settings`, with tables for `task_options` and `unit_options`.
 
-    Raises OSError where the file cannot be read, and ValueError where it is not TOML.
+    Raises OSError if the file cannot be read, and ValueError if it is not TOML.
     """
     with open(path, "rb") as file:
         content = file.read(_LARGEST_TOML + 1)

@@ -1,4 +1,4 @@
-"""Where the code of a run is defined, noted in its folder so that `load_run` can find it again."""
+"""Where the code of a run is defined, recorded in its folder so that `load_run` can find it again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Builder = Callable[[Settings, Task, int], nn.Module]
 
 
 def describe_sources(settings: Settings, task: Task, build: Builder) -> dict[str, Any]:
-    """The task, the unit and the builder as `plugins.reference` names them; None for what the package has itself."""
+    """The task, the unit and the builder as `plugins.reference` names them; None for those of the package."""
     unit = units.info(settings.unit).load() if settings.unit in units.available() else None
     own: dict[str, Any] = {name: kind for name, kind in (("task", type(task)), ("unit", unit)) if not _is_ours(kind)}
     own |= {} if build is build_model else {"build": build}

@@ -1,4 +1,4 @@
-"""What each member sees and when: its own order, noise and dropout, from generators whose states can be saved."""
+"""The order, noise and dropout of each member, from generators whose states can be saved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Shard:
     size: int = 1
 
     def start(self, count: int) -> int:
-        """Where this part begins in a batch of so many samples."""
+        """The index of this part's first sample in a batch of `count` samples."""
         return self.rank * (count // self.size) + min(self.rank, count % self.size)
 
     def cut(self, value: Tensor, axis: int) -> Tensor:
@@ -48,8 +48,8 @@ class Stream:
     ) -> None:
         """
         Args:
-            read_size: how many values the head reads, for the masks of dropout; `settings.hidden_size` by default.
-            noisy_cells: how many cells of a network disturb their state, each from a seed of its own.
+            read_size: how many values the head reads, for the dropout masks; by default `settings.hidden_size`.
+            noisy_cells: the number of cells in a network with noise on their state; each has its own seed.
         """
         self._task, self._shard, self._dropout = task, shard, settings.dropout
         self._read_size = settings.hidden_size if read_size is None else read_size
@@ -57,7 +57,7 @@ class Stream:
         self.order = [torch.Generator().manual_seed(derived_seed("order", seed)) for seed in settings.seeds]
         self.noise = [torch.Generator(device).manual_seed(derived_seed("noise", seed)) for seed in settings.seeds]
         self._noisy_cells, self._first_sample = noisy_cells, 0
-        # A generator of their own: a member without noise sees the same data beside members with it as alone.
+        # Separate generators, so that noise in some members does not change the data of the others.
         drawing = settings.seeds if noisy_cells else ()
         self.cells = [torch.Generator(device).manual_seed(derived_seed("state noise", seed)) for seed in drawing]
         self.carries = task.stateful
@@ -73,7 +73,7 @@ class Stream:
         self.epoch_start: list[Tensor] = []
 
     def begin_epoch(self) -> None:
-        """Draw every member's order; the states before the draw are kept, so that the epoch can be drawn again."""
+        """Draw every member's order; the states before the draw are kept, so that it can be repeated."""
         self.epoch_start = [generator.get_state() for generator in self.order]
         if not self._task.stateful:
             used = self.steps * self.batch_size
@@ -81,11 +81,11 @@ class Stream:
             self._indices = torch.stack(drawn).to(self._device)
 
     def indices(self, step: int) -> Tensor:
-        """(S, B) sample numbers of a step, on the device."""
+        """(S, B) sample indices of a step, on the device."""
         return self._indices[:, step * self.batch_size : (step + 1) * self.batch_size]
 
     def draw(self, step: int) -> tuple[Batch, Tensor | None]:
-        """The batch of `step` and the factors of dropout on what the head reads."""
+        """The batch of `step` and the dropout factors for the head's input."""
         if self._task.stateful:
             batch = for_members(self._task.batch("train", torch.tensor([step])), len(self.seeds))
         else:
@@ -95,8 +95,8 @@ class Stream:
         return self.cut(batch), None if keep is None else self._shard.cut(keep, keep.dim() - 2)
 
     def draw_noise_seeds(self) -> Tensor:
-        """(S, cells, 2), for the batch drawn last: a seed for every cell that disturbs its state, and the number that
-        the first sample of this process has in the global batch."""
+        """(S, cells, 2), for the last batch: the seed of each cell with noise on its state, and the index of this
+        process's first sample in the global batch."""
         shape = (self._noisy_cells,)
         drawn = [torch.randint(SEEDS, shape, dtype=torch.float64, device=self._device, generator=g) for g in self.cells]
         seeds = torch.stack(drawn)
@@ -115,13 +115,13 @@ class Stream:
         return Batch(self._shard.cut(batch.inputs, 2), targets, lengths)
 
     def states(self) -> dict[str, Tensor]:
-        """Every generator's state, to be saved with the position in the epoch."""
+        """The states of all generators, to be saved with the position in the epoch."""
         named = {f"order.{seed}": state for seed, state in zip(self.seeds, self.epoch_start, strict=True)}
         named |= {f"noise.{s}": g.get_state() for s, g in zip(self.seeds, self.noise, strict=True)}
         return named | {f"cells.{s}": g.get_state() for s, g in zip(self.seeds, self.cells, strict=False)}
 
     def restore(self, states: dict[str, Tensor]) -> None:
-        """Go back to saved states: redraw the epoch's order, then restore the state of the noise."""
+        """Restore saved states: draw the epoch's order again, then restore the state of the noise."""
         for seed, generator in zip(self.seeds, self.order, strict=True):
             generator.set_state(states[f"order.{seed}"])
         self.begin_epoch()
@@ -132,7 +132,7 @@ class Stream:
 
 
 def for_members(batch: Batch, members: int) -> Batch:
-    """The same batch for every member: a leading axis S, without a copy."""
+    """The same batch for every member, with a leading axis S, without a copy."""
     lengths = None if batch.lengths is None else batch.lengths.expand(members, *batch.lengths.shape)
     inputs, targets = (value.expand(members, *value.shape) for value in (batch.inputs, batch.targets))
     return Batch(inputs, targets, lengths)

@@ -1,4 +1,4 @@
-"""One optimiser step of all members that never waits for the host, so that a CUDA graph can capture it."""
+"""One optimiser step of all members without synchronising with the host, so that a CUDA graph can capture it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ from lipschitz_rnn.training.settings import Settings
 
 
 class Updater:
-    """Gradients, clipping and the optimiser for stacked parameters, each member on its own.
+    """Gradients, clipping and the optimiser for stacked parameters; members do not affect each other.
 
-    A member whose loss or gradient is not finite stops there: its parameters stay at their last finite values, the
-    step and the gradient norm are noted on the device, and the others do not notice.
+    A member whose loss or gradient is not finite stops: its parameters keep their last finite values, and the step and
+    the gradient norm are recorded on the device. The others continue.
     """
 
     def __init__(self, settings: Settings, task: Task, ensemble: Ensemble, world: World) -> None:
         self._settings, self._task, self.ensemble, self._world = settings, task, ensemble, world
         self.device = ensemble.device
-        self.parameters = list(ensemble.parameters.values())
+        trained = {name: value for name, value in ensemble.parameters.items() if value.requires_grad}
+        if not trained:
+            raise ValueError("no parameter of the network requires a gradient; there is nothing to train")
+        self.parameters = list(trained.values())
         self._mix = torch.zeros((), device=self.device)
         self.optimiser = build_optimiser(settings, self.parameters)
         self.average = None
         if settings.averaging is not None:
-            self.average = {name: value.detach().clone() for name, value in ensemble.parameters.items()}
+            self.average = {name: value.detach().clone() for name, value in trained.items()}
         members = ensemble.size
         self.progress: dict[str, Tensor] = {
             "alive": torch.ones(members, dtype=torch.bool, device=self.device),
@@ -48,11 +51,11 @@ class Updater:
 
     @property
     def evaluated(self) -> dict[str, Tensor]:
-        """The parameters and buffers that evaluation uses: averaged parameters where there is an average."""
+        """The parameters and buffers for evaluation; averaged parameters if there is an average."""
         return self.ensemble.values | (self.average or {})
 
     def set_rate(self, rate: float, step: int) -> None:
-        """Host side, before a step: learning rate and weight of the newest parameters in the average."""
+        """Set the learning rate and the averaging weight before a step, on the host."""
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
@@ -122,7 +125,7 @@ class Updater:
         return [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, gradients, strict=True)]
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a step changes, by name: parameters (with buffers), average, optimiser, progress."""
+        """Everything that a step changes, by name: parameters (with buffers), average, optimiser, progress."""
         named = {f"parameters/{name}": value.detach() for name, value in self.ensemble.values.items()}
         named |= {f"average/{name}": value for name, value in (self.average or {}).items()}
         named |= {f"progress/{name}": value for name, value in self.progress.items()}
@@ -145,7 +148,7 @@ class Updater:
 def build_optimiser(settings: Settings, parameters: list[Tensor]) -> Optimizer:
     """PyTorch's optimisers act element by element, so on stacked tensors they treat each member independently."""
     on_gpu = parameters[0].is_cuda
-    # On the GPU the rate lives on the device, where a captured graph reads it anew at every replay.
+    # On the GPU the rate is a device tensor, which a captured graph reads at every replay.
     rate = settings.learning_rate
     lr: Any = torch.tensor(rate, device=parameters[0].device) if on_gpu else rate
     # The fused kernels read rate and step count on the device, but do not support complex numbers.
@@ -168,15 +171,15 @@ def member_norms(gradients: list[Tensor]) -> Tensor:
 def forward_precision(settings: Settings, device: torch.device) -> AbstractContextManager[Any]:
     """Autocast for bfloat16; the precision of float32 products is set for the whole run by `matmul_precision`.
 
-    On a CPU it would be slower than float32, or crash on a machine that advertises instructions it does not have, so a
-    network trained on a GPU in bfloat16 is evaluated there in float32.
+    On a CPU, bfloat16 would be slower than float32, or crash on a machine that advertises instructions it lacks. So a
+    network trained on a GPU in bfloat16 is evaluated on a CPU in float32.
     """
     half = settings.precision == "bfloat16" and device.type != "cpu"
     return torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
 
 
 def matmul_precision(precision: str) -> AbstractContextManager[None]:
-    """How a run multiplies in float32; under bfloat16, what autocast leaves in float32 has full precision."""
+    """The precision of float32 products in a run; under bfloat16, what autocast leaves in float32 is not rounded."""
     return float32_products(precision if precision in ("high", "medium") else "highest")
 
 

@@ -1,7 +1,7 @@
-"""Networks of one ensemble whose units differ in numeric options, such as β, as well as in their weights.
+"""Ensembles whose members differ in numeric options such as β, as well as in their weights.
 
-A module names these numbers in `stackable_options`. They are plain attributes of an ordinary module; in an ensemble
-whose members disagree about one, it becomes a tensor (S,) that is stacked and handed out like a parameter.
+A module lists these options in `stackable_options`. In a single network they are plain attributes. In an ensemble whose
+members differ in one, it becomes a tensor (S,) that is stacked and split like a parameter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def stackable_options(model: nn.Module) -> list[str]:
 
 
 def check_variants(model: nn.Module, unit: str, variants: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse options that change shapes or what is computed; each value of those needs its own run."""
+    """Raise for options that change shapes or the computation; each value of those needs its own run."""
     allowed = stackable_options(model)
     for option in (name for variant in variants for name in variant):
         if option not in allowed:
@@ -32,7 +32,7 @@ def check_variants(model: nn.Module, unit: str, variants: Sequence[Mapping[str, 
 
 
 def differing_options(models: Sequence[nn.Module]) -> dict[str, list[float]]:
-    """Options in which members differ: path of the option -> its value in each. They may differ in nothing else."""
+    """Options in which members differ: path of the option -> its value in each. Raises if they differ otherwise."""
     shapes = [{name: value.shape for name, value in model.state_dict().items()} for model in models]
     if any(shape != shapes[0] for shape in shapes):
         raise ValueError("the networks of an ensemble must have parameters of the same names and shapes")
@@ -71,5 +71,5 @@ def set_option(model: nn.Module, place: str, value: float | Tensor) -> None:
 
 
 def as_tensors(options: Mapping[str, Sequence[float]], device: torch.device) -> dict[str, Tensor]:
-    """(S,) each, in float64: a unit rounds to the type that it computes in, as it does with a number."""
+    """(S,) each, in float64: a unit casts them to its own dtype, as it does with a number."""
     return {place: torch.tensor(values, dtype=torch.float64, device=device) for place, values in options.items()}

@@ -1,4 +1,4 @@
-"""Who follows a run: nobody, TensorBoard, or a terminal."""
+"""Watchers follow the progress of a run: none, TensorBoard, or a terminal."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lipschitz_rnn.training.settings import Settings
 
 
 class Watcher:
-    """Follows a run; this one ignores everything. `step` is called often and must not touch the device."""
+    """Follows a run; the base class ignores everything. `step` is called often and must not access the device."""
 
     def start(self, settings: Settings, steps_per_epoch: int, done: int) -> None:
-        """`done`: optimiser steps that a resumed run already has."""
+        """`done`: optimiser steps that a resumed run has already completed."""
 
     def step(self, done: int) -> None:
         """After optimiser step number `done`, counted from 1."""
@@ -56,7 +56,7 @@ class Watchers(Watcher):
 
 
 class TensorBoard(Watcher):
-    """Writes every number of the records as scalars, one curve per network, where tensorboard is installed."""
+    """Writes every number of the records as scalars, one curve per network, if tensorboard is installed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -67,7 +67,7 @@ class TensorBoard(Watcher):
         self._members = tuple(member.name.replace(", ", "-").replace(" ", "-") for member in settings.members)
         try:
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError:  # metrics.jsonl holds the same numbers; TensorBoard is a convenience of the extra
+        except ImportError:  # optional: metrics.jsonl holds the same numbers
             return
         self._writer = SummaryWriter(str(self._folder), purge_step=done)
 

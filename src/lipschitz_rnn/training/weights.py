@@ -1,4 +1,4 @@
-"""The weights in a run folder: those that validation selected, the newest ones, or those after some optimiser step."""
+"""Reads the weights of a run folder: selected on validation data, the newest, or those after an optimiser step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PREFIX, _AVERAGE = "parameters/", "average/"
 
 
 def read_weights(folder: Path, settings: Settings, which: str | int) -> tuple[list[dict[str, Tensor]], Path]:
-    """Parameters and buffers of every network by name, and the file that they come from. `which`: "best", "last" or a
+    """Parameters and buffers of every network by name, and the file they come from. `which`: "best", "last" or a
     step."""
     checkpoints = folder / "checkpoints"
     path = checkpoints / ("best.safetensors" if which == "best" else f"step-{which:>09}.safetensors")
@@ -52,13 +52,13 @@ def _lacking(folder: Path, which: str | int) -> str:
 def fill(network: nn.Module, values: Mapping[str, Tensor], where: object) -> nn.Module:
     """Copy stored values into a network and return it; `where` names their file in the message if they do not fit.
 
-    Buffers that are not part of the network's state keep the values with which it was built, unless they are stored.
+    Buffers that are not part of the network's state dict keep their initial values, unless they are stored.
     """
     kept = network.state_dict().keys() | values.keys()
     everything = (*network.named_parameters(), *network.named_buffers())
     try:
         copy_tensors(values, {name: value for name, value in everything if name in kept}, "", where)
     except CheckpointError as error:
-        own = "if the run has a model of its own, pass the function that builds it: load_run(…, build=…)"
+        own = "if the run has its own model, pass the function that builds it: load_run(…, build=…)"
         raise CheckpointError(f"{error}; {own}") from error
     return network

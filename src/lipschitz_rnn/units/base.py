@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from lipschitz_rnn.ops.common.deprecation import warn_user
 from lipschitz_rnn.ops.common.validation import require_count, require_number
-from lipschitz_rnn.units.arguments import renamed, true_or_false
+from lipschitz_rnn.units.arguments import renamed, require_parameter_dtype, true_or_false
 from lipschitz_rnn.units.call_types import Call
 from lipschitz_rnn.units.call_types import State as State
 from lipschitz_rnn.units.catalogue import ROWS, name_of
@@ -30,6 +30,7 @@ class Recurrent(nn.Module, ABC):
     """
 
     takes_timespans: bool = False
+    complex_state: bool = False
     positional_once: ClassVar[tuple[str, ...]] = ("lengths",)  # arguments that could once follow hx by position
 
     if TYPE_CHECKING:
@@ -138,7 +139,9 @@ class Recurrent(nn.Module, ABC):
                 f"timespans was given, but the unit {self.registered_name()!r} has no continuous time. Omit it, pass "
                 f"the times as input features, or use a unit that takes timespans: {takers}"
             )
-        return Sequences.read(input, self.input_size, self.batch_first, lengths, timespans)
+        sequences = Sequences.read(input, self.input_size, self.batch_first, lengths, timespans)
+        require_parameter_dtype("input", sequences.inputs, next(self.parameters()))
+        return sequences
 
     def read_state(self, hx: Tensor | State, sequences: Sequences) -> State:
         parts = (hx,) if isinstance(hx, Tensor) else tuple(hx)
@@ -148,8 +151,13 @@ class Recurrent(nn.Module, ABC):
                 f"hx has {len(parts)} tensors; the unit {self.registered_name()!r} has {len(widths)} states, of widths "
                 f"{widths}. Pass hx in the format of h_n"
             )
-        rows = self.num_layers * self.num_directions
-        return tuple(sequences.read_state(part, rows, width) for part, width in zip(parts, widths, strict=True))
+        rows, like = self.num_layers * self.num_directions, next(self.parameters())
+        state = tuple(sequences.read_state(part, rows, width) for part, width in zip(parts, widths, strict=True))
+        for part in state:
+            if self.complex_state and not part.is_complex():
+                raise TypeError(f"hx is {part.dtype}; the state of {self.registered_name()!r} is complex, as its h_n")
+            require_parameter_dtype("hx", torch.view_as_real(part) if self.complex_state else part, like)
+        return state
 
     def run(self, sequences: Sequences, state: State | None, need_output: bool) -> tuple[Tensor | None, State]:
         """Run all layers and directions, with dropout between layers: outputs (T, B, output_size) and final states."""

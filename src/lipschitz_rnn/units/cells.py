@@ -31,6 +31,7 @@ class Cell(nn.Module, ABC):
 
     input: nn.Linear
     takes_timespans: ClassVar[bool] = False
+    complex_state: ClassVar[bool] = False
     _frozen: tuple[Any, ...] = ()  # the weights after `freeze`
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -230,7 +231,7 @@ class CellStack(Recurrent):
                 for one in self.cells:
                     setattr(one, name, strength)
         self.output_size = width
-        self.takes_timespans = cell.takes_timespans
+        self.takes_timespans, self.complex_state = cell.takes_timespans, cell.complex_state
 
     def cell(self, layer: int = 0, direction: int = 0) -> Cell:
         found = self.cells[layer * self.num_directions + direction]

@@ -68,6 +68,8 @@ class UnitaryCell(ConstrainedCell):
     Initialised like the first unitary RNN: Glorot for U, b = 0, and a learned h₀, uniform with E‖h₀‖² = 1.
     """
 
+    complex_state = True
+
     def __init__(self, input_size: int, hidden_size: int, *, learn_initial_state: bool = True) -> None:
         super().__init__(input_size, hidden_size)
         self.output_size = 2 * hidden_size
@@ -77,6 +79,16 @@ class UnitaryCell(ConstrainedCell):
         if learn_initial_state:
             reach = math.sqrt(3 / (2 * hidden_size))
             self.start = nn.Parameter(torch.empty(2, hidden_size).uniform_(-reach, reach))
+
+    def run(
+        self, x: Tensor, state: State | None, sequences: Sequences, need_output: bool
+    ) -> tuple[Tensor | None, State]:
+        if self.bias.dtype in (torch.bfloat16, torch.float16):
+            raise TypeError(
+                f"the parameters are {self.bias.dtype}, but this unit has a complex state, which PyTorch computes in "
+                "float32 and float64 only; convert the unit with .float(), and use autocast for 16 bits"
+            )
+        return super().run(x, state, sequences, need_output)
 
     def project(self, x: Tensor) -> Tensor:
         return torch.complex(*self.input(x).to(self.bias.dtype).chunk(2, -1))

@@ -4,7 +4,9 @@
 stores N² numbers, of which only those below the diagonal matter. Here a group of dimension d takes d parameters.
 """
 
+import functools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -32,6 +34,22 @@ def skew_hermitian(numbers: Tensor, size: int) -> Tensor:
     return torch.complex(skew(real, size), lower + lower.mT)
 
 
+Map = Callable[[Tensor], Tensor]
+
+
+def in_float32_at_least(function: Map) -> Map:
+    """PyTorch has no factorizations of 16 bits, and its exponential of them is NaN."""
+
+    @functools.wraps(function)
+    def wide(matrix: Tensor) -> Tensor:
+        if matrix.dtype in (torch.bfloat16, torch.float16):
+            return function(matrix.float()).to(matrix.dtype)
+        return function(matrix)
+
+    return wide
+
+
+@in_float32_at_least
 def exponential(K: Tensor) -> Tensor:
     """exp(K) of a skew-symmetric or skew-Hermitian K, (…, n, n): orthogonal or unitary."""
     if torch.compiler.is_compiling() or not (K.is_cuda and torch.cuda.is_current_stream_capturing()):
@@ -59,12 +77,14 @@ def exponential_by_series(K: Tensor) -> Tensor:
     return result
 
 
+@in_float32_at_least
 def cayley(K: Tensor) -> Tensor:
     """(I + K)⁻¹ (I − K): maps skew-symmetric K to orthogonal matrices without the eigenvalue −1."""
     identity = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
     return torch.linalg.solve(identity + K, identity - K)
 
 
+@in_float32_at_least
 def householder_product(vectors: Tensor) -> Tensor:
     """H₁ H₂ … H_m with H = I − 2 v vᵀ / ‖v‖²: (m, n) -> (n, n), orthogonal.
 

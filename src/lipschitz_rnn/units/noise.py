@@ -33,6 +33,11 @@ class NoisyCell(nn.Module):
         self.noise, self.multiplicative_noise = noise, multiplicative_noise
         self.register_buffer("noise_seed", None, persistent=False)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if "noise_seed" not in self._buffers:  # pickled by a version without noise
+            self.start_noise()
+
     @property
     def noisy(self) -> bool:
         """Whether training adds noise."""

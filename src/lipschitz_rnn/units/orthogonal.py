@@ -91,7 +91,8 @@ class DtrivCell(ExpRNNCell):
     @torch.no_grad()
     def rebase(self) -> None:
         """Move the base point to the current W."""
-        q, r = torch.linalg.qr(self.hidden_matrix())
+        W = self.hidden_matrix()
+        q, r = torch.linalg.qr(W.float() if W.dtype in (torch.bfloat16, torch.float16) else W)
         # `.data`, because the members of an ensemble are slices of one tensor. Only this member's slice changes, and no
         # other member's graph depends on it, but autograd would count a change of the whole tensor.
         self.base.data.copy_(q * torch.sign(r.diagonal()))

@@ -84,6 +84,8 @@ def register(
     an entry point in the group "lipschitz_rnn.units" instead. Raises ValueError if the name is taken.
     """
 
+    _OWN.require_name(name)  # now: @register without a name would otherwise put a function in place of the class
+
     def add(kind: Kind) -> Kind:
         _OWN.add(name, _require_module(kind))
         _FACTS[name] = _own_info(name, kind, paper, year, equation, constraint, ensembles)

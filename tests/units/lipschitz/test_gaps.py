@@ -1,6 +1,7 @@
 """Times too long for one step: told once, with numbers that a computation of their own confirms."""
 
 import copy
+import pickle
 import re
 import warnings
 from collections.abc import Callable
@@ -178,3 +179,20 @@ def test_nobody_is_told_where_values_are_not_to_be_seen() -> None:
 def test_a_contracting_layer_has_its_own_limit() -> None:
     rnn = fresh(stability="contracting", step_size=0.5, max_step=0.5)
     assert told(lambda: rnn(X, timespans=spans(60.0))) is None
+
+
+def test_a_module_pickled_by_an_earlier_version_loads_and_runs() -> None:
+    """The watch of a cell had other names; this is its text pickle."""
+    module = b"clipschitz_rnn.units.lipschitz.gaps\n"
+    earlier = (
+        b"ccopy_reg\n_reconstructor\np0\n("
+        + module
+        + b"GapWatch\np1\nc__builtin__\nobject\np2\nNtp3\nRp4\n(dp5\nVtold\np6\ng0\n("
+        + module
+        + b"Told\np7\ng2\nNtp8\nRp9\n(dp10\nValready\np11\nI00\nsbsVfine_up_to\np12\nF0.0\nsVcalls\np13\nI0\n"
+        + b"sVnext_check\np14\nI1\nsVscheme\np15\n(tsb."
+    )
+    rnn = lr.LipschitzRNN(2, 4)
+    rnn.cell()._gaps = pickle.loads(earlier)
+    with pytest.warns(UserWarning, match="max_step"):
+        rnn(torch.randn(3, 1, 2), timespans=torch.full((3, 1), 1e6))

@@ -1,1 +1,1 @@
-"""The pages of studies, made from their records: sections that any study can use, and the pages that are committed."""
+"""Pages of studies, made from their records: sections that any study can use, and the committed pages."""

@@ -1,6 +1,6 @@
-"""The pages of committed results: written from the JSON below results/, and checked against what is committed.
+"""The pages of committed results: written from the JSON files in results/, and compared with the committed pages.
 
-Pictures are drawn again when they are checked, so that one that can no longer be drawn is found.
+A check draws the pictures again, so it also finds one that can no longer be drawn.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lipschitz_rnn.experiments.studies import STUDIES
 from lipschitz_rnn.experiments.study import Study
 
 _NOTES = "notes.md"
-_MADE = ("*.md", "figures/*.svg")  # what is made here; pictures of other commands may lie beside it
+_MADE = ("*.md", "figures/*.svg")  # files made here; pictures of other commands may be in the same folder
 
 
 def write_pages(results: Path, folder: Path, readme: Path | None = None) -> list[Path]:
-    """Write all pages into `folder`, and the tables between marks in `readme`; the paths written."""
+    """Write all pages into `folder`, and the tables between the marks in `readme`; returns the paths."""
     try:
         files = {file_inside(folder, name): content for name, content in make_pages(results).items()}
     except ValueError as error:
@@ -43,7 +43,7 @@ def write_pages(results: Path, folder: Path, readme: Path | None = None) -> list
 
 
 def check_pages(results: Path, folder: Path, readme: Path | None = None) -> list[str]:
-    """What differs from the pages that `results` gives now, as text; nothing when all is as committed."""
+    """The differences between the committed pages and those made from `results`, as text; empty if there are none."""
     expected = make_pages(results)
     found = {str(path.relative_to(folder)) for kind in _MADE for path in folder.glob(kind)}
     problems = [f"{folder / name} is not made from {results}" for name in sorted(found - set(expected))]
@@ -55,7 +55,7 @@ def check_pages(results: Path, folder: Path, readme: Path | None = None) -> list
 
 
 def make_pages(results: Path, studies: Mapping[str, Study] = STUDIES) -> dict[str, bytes]:
-    """Every page and picture, by its path below docs/results. Without results there is none."""
+    """Every page and picture, by its path in docs/results; empty if there are no results."""
     records = read_records(results)
     named = _names(results, records, studies)
     files: dict[str, bytes] = {}
@@ -68,7 +68,7 @@ def make_pages(results: Path, studies: Mapping[str, Study] = STUDIES) -> dict[st
 
 
 def fill_readme(text: str, records: Sequence[Record], studies: Mapping[str, Study] = STUDIES) -> str:
-    """The text with each study's summary between its marks."""
+    """The text with each study's summary filled in between its marks."""
 
     def fill(name: str) -> str:
         own = [record for record in records if record.study == name]
@@ -81,7 +81,7 @@ def fill_readme(text: str, records: Sequence[Record], studies: Mapping[str, Stud
 
 
 def _names(results: Path, records: Sequence[Record], studies: Mapping[str, Study]) -> list[str]:
-    """Studies with records, and those of which only a person has written something."""
+    """Studies with records, and those that have only notes."""
     written = {path.parent.name for path in results.glob(f"*/{_NOTES}")}
     for name in written:
         try:
@@ -119,8 +119,8 @@ def _index(names: Sequence[str], records: Sequence[Record]) -> list[Block]:
         counts = [str(len(own)), str(networks), show_duration(seconds)] if own else ["–"] * 3
         rows.append([f"[{name}]({name}.md)", *counts, hardware or "–"])
     text = (
-        "What this project trained and measured. Every number comes from a file below `results`, and every page says "
-        "which command made it."
+        "What this project trained and measured. Every number comes from a file in `results`, and every page names "
+        "the command that produced it."
     )
     header = ["study", "runs", "networks", "time", "hardware"]
     return [Heading("Results", 1), Paragraph(text), Table(header, rows, left=1)]

@@ -1,4 +1,4 @@
-"""Pictures for any study: how its cells learned, where their seeds ended, and other units beside them."""
+"""Pictures for any study: learning curves, the scores of all seeds, and a comparison of units."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLOURS = (BLUE, GREEN, RED, PURPLE)  # grey is the paper's
 
 
 def learning_curves(study: Study, records: Sequence[Record]) -> Picture:
-    """Validation score by epoch, one panel a task: mean over seeds, and the range that they cover."""
+    """Validation score by epoch, one panel per task: mean and range over seeds."""
     figure, panels = _panels(records)
     for axis, own in panels:
         limits: list[float] = []
@@ -43,12 +43,12 @@ def learning_curves(study: Study, records: Sequence[Record]) -> Picture:
             axis.set_ylim(max(0.0, min(limits) - margin), max(limits) + margin)
         axis.set(xlabel="epoch", ylabel=f"validation {_metric(own[0])}", title=own[0].setup.task)
         axis.legend(frameon=False, fontsize=8, loc="best")
-    caption = "Validation score by epoch, the first ones cut off: mean over seeds, and the range that they cover."
+    caption = "Validation score by epoch, without the first epochs: mean and range over seeds."
     return Picture(f"{study.name}-learning", to_svg(figure), caption)
 
 
 def distributions(study: Study, records: Sequence[Record]) -> Picture:
-    """Test score of every seed at the selected epoch, beside the paper's minimum, average and maximum."""
+    """Test score of every seed at the selected epoch, with the paper's minimum, average and maximum."""
     figure, panels = _panels(records, height=2.8)
     for axis, own in panels:
         for row, (record, colour) in enumerate(zip(own, _colours(own), strict=True)):
@@ -63,8 +63,8 @@ def distributions(study: Study, records: Sequence[Record]) -> Picture:
     return Picture(f"{study.name}-seeds", to_svg(figure), caption)
 
 
-def units_beside_ours(study: Study, records: Sequence[Record]) -> Picture:
-    """Test error of every seed of our unit, tuned and not, and of the others, beside what the paper quotes."""
+def compare_units(study: Study, records: Sequence[Record]) -> Picture:
+    """Test error of every seed of our unit, tuned or not, and of other units, with the numbers the paper quotes."""
     figure, panels = _panels(records, height=3.4)
     for axis, found in panels:
         own, names = sorted(found, key=lambda record: record.setup.unit != "lipschitz"), []
@@ -84,8 +84,8 @@ def units_beside_ours(study: Study, records: Sequence[Record]) -> Picture:
         axis.xaxis.set_minor_formatter("")
         axis.set_xticks(log_ticks(axis.get_xlim()))
     caption = (
-        "Test error of every seed (dots), on a logarithmic scale, and their mean (red); grey, the error of the best "
-        "network that the paper prints for its own unit or quotes for another."
+        "Test error of every seed (dots) on a logarithmic scale, and the mean over seeds (red). Grey: the lowest error "
+        "that the paper prints for its own unit or quotes for another."
     )
     return Picture(f"{study.name}-units", to_svg(figure), caption)
 
@@ -97,7 +97,7 @@ def _name_rows(axis: Any, names: Sequence[str], label: str, record: Record) -> N
 
 
 def _panels(records: Sequence[Record], height: float = 3.4) -> tuple[Any, list[tuple[Any, list[Record]]]]:
-    """A panel for each task and metric, with its records."""
+    """One panel per task and metric, with its records."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         options = {name: value for name, value in record.setup.task_options.items() if name == "length"}
@@ -124,7 +124,7 @@ def _colours(records: Sequence[Record]) -> list[str]:
 
 
 def _columns(record: Record) -> tuple[list[int], list[list[float]]]:
-    """Epochs, and the scores of the seeds that have one then."""
+    """The epochs, and for each the scores of the seeds that have one."""
     curves = record.curves[f"validation_{record.metric}"]
     columns = [[_shown(record, value) for value in values if value is not None] for values in zip(*curves, strict=True)]
     known = [(epoch, values) for epoch, values in enumerate(columns, 1) if values]

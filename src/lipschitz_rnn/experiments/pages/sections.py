@@ -1,6 +1,6 @@
-"""Sections of a page that any study can use: the paper's tables filled by our runs, seeds, settings, runs.
+"""Sections that any study's page can use: the paper's tables with our results, seeds, settings, runs.
 
-A section takes the study and its records and gives blocks, or none where it has nothing to show.
+A section takes the study and its records and returns blocks, or an empty list if it has nothing to show.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lipschitz_rnn.documents.blocks import Block, Commands, Heading, Paragraph, Table
-from lipschitz_rnn.documents.numbers import show_duration, show_score, spread
-from lipschitz_rnn.experiments.pages.pictures import distributions, learning_curves, units_beside_ours
+from lipschitz_rnn.documents.numbers import show_duration, show_plain, show_score, spread
+from lipschitz_rnn.experiments.pages.pictures import compare_units, distributions, learning_curves
 from lipschitz_rnn.experiments.paper import CELLS, TITLES, Cell, find_cell
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.study import QUICK, Study
@@ -20,25 +20,26 @@ from lipschitz_rnn.units import info
 
 _KINDS = ("paper", "baseline", "tuned", "check", "sweep")
 Records = Sequence[Record]
-CRITERION_SHARE = 10  # the last tenth of the epochs, where the paper's rate is small
-# A tuned cell may differ from its candidate in these: what the command line sets, and the decay that follows `epochs`.
+CRITERION_SHARE = 10  # the last tenth of the epochs, where the paper's learning rate is small
+# A tuned cell may differ from its candidate in these: the command line sets them, or they follow from `epochs`.
 _NOT_PART_OF_A_CHOICE = {"seeds", "precision", "epochs", "decay_epochs"}
 _TEXT = (
-    "Candidates for the tuned cells, by validation accuracy in percent. What decides is its mean over the last tenth "
-    "of the epochs, averaged over the seeds: with 2,000 images the best of many epochs is a noisy judge. "
-    "The test split has no part in the choice, and the seeds are used for nothing else. The best stands first; the "
-    "chosen one was trained again from fresh seeds as the tuned cell of its task and N, or as the row of another unit. "
+    "Candidates for the tuned cells, with validation accuracy in percent. They are ranked by the mean over the last "
+    "tenth of the epochs and over the seeds: with 2,000 images, the best of many epochs is a noisy criterion. "
+    "The test split plays no part in the choice, and the seeds are used for nothing else. The best comes first. The "
+    "chosen one was trained again with new seeds as the tuned cell of its task and N, or as the row of another unit. "
     "A dash: a seed diverged."
 )
 
 
 def blocks(study: Study, records: Records) -> list[Block]:
-    """The whole page. Records of quick runs are never shown among the others."""
+    """The whole page. Quick runs are never mixed with the others."""
     quick = [record for record in records if record.kind == QUICK]
     main = sorted((record for record in records if record.kind != QUICK), key=_place)
     page: list[Block] = [Heading(study.title, 1)]
     if quick and not main:
-        page.append(Paragraph(f"**Quick version, not the paper's experiment**: {quick[0].why}."))
+        why = f": {quick[0].why}" if quick[0].why else ""
+        page.append(Paragraph(f"**Quick version, not the paper's experiment**{why}."))
     page.append(Paragraph(study.about))
     for section in study.sections or STANDARD:
         page += section(study, main or quick)
@@ -46,7 +47,7 @@ def blocks(study: Study, records: Records) -> list[Block]:
 
 
 def _place(record: Record) -> tuple[Any, ...]:
-    """The paper's rows first, small before large, in the order of its tables."""
+    """Sort key: the paper's rows first, then by task, unit and size."""
     order = _KINDS.index(record.kind) if record.kind in _KINDS else len(_KINDS)
     return order, record.setup.task, record.setup.unit, record.setup.hidden_size, record.name
 
@@ -56,7 +57,7 @@ def commands(study: Study, records: Records) -> list[Block]:
 
 
 def cells(study: Study, records: Records) -> list[Block]:
-    """Every table of the paper: our runs with the printed numbers, then what is printed only."""
+    """Every table of the paper: our runs with the printed numbers, then the cells that we did not train."""
     printed = [cell for cell in CELLS if cell.table in study.tables]
     page: list[Block] = []
     for key in dict.fromkeys(map(_key, printed)):
@@ -121,12 +122,12 @@ def _integrator(name: str) -> str:
 
 
 def number(record: Record, value: float | None) -> str:
-    """In percent, without the sign, where the metric is a fraction."""
+    """In percent, without the percent sign, if the metric is a fraction."""
     return show_score(value, record.percent).removesuffix(" %")
 
 
 def tuned(study: Study, records: Records) -> list[Block]:
-    """How tuned cells were trained; and, where images were changed, that they were: the paper's are not."""
+    """How tuned cells were trained, and whether training images were changed, which the paper does not do."""
     shown = {f"{r.setup.task.partition('-')[0]} N = {r.setup.hidden_size}": r for r in records if r.kind == "tuned"}
     trained = "; ".join(f"{name}: {len(r.seeds)} seeds, {r.setup.epochs} epochs" for name, r in shown.items())
     text = f'"Tuned" is the same network with a different training recipe ({trained}).'
@@ -134,26 +135,27 @@ def tuned(study: Study, records: Records) -> list[Block]:
     if seen := "; ".join(f"{name}: {change}" for name, change in changes.items() if change):
         text += (
             f" Training images are changed at random. {seen[:1].upper()}{seen[1:]}. Validation and test images are "
-            "never changed; the paper changes none at all."
+            "never changed; the paper changes no images at all."
         )
     return [Paragraph(text)] if shown else []
 
 
 def units(study: Study, records: Records) -> list[Block]:
-    """A picture of all units; nothing where ours is alone."""
+    """A picture that compares the units; nothing if only ours was trained."""
     shown = [
         record
         for record in records
         if record.kind in ("paper", "tuned", "baseline")
         and record.setup.unit_options.get("integrator", "euler") == "euler"
         and record.scores()
+        and not record.setup.variants
     ]
-    return [units_beside_ours(study, shown)] if any(record.kind == "baseline" for record in shown) else []
+    return [compare_units(study, shown)] if any(record.kind == "baseline" for record in shown) else []
 
 
 def seeds(study: Study, records: Records) -> list[Block]:
-    """Minimum, mean and maximum over the seeds of our unit, at both epochs, beside the paper's."""
-    own = [record for record in records if record.kind == "paper" and record.scores()]
+    """Minimum, mean and maximum over the seeds of our unit, at the selected and the last epoch, and the paper's."""
+    own = [record for record in records if record.kind == "paper" and record.scores() and not record.setup.variants]
     if not own:
         return []
     header = ["cell", "seeds", "min", "mean", "max", "last epoch: min", "mean", "max", "paper: min", "mean", "max"]
@@ -167,12 +169,12 @@ def seeds(study: Study, records: Records) -> list[Block]:
 
 
 def learning(study: Study, records: Records) -> list[Block]:
-    own = [record for record in records if record.kind in ("paper", QUICK)]
+    own = [record for record in records if record.kind in ("paper", QUICK) and not record.setup.variants]
     return [Heading("Learning"), learning_curves(study, own)] if own else []
 
 
 def settings(study: Study, records: Records) -> list[Block]:
-    """Settings with a reason of their own: of other units, of tuned cells, and where the paper's do not work."""
+    """Settings that need a reason: other units, tuned cells, and cells where the paper's settings do not work."""
     rows = [[r.name, _describe(r), r.why] for r in records if r.kind not in ("check", "sweep") and r.why]
     return (
         [Heading("Settings that are not the paper's"), Table(["cell", "settings", "why"], rows, left=3)] if rows else []
@@ -189,7 +191,7 @@ def _describe(record: Record) -> str:
 
 
 def checks(study: Study, records: Records) -> list[Block]:
-    """One change at a time, beside the cell of the table that it is a change of."""
+    """Runs with a single change, next to the unchanged cell."""
     rows = []
     for record in (record for record in records if record.kind == "check"):
         changed = record.name.removeprefix("checks/").rpartition("/")[0]
@@ -202,9 +204,9 @@ def checks(study: Study, records: Records) -> list[Block]:
 
 
 def criterion(record: Record, variant: Mapping[str, Any] | None = None) -> float | None:
-    """What decides: validation score, mean over the last tenth of the epochs and over the seeds.
+    """The selection criterion: the validation score, averaged over the last tenth of the epochs and over the seeds.
 
-    None where a seed diverged: its score would be that of the weights before it did.
+    None if a seed diverged: its score would be that of the weights before it did.
     """
     curves = record.curves[f"validation_{record.metric}"]
     own = [
@@ -217,7 +219,7 @@ def criterion(record: Record, variant: Mapping[str, Any] | None = None) -> float
 
 
 def sweep(study: Study, records: Sequence[Record]) -> list[Block]:
-    """Candidates and their variants, the best first in each task; nothing where none was tried."""
+    """Candidates and their variants, the best first on each task; nothing if none was tried."""
     tried = [record for record in records if record.kind == "sweep"]
     if not tried:
         return []
@@ -232,22 +234,22 @@ def sweep(study: Study, records: Sequence[Record]) -> list[Block]:
 
 
 def _candidates(record: Record, tuned: Sequence[Settings]) -> list[tuple[float, list[str]]]:
-    """What decides, and the row, of a candidate or of each of its variants."""
+    """The criterion and the table row of a candidate, or of each of its variants."""
     rows = []
     for variant in record.setup.variants or ({},):
         own = [seed for seed in record.seeds if seed["variant"] == variant]
         best = spread([seed["validation"] for seed in own if seed["validation"] is not None])[1]
         late = criterion(record, variant)
         options = ", ".join(f"{name} {value}" for name, value in variant.items()) or "the paper's"
-        alone = record.setup.of_variant(variant)
-        chosen = any(set(alone.differences(other)) <= _NOT_PART_OF_A_CHOICE for other in tuned)
+        own_settings = record.setup.of_variant(variant)
+        chosen = any(set(own_settings.differences(other)) <= _NOT_PART_OF_A_CHOICE for other in tuned)
         numbers = [str(record.setup.epochs), str(len(own)), *(number(record, value) for value in (late, best))]
         rows.append((late or 0.0, [record.name, options, record.why, "yes" if chosen else "", *numbers]))
     return rows
 
 
 def runs(study: Study, records: Records) -> list[Block]:
-    """Where and how every run was made."""
+    """Hardware, software, precision and time of every run."""
     rows = []
     for record in records:
         values = record.setup
@@ -263,29 +265,34 @@ def machine(facts: Mapping[str, Any]) -> list[str]:
 
 
 def time_of(records: Records, shared: str = "at once") -> str:
-    """How long runs trained, and how many shared the machine then."""
+    """How long the runs trained, and how many shared the machine."""
     at_once = max(record.at_once for record in records)
     text = show_duration(sum(record.seconds for record in records))
     return text + (f" ({at_once} {shared})" if at_once > 1 else "")
 
 
 def scores(study: Study, records: Records) -> list[Block]:
-    """What can be said of any run."""
+    """A table that fits any run."""
     return [Heading("Scores"), plain_table(records)]
 
 
 def plain_table(records: Records) -> Table:
+    """A line for every run, or for each of its variants: they are different networks, not seeds of one."""
     header = ["run", "what it is", "metric", "networks", "test min", "mean", "max", "time", "hardware"]
     rows = []
     for record in records:
-        shown = [show_score(value, record.percent) for value in spread(record.scores())]
         time, device = show_duration(record.seconds), str(record.environment.get("device", "?"))
-        rows.append([record.name, record.why or "–", record.metric, str(len(record.seeds)), *shown, time, device])
+        for variant in record.setup.variants or (None,):
+            own = [seed for seed in record.seeds if variant is None or seed["variant"] == variant]
+            scores = spread([seed["test"] for seed in own if seed["test"] is not None])
+            name = record.name if variant is None else f"{record.name}, {show_plain(dict(variant))}"
+            shown = [show_score(value, record.percent) for value in scores]
+            rows.append([name, record.why or "–", record.metric, str(len(own)), *shown, time, device])
     return Table(header, rows, left=3)
 
 
 def readme(study: Study, records: Records) -> list[Block]:
-    """For the README: our unit with the paper's settings, tuned, and as printed."""
+    """For the README: our unit with the paper's settings and tuned, and the paper's numbers."""
     header = ["", "N", "integrator", "best", "mean", "tuned, mean", "paper, best", "paper, mean", "time"]
     records = sorted(records, key=_place)
     shown = [record for record in records if record.kind == "paper"]
@@ -301,7 +308,7 @@ def readme(study: Study, records: Records) -> list[Block]:
     counts = sorted({len(record.seeds) for record in shown}) or [0]
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     hardware = ", ".join(dict.fromkeys(str(record.environment["device"]) for record in shown)) or "–"
-    text = f"{study.title}, test accuracy in percent over {seeds} seeds a row, on {hardware}:"
+    text = f"{study.title}, test accuracy in percent, {seeds} seeds per row, on {hardware}:"
     page = f"docs/results/{study.name}.md"
     more = Paragraph(f"Every seed, other units, learning curves and settings: [{page}]({page}).")
     run = commands(study, [record for record in records if record.kind in ("paper", "tuned")])

@@ -1,6 +1,6 @@
-"""The paper's tables as data: every cell with its printed number (cells.csv), and its settings (tuning.toml).
+"""The paper's tables as data: every cell with its printed number (cells.csv), and the settings (tuning.toml).
 
-Numbers are as printed: percent for accuracy, bits, perplexity and squared error for the rest.
+Numbers are as printed: accuracies in percent, otherwise bits, perplexity or squared error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table. `spread`: minimum, average, maximum over ten seeds where the paper gives them."""
+    """One number of a table. `spread`: minimum, average and maximum over ten seeds, if the paper gives them."""
 
     table: str
     task: str
@@ -44,7 +44,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """For example ordered-mnist/lipschitz/128/euler; with the options of the task where two cells need them."""
+        """For example ordered-mnist/lipschitz/128/euler, with task options where they tell two cells apart."""
         options = [f"{key}-{value}" for key, value in self.task_options.items()]
         parts = [self.task, *options, self.unit, self.hidden_size, self.integrator]
         return "/".join(str(part) for part in parts if part is not None)
@@ -73,7 +73,7 @@ _TUNING: dict[str, Any] = tomllib.loads(_DATA.joinpath("tuning.toml").read_text(
 
 
 def tuning(task: str, hidden_size: int | None = None) -> dict[str, Any] | None:
-    """The paper's settings of our unit on a task, at its largest N or at `hidden_size`; None where it has none."""
+    """The paper's settings for our unit on a task, at its largest N or at `hidden_size`; None if it gives none."""
     if task not in _TUNING:
         return None
     row = _TUNING[task]
@@ -84,7 +84,7 @@ def tuning(task: str, hidden_size: int | None = None) -> dict[str, Any] | None:
 
 
 def find_cell(settings: Settings) -> Cell | None:
-    """The paper's cell that a run can be laid beside: same task and unit, and same size and integrator where given."""
+    """The paper's cell to compare a run with: same task and unit, and same size and integrator where given."""
     integrator = str(settings.unit_options.get("integrator", "euler")).replace("rk2", "midpoint")
     for cell in CELLS:
         same_options = all(_option(settings, key) == value for key, value in cell.task_options.items())
@@ -99,14 +99,15 @@ def _option(settings: Settings, key: str) -> Any:
     return settings.task_options.get(key, {"length": 150}.get(key))
 
 
-# The third table: accuracy under attack in percent, and the Hessian of the unit's parameters: λ_max, trace, and
-# λ_max / λ_min as printed, which fits |λ_min| of the most negative eigenvalue.
+# The third table: accuracy under attack in percent; λ_max, trace and condition number of the Hessian with respect to
+# the unit's parameters. The condition number is printed as λ_max / λ_min; the numbers fit |λ_min| of the most negative
+# eigenvalue.
 ROBUSTNESS: dict[str, dict[str, float]] = {
     row.pop("unit"): {name: float(value) for name, value in row.items()} for row in _read_table("robustness.csv")
 }
 
-# The ablation study: the β at which α is varied, the β that the paper finds best (it prints no other number of it), and
-# the α beyond which the unit degenerates.
+# The ablation study: the β at which α is varied, the best β (the only number that the paper prints for it), and the α
+# beyond which the unit degenerates.
 ABLATION_BETA: dict[str, float] = {"ordered-mnist": 0.65, "permuted-mnist": 0.8}
 ABLATION_BEST_BETA: dict[str, tuple[float, float]] = {"ordered-mnist": (0.65, 0.7), "permuted-mnist": (0.8, 0.85)}
 ABLATION_LARGEST_ALPHA = 1.6

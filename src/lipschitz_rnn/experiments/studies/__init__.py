@@ -1,4 +1,4 @@
-"""The paper's studies, by name. Each is one object in a file or folder of its own."""
+"""The paper's studies, by name. Each is one object in its own file or folder."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lipschitz_rnn.experiments.pages.against import Against
+from lipschitz_rnn.experiments.pages.sweeps import ScoreAgainstOption
 from lipschitz_rnn.experiments.paper import ABLATION_BEST_BETA, ABLATION_BETA, ABLATION_LARGEST_ALPHA
 from lipschitz_rnn.experiments.study import QUICK, Row, Study
 
@@ -15,14 +15,14 @@ VALUES: dict[str, tuple[float, ...]] = {
 
 
 def _row(task: str, option: str, **more: Any) -> Row:
-    """The paper's settings of the task with γ = 0.001; while α varies, β is the paper's of this study."""
+    """The paper's settings for the task with γ = 0.001; while α varies, β is the one of the paper's ablation."""
     held = {"alpha": 1.0} if option == "beta" else {"beta": ABLATION_BETA.get(task, ABLATION_BETA["ordered-mnist"])}
     variants = tuple({option: value} for value in VALUES[option])
     changes = {"unit_options": {"gamma": 0.001, **held}, "variants": variants, **more.pop("changes", {})}
     return Row(task, label=option, changes=changes, **more)
 
 
-_AGAINST = Against(
+_SCORE_AGAINST_OPTION = ScoreAgainstOption(
     symbols={"alpha": "α", "beta": "β"},
     meanings={"alpha": "factor on the linear term", "beta": "from symmetric to skew-symmetric"},
     marks={(task, "beta"): values for task, values in ABLATION_BEST_BETA.items()},
@@ -31,7 +31,7 @@ _AGAINST = Against(
         for task, (first, second) in ABLATION_BEST_BETA.items()
         for option, text in (
             ("alpha", f"The paper's unit degenerates for α > {ABLATION_LARGEST_ALPHA}."),
-            ("beta", f"The paper finds its peak at β = {first} and {second}."),
+            ("beta", f"In the paper, accuracy peaks at β = {first} and {second}."),
         )
     },
 )
@@ -41,7 +41,7 @@ STUDY = Study(
     title="Ablation: the linear term and the matrices",
     about=(
         "Test accuracy of h⁺ = h + ε(αA h + tanh(W h + U x + b)) against α, and against the β of A and W, at the epoch "
-        "that validation selected. All values and seeds of a sweep train side by side as one ensemble; equal seeds "
+        "selected on validation data. All values and seeds of a sweep train together as one ensemble. Equal seeds "
         "start from the same random numbers and see the same batches."
     ),
     rows=tuple(_row(task, option) for task in ABLATION_BETA for option in VALUES),
@@ -50,11 +50,11 @@ STUDY = Study(
             "digits",
             option,
             changes={"hidden_size": 32, "epochs": 30},
-            why="not the paper's task: 8 × 8 digits and small networks, to see the study in minutes",
+            why="not the paper's task: 8 × 8 digits and small networks, so that it takes minutes",
             group=QUICK,
         )
         for option in VALUES
     ),
     options=("hidden_size", "at_once"),
-    sections=(_AGAINST,),
+    sections=(_SCORE_AGAINST_OPTION,),
 )

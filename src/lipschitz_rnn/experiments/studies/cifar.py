@@ -20,7 +20,7 @@ _OTHERS: dict[str, dict[str, Any]] = {
 def _row(cell: Cell) -> dict[str, Any]:
     if cell.unit == "lipschitz":
         return {"changes": {**_ADAM, "learning_rate": _RATES[cell.hidden_size or 128]}, "why": _WHY}
-    why = "trained as our unit, with one setting that was not swept"
+    why = "trained like our unit, with a single setting that was not tuned"
     return {"group": BASELINES, "changes": {**_ADAM, **_OTHERS[cell.unit]}, "why": why}
 
 
@@ -34,7 +34,7 @@ STUDY = Study(
     title="Pixel-by-pixel CIFAR-10",
     about=(
         "CIFAR-10 as 1,024 steps of one RGB pixel, or as 32 rows followed by 968 steps of noise. Numbers are test "
-        "accuracies in percent at the epoch that 2,000 validation images chose. The paper prints the best of its seeds."
+        "accuracies in percent at the epoch selected on 2,000 validation images. The paper prints its best seed."
     ),
     rows=(*cell_rows(CIFAR, _row), *cell_rows(CIFAR, _printed)),
     quick=tuple(

@@ -1,12 +1,12 @@
 """Pixel-by-pixel MNIST: the paper's first table and its table on random initialisation.
 
-Beside the paper's rows: other units, one setting each; tuned settings, chosen among the candidates of a sweep on
-validation data alone (`sections.criterion`) with seeds that are used for nothing else; and checks of what may
-explain a difference from the paper, one thing changed at a time.
+In addition to the paper's rows: other units, one setting each; tuned settings, selected in a sweep on validation data
+only (`sections.criterion`) with seeds that are used for nothing else; and checks of what may explain a difference from
+the paper, with one change at a time.
 
-A first sweep showed that these networks overfit once the step is small: a cosine decay ends below the paper's step
-decay while its training loss is far lower, and an average of the weights under the large step is ahead of both. So the
-candidates average, and regularise: dropout, weight decay, small shifts and distortions of the training images.
+A first sweep showed that these networks overfit once the learning rate is small: a cosine decay ends below the paper's
+step decay although its training loss is far lower, and averaging the weights at the large rate beats both. So the
+candidates average the weights and regularise: dropout, weight decay, small shifts and distortions of training images.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Options = Mapping[str, Any]
 
 
 class Candidate(NamedTuple):
-    """Settings laid over the paper's, with the reason; `variants`: unit options tried side by side, with all seeds."""
+    """Settings that override the paper's, with the reason; `variants`: unit options to try, each with all seeds."""
 
     changes: Options
     why: str
@@ -92,7 +92,7 @@ def candidate_row(task: str, unit: str, size: int, name: str, candidate: Candida
 
 
 def tuned_row(task: str, size: int, name: str, epochs: int = 100, unit_options: Options | None = None) -> Row:
-    """A cell trained again from fresh seeds with the candidate, and the unit options, that the sweep chose for it."""
+    """A cell trained again with new seeds, using the candidate and unit options that the sweep selected for it."""
     chosen = CANDIDATES[name]
     changes = {"epochs": epochs, "unit_options": unit_options or {}, **chosen.changes}
     label, weights = f"lipschitz/{size}/euler", f"{task}-{size}-tuned"
@@ -161,17 +161,17 @@ STUDY = Study(
     name="mnist",
     title="Pixel-by-pixel MNIST",
     about=(
-        "MNIST pixel by pixel: 784 steps of one number, in scanline order or under one fixed permutation. Numbers are "
-        "test accuracies in percent, at the epoch that 2,000 validation images chose, over the seeds of a cell. The "
-        "paper prints the best of its seeds, and for its own unit minimum, average and maximum over ten; beside other "
-        "units is what it quotes for them, in part at other sizes. A dash: not trained here, or not in the paper."
+        "MNIST pixel by pixel: 784 steps of one pixel, in scanline order or under one fixed permutation. Numbers are "
+        "test accuracies in percent over the seeds of a cell, at the epoch selected on 2,000 validation images. The "
+        "paper prints its best seed, and for its own unit also minimum, average and maximum over ten seeds. For other "
+        "units it quotes published numbers, some at other sizes. A dash: not trained here, or not in the paper."
     ),
     seeds=tuple(range(12)),
     groups={
         BASELINES: "Also LSTM, antisymmetric, expRNN and coRNN, trained the same way.",
-        "tuned": "Also the settings that were chosen on validation data.",
-        "sweep": "Also the candidates for those settings.",
-        "checks": "Also precision, decay and scaling, each changed alone at N = 128.",
+        "tuned": "Also our unit with settings tuned on validation data.",
+        "sweep": "Also the candidates for the tuned settings.",
+        "checks": "Also one change at a time (precision, decay, clipping, inputs) at N = 128.",
     },
     tables=(TABLE,),
     rows=(
@@ -198,7 +198,7 @@ STUDY = Study(
             hidden_size=size,
             integrator=integrator,
             changes={"epochs": 10},
-            why="not the paper's task: 8 × 8 digits, small networks and few epochs, to see that everything runs",
+            why="not the paper's task: 8 × 8 digits, small networks and few epochs, only to see that everything runs",
             group=QUICK,
             seeds=(0, 1),
         )

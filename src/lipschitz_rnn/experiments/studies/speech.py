@@ -1,4 +1,4 @@
-"""TIMIT, the next frame of a spectrogram: the paper's table on speech. `--quick` needs no licence: open recordings."""
+"""TIMIT, predicting the next frame of a spectrogram: the paper's table on speech. `--quick` uses free recordings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _STEP = {"unit_options": {"step_size": 0.3}}
 
 
 def _row(cell: Cell) -> dict[str, Any]:
-    why = "the printed N, trained as our unit: Adam 0.001, gradients clipped at 1; one setting, not swept"
+    why = "the printed N, trained like our unit: Adam 0.001, gradients clipped at 1; a single setting, not tuned"
     return {} if cell.unit == "lipschitz" else {"group": BASELINES, "why": why}
 
 
 def _smaller(cell: Cell) -> dict[str, Any] | None:
-    why = "a step of 0.3: at the printed 0.9 a fresh network grows by half in every Euler step"
+    why = "a step of 0.3: at the printed 0.9 the state of a new network grows by half in every Euler step"
     return {"group": "smaller", "changes": _STEP, "why": why} if cell.unit == "lipschitz" else None
 
 
@@ -24,9 +24,9 @@ STUDY = Study(
     name="speech",
     title="Speech: the next frame of TIMIT",
     about=(
-        "TIMIT at 8 kHz: log-magnitudes of 129 frequencies, the next frame predicted from those before it; mean "
-        "squared error over the valid frames, lower is better. TIMIT has to be bought: put it into the data folder. "
-        "--quick trains on free recordings instead: a sample of TIMIT and spoken digits."
+        "TIMIT at 8 kHz: log-magnitudes of 129 frequencies; the network predicts the next frame from those before it. "
+        "Mean squared error over the valid frames, lower is better. TIMIT must be licensed: put your copy into the "
+        "data folder. --quick trains on free recordings instead: a sample of TIMIT and spoken digits."
     ),
     rows=(*cell_rows(TIMIT, _row), *cell_rows(TIMIT, _smaller)),
     quick=tuple(

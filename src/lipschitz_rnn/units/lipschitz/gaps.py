@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ class WarnedOnce:
     warned: bool = False
 
 
+Told = WarnedOnce  # its name in modules that an earlier version pickled
+
+
 @dataclass
 class GapWatch:
     """Checks the times passed to a unit.
@@ -47,6 +50,12 @@ class GapWatch:
     calls: int = 0
     next_check: int = 1
     scheme: tuple[object, ...] = ()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickle, of an earlier version too, which had other names for some fields."""
+        self.shared = state.get("shared") or state.get("told") or WarnedOnce()
+        self.scheme = state.get("scheme", ())
+        self.reset()
 
     def reset(self) -> None:
         """Forget earlier checks, because the parameters have changed."""

@@ -11,7 +11,6 @@ from torch.nn.utils.rnn import PackedSequence
 
 from lipschitz_rnn.ops.common.tracing import exporting
 from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
-from lipschitz_rnn.units.arguments import require_parameter_dtype
 from lipschitz_rnn.units.base import Recurrent
 from lipschitz_rnn.units.call_types import Call, State
 from lipschitz_rnn.units.lipschitz import settings
@@ -262,15 +261,11 @@ class LipschitzRNN(SettingsModule, Recurrent):
         self, input: Tensor | PackedSequence, lengths: Tensor | None, timespans: Tensor | PackedSequence | None
     ) -> Sequences:
         refuse_tracing(self)
-        sequences = super().read(input, lengths, timespans)
-        require_parameter_dtype("input", sequences.inputs, self.cell().weight_ih)
-        return sequences
+        return super().read(input, lengths, timespans)
 
     def read_state(self, hx: Tensor | State, sequences: Sequences) -> State:
         refuse_cell_state(hx)
-        (state,) = super().read_state(hx, sequences)
-        require_parameter_dtype("hx", state, self.cell().weight_ih)
-        return (state,)
+        return super().read_state(hx, sequences)
 
     def run_layer(
         self, layer: int, direction: int, x: Tensor, state: State | None, sequences: Sequences, need_output: bool

@@ -1,6 +1,6 @@
-"""The paper's figures on stability: where the eigenvalues of A and W go in training, and three drawings without it.
+"""The paper's figures on stability: the eigenvalues of A and W over training, and three figures without training.
 
-A smaller and a larger β, with all seeds, train side by side as one ensemble. The record keeps what the figures show.
+A smaller and a larger β train together, with all seeds, as one ensemble. The record holds the numbers of the figures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BETAS = {"variants": ({"beta": 0.65}, {"beta": 0.95})}  # the two panels of the
 
 
 class Spectra(Measures):
-    """Largest real parts before training and after every epoch, and the numbers of the drawings without training."""
+    """Largest real parts before training and after every epoch, and the numbers of the figures without training."""
 
     def of_run(self, folder: Path, plan: Plan) -> Mapping[str, Any]:
         return {"before_training": initial_spectra(folder), "drawings": measure_drawings()}
@@ -31,7 +31,7 @@ class Spectra(Measures):
 
 
 def initial_spectra(folder: Path) -> dict[str, list[float | None]]:
-    """The largest real parts of A and W that every network of a run started from, found again from its seed."""
+    """The largest real parts of A and W of every network before training, rebuilt from its seed."""
     run = load_run(folder)
     found = spectral_probe([run.initial(index) for index in range(len(run.settings.members))])
     probe = {name: [values[name] for values in found] for name in found[0]}
@@ -42,9 +42,9 @@ STUDY = Study(
     name="figures",
     title="Stability: the eigenvalues of A and W",
     about=(
-        "The paper's figures on stability: the eigenvalues of A and W while networks train, and three studies that "
-        "need no training. The paper's Theorem 1 needs all eigenvalues of A left of zero, and its case (b) also those "
-        "of W; that alone is no proof, `lipschitz_rnn.stability.theorem1` checks the whole condition."
+        "The paper's figures on stability: the eigenvalues of A and W during training, and three studies that need no "
+        "training. The paper's Theorem 1 requires negative real parts of all eigenvalues of A, and in case (b) also of "
+        "W. That alone is not sufficient; `lipschitz_rnn.stability.theorem1` checks the whole condition."
     ),
     rows=(Row("ordered-mnist", label="spectra", changes=_BETAS),),
     quick=(

@@ -1,7 +1,7 @@
 """The three figures of the paper's stability studies that need no training: numbers, picture and caption.
 
-The numbers are computed once and kept in the record, like everything else that a page shows: it takes seconds to find
-them, and another machine finds other last digits. What one sees in them stands in results/figures/notes.md.
+The numbers are computed once and kept in the record, like everything else on a page: computing them takes seconds, and
+their last digits depend on the machine. results/figures/notes.md discusses them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Numbers = Any  # what JSON holds: mappings, lists, numbers
 
 
 def measure_drawings() -> dict[str, Numbers]:
-    """What the drawings show, by their names, in plain numbers."""
+    """The numbers of every drawing, by its name, as plain values."""
     return {
         "pendulum": [_plain(fit_pendulum(beta, gamma)) for beta, gamma in PENDULUM_SETTINGS],
         "spectrum-against-beta": {str(size): _plain(spectrum_against_beta(size)) for size in SPECTRUM_SIZES},
@@ -39,7 +39,7 @@ def measure_drawings() -> dict[str, Numbers]:
 
 
 def _plain(study: Any) -> Numbers:
-    """The fields of a study; five digits are more than can be seen."""
+    """The fields of a study, rounded to five digits, more than a picture can show."""
     fields = ((item.name, np.asarray(getattr(study, item.name))) for item in dataclasses.fields(study))
     return {name: np.vectorize(lambda value: float(f"{value:.5g}"))(values).tolist() for name, values in fields}
 
@@ -49,7 +49,7 @@ def _read(kind: Callable[..., Any], numbers: Numbers) -> Any:
 
 
 class _SketchedPendulum(FittedPendulum):
-    """Its trajectories are as fine as a picture needs them."""
+    """With coarser trajectories, enough for a picture."""
 
     def trajectory(self, start: Sequence[float], time: float = 30.0, step: float = 0.05) -> Matrix:
         return super().trajectory(start, time, step)

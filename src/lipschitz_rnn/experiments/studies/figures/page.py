@@ -1,4 +1,4 @@
-"""The page of the stability figures: eigenvalues over training, and three drawings without training."""
+"""The page of the stability figures: eigenvalues over training, and three figures without training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLOURS = {"A": RED, "W": BLUE}  # the paper's
 
 @dataclass(frozen=True)
 class Tracks:
-    """All seeds of one β: of each its largest real parts, before training and after every epoch."""
+    """All seeds of one β, with their largest real parts before training and after every epoch."""
 
     beta: float
     seeds: list[Any]  # as in the record
@@ -32,15 +32,15 @@ class Tracks:
         return [seed["test"] for seed in self.seeds if seed["test"] is not None]
 
     def mean(self, matrix: str, choose: Callable[[Sequence[float]], float]) -> float:
-        """One number of every network, in the mean over seeds: its first value, its last, its largest."""
+        """The mean over seeds of one number per network: its first, last or largest value."""
         return mean_of([choose(network) for network in self.values[matrix]])
 
     def change(self, matrix: str) -> float:
-        """How far it goes from its start, at most, in the mean over seeds."""
+        """The largest distance from the initial value, averaged over seeds."""
         return self.mean(matrix, lambda network: max(abs(value - network[0]) for value in network))
 
     def negative_epochs(self) -> float:
-        """After how many epochs both A and W have all eigenvalues left of zero, in the mean over seeds."""
+        """The number of epochs after which all real parts of A and W are negative, averaged over seeds."""
         both = zip(self.values["A"], self.values["W"], strict=True)
         return mean_of([sum(a < 0 and w < 0 for a, w in zip(A[1:], W[1:], strict=True)) for A, W in both])
 
@@ -61,7 +61,7 @@ def read_tracks(record: Record) -> list[Tracks]:
 
 
 def draw_training(record: Record) -> Any:
-    """One panel for each β, on one scale: the mean over seeds as a line, all seeds within the band."""
+    """One panel per β, on the same scale: the mean over seeds as a line, their range as a band."""
     tracks = read_tracks(record)
     figure, axes = new_figure(len(tracks))
     for axis, each in zip(axes, tracks, strict=True):
@@ -90,7 +90,7 @@ def tracks_and_drawings(study: Study, records: Sequence[Record]) -> list[Block]:
             _movement(tracks),
             Paragraph(_origin(record)),
         ]
-    numbers = records[0].measures["drawings"]  # of no task, so the same in every record
+    numbers = records[0].measures["drawings"]  # independent of the task, so the same in every record
     for name, drawing in DRAWINGS.items():
         found += [Heading(drawing.title), drawing.picture(name, numbers[name])]
     return found
@@ -98,7 +98,7 @@ def tracks_and_drawings(study: Study, records: Sequence[Record]) -> list[Block]:
 
 def _caption(record: Record) -> str:
     count = len(record.setup.seeds)
-    seeds = f"mean over {count} seeds, with the range from the lowest to the highest" if count > 1 else "one seed"
+    seeds = f"mean over {count} seeds, and the range from lowest to highest" if count > 1 else "one seed"
     text = (
         f"Largest real part of the eigenvalues of A (red) and W (blue), before training and after every epoch: {seeds}."
     )
@@ -112,7 +112,7 @@ def _lost(tracks: Sequence[Tracks]) -> list[Block]:
 
 
 def _ends(record: Record, tracks: Sequence[Tracks]) -> Table:
-    """Means over seeds; the maximum is that of each network over its training."""
+    """Means over seeds; the maximum of each network is over its training."""
     shown: dict[str, Any] = {"start": itemgetter(0), "end": itemgetter(-1), "maximum": max}
     header = ["task", "β", "seeds", "test min", "mean", "max"]
     header += [f"{matrix}, {when}" for matrix in COLOURS for when in shown]
@@ -125,8 +125,8 @@ def _ends(record: Record, tracks: Sequence[Tracks]) -> Table:
 
 
 def _movement(tracks: Sequence[Tracks]) -> Table:
-    """How far the largest real parts go from their start, and for how long both are negative; means over seeds."""
-    header = ["β", "A, farthest from its start", "W, farthest from its start", "epochs with both negative"]
+    """How far the largest real parts move from their initial values, and how long both are negative; seed means."""
+    header = ["β", "A, largest change", "W, largest change", "epochs with both negative"]
     rows = [
         [f"{each.beta:g}", *(_show(each.change(matrix)) for matrix in COLOURS), _show(each.negative_epochs())]
         for each in tracks
@@ -142,7 +142,7 @@ def _origin(record: Record) -> str:
     values = record.setup
     fixed = ", ".join(f"{name} = {value}" for name, value in values.unit_options.items() if name != "beta")
     return (
-        "Largest real parts are means over seeds; the maximum is each network's own over its training. "
+        "Largest real parts are means over seeds; the maximum of each network is over its training. "
         f"N = {values.hidden_size}, {fixed}; {values.epochs} epochs, all networks as one ensemble; "
         f"{time_of([record])} on {record.environment.get('device', '?')}. Made by `{record.command}`."
     )

@@ -14,14 +14,14 @@ from lipschitz_rnn.experiments.paper import ROBUSTNESS
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.study import QUICK, Study
 
-LOOKS = {
+STYLES = {
     "neural-ode": ("neural ODE", GREY), "antisymmetric": ("antisymmetric", BLUE), "lipschitz": ("Lipschitz", RED),
     "urnn": ("unitary", GREEN),
 }  # fmt: skip
 
 
 class Column(NamedTuple):
-    """One number of every network: where it stands in the record, its factor and digits, the paper's name for it."""
+    """One number of every network: its keys in the record, its scale and digits, and its key in the paper's table."""
 
     title: str
     measure: str
@@ -31,7 +31,7 @@ class Column(NamedTuple):
     paper: str = ""
 
     def show(self, record: Record) -> str:
-        """The mean over networks; beside the paper's number also the standard deviation."""
+        """The mean over networks; if the paper has a number, also the standard deviation and that number."""
         found = [network[self.measure][self.value] for network in record.measures["networks"]]
         values = [self.scale * value for value in found if value is not None] or [float("nan")]
         mean = f"{statistics.fmean(values):.{self.digits}f}"
@@ -65,33 +65,33 @@ def comparison(study: Study, records: Sequence[Record]) -> list[Block]:
     records = _in_order(records)
     measured = _measured(records)
     name = "robustness-quick" if records[0].kind == QUICK else "robustness"
-    noise = "Test accuracy under noise: mean over the networks of a unit, with the range over them."
-    distances = "Test accuracy that is left where DeepFool may go so far: mean and range over networks."
+    noise = "Test accuracy under noise: mean and range over the networks of a unit."
+    distances = "Test accuracy under DeepFool against the largest allowed perturbation: mean and range over networks."
     found: list[Block] = [Paragraph(_target(records))]
     found += [_table(measured)] if measured else []
     found.append(Picture(f"{name}-noise", to_svg(draw_noise(records)), noise))
-    found += [Heading("How the networks were trained"), _training(records)]
+    found += [Heading("Training"), _training(records)]
     if measured:
-        found += [Heading("What the attacks and the curvature were"), Paragraph(_method(measured[0]))]
+        found += [Heading("Attacks and curvature"), Paragraph(_method(measured[0]))]
         found += [_details(measured), Picture(f"{name}-distances", to_svg(draw_distances(measured)), distances)]
     return [*found, Paragraph(_origin(records))]
 
 
 def _in_order(records: Sequence[Record]) -> list[Record]:
-    return sorted(records, key=lambda record: list(LOOKS).index(record.setup.unit))
+    return sorted(records, key=lambda record: list(STYLES).index(record.setup.unit))
 
 
 def _measured(records: Sequence[Record]) -> list[Record]:
-    """Those of the table; the others stand in the figure."""
+    """The units of the table; the others are only in the figure."""
     return [record for record in records if record.setup.unit in ROBUSTNESS]
 
 
 def _target(records: Sequence[Record]) -> str:
     targets = sorted({f"{record.measures['method']['target_loss']:.3g}" for record in records}, key=float)
     losses = " or ".join(targets)
-    text = f"Every network is taken after the first epoch whose mean training loss is at most {losses}, "
+    text = f"Every network is measured after the first epoch whose mean training loss is at most {losses}, "
     if len(targets) == 1:
-        return text + "so that all are compared at about the same training loss."
+        return text + "so all are compared at about the same training loss."
     return text + "**so not all are compared at the same loss**: units were added one by one. Measure them together."
 
 
@@ -122,13 +122,14 @@ def _training(records: Sequence[Record]) -> Table:
 def _method(record: Record) -> str:
     method, network = record.measures["method"], record.measures["networks"][0]
     return (
-        f"All attacks take {method['steps']} steps, those of PGD {method['step_size']:g} wide, as in the paper, which "
-        f"names no radius. In the table above PGD stays within {method['radius_pgd']:g} of the image in l∞, and a "
-        f"perturbation of DeepFool counts if it is within {method['radius_l2']:g} in l2, or {method['radius_linf']:g} "
-        f"in l∞. Below: PGD as far as its steps reach ({network['pgd-wide']['radius']:.2g}), and DeepFool without a "
-        "limit with the mean size of what fooled. Sizes are shares of the range of a pixel; "
-        f"{network['pgd']['samples']:,} test samples. Hessian: {network['hessian']['samples']:,} training samples; the "
-        "paper's condition number fits the most negative eigenvalue as λ_min, and so does ours."
+        f"All attacks take {method['steps']} steps, and PGD has a step size of {method['step_size']:g}, as in the "
+        f"paper, which gives no radius. In the table above, PGD stays within {method['radius_pgd']:g} of the image in "
+        f"l∞, and a DeepFool perturbation counts if it is within {method['radius_l2']:g} in l2, or "
+        f"{method['radius_linf']:g} in l∞. The table below has PGD as far as its steps reach "
+        f"({network['pgd-wide']['radius']:.2g}), and DeepFool without a limit, with the mean size of successful "
+        f"perturbations. Sizes are fractions of the pixel range; {network['pgd']['samples']:,} test samples. Hessian: "
+        f"{network['hessian']['samples']:,} training samples. In the condition number λ_min is the most negative "
+        "eigenvalue; the paper's numbers are consistent with that."
     )
 
 
@@ -151,11 +152,11 @@ def _origin(records: Sequence[Record]) -> str:
 
 
 def unit_name(record: Record) -> str:
-    return LOOKS[record.setup.unit][0]
+    return STYLES[record.setup.unit][0]
 
 
 def draw_noise(records: Sequence[Record]) -> Any:
-    """One panel for each kind of noise, as in the paper's figure."""
+    """One panel per kind of noise, as in the paper's figure."""
     kinds = list(records[0].measures["networks"][0]["noise"])
     figure, axes = new_figure(len(kinds))
     for axis, kind in zip(axes, kinds, strict=True):
@@ -167,7 +168,7 @@ def draw_noise(records: Sequence[Record]) -> Any:
 
 
 def draw_distances(records: Sequence[Record]) -> Any:
-    """One panel for each norm: what is left when DeepFool may change an image so much."""
+    """One panel per norm: accuracy against the largest perturbation that DeepFool may make."""
     figure, axes = new_figure(2)
     for axis, norm, symbol in zip(axes, ("l2", "linf"), ("l2", "l∞"), strict=True):
         for record in records:
@@ -179,9 +180,9 @@ def draw_distances(records: Sequence[Record]) -> Any:
 
 
 def _draw(axis: Any, record: Record, places: Sequence[float], curves: Sequence[Any]) -> None:
-    """The mean over networks as a line, all of them within the band."""
+    """The mean over networks as a line, their range as a band."""
     columns = [[100 * value for value in column] for column in zip(*(c["accuracy"] for c in curves), strict=True)]
-    name, colour = LOOKS[record.setup.unit]
+    name, colour = STYLES[record.setup.unit]
     draw_band(axis, places, columns, colour, name, mark="o")
 
 

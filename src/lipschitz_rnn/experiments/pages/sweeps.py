@@ -1,4 +1,4 @@
-"""A section for sweeps: the test score of runs with variants against the option that varies."""
+"""A section for sweeps: test score against the option that varies."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Point(NamedTuple):
 
     value: float
     networks: int
-    scores: list[float]  # test at the selected epoch, of the networks that have one
-    last: list[float]  # test at the last epoch
+    scores: list[float]  # test score at the selected epoch, where there is one
+    last: list[float]  # test score at the last epoch
     diverged: int
 
     @property
@@ -31,7 +31,7 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Scores of one task against one option; a sweep may have run in several parts."""
+    """Scores on one task against one option; a sweep may consist of several runs."""
 
     task: str
     option: str
@@ -40,14 +40,25 @@ class Curve(NamedTuple):
 
     @property
     def differences(self) -> str:
-        """What is not as in the paper, in the words of the records."""
+        """How the runs differ from the paper, as their records say."""
         return "; ".join(dict.fromkeys(record.why for record in self.records if record.why))
 
 
+def varied_option(record: Record) -> str | None:
+    """The one option whose numbers the variants of a run are; None for any other run."""
+    variants = record.setup.variants
+    names = {name for variant in variants for name in variant}
+    values = [value for variant in variants for value in variant.values()]
+    plain = all(isinstance(value, int | float) for value in values) and len(values) == len(variants)
+    return names.pop() if len(names) == 1 and plain and all(variants) else None
+
+
 def read_curves(records: Sequence[Record]) -> list[Curve]:
+    """Of runs that vary one option; others are left to other sections."""
     groups: dict[tuple[str, str, str], list[Record]] = {}
-    for record in records:
-        option = next(iter(record.setup.variants[0]))
+    for record, option in ((record, varied_option(record)) for record in records):
+        if option is None:
+            continue
         groups.setdefault((record.kind, record.setup.task, option), []).append(record)
     curves = []
     for (_, task, option), same in groups.items():
@@ -64,10 +75,10 @@ def read_curves(records: Sequence[Record]) -> list[Curve]:
 
 
 @dataclass(frozen=True)
-class Against:
-    """The section of a study whose rows have variants of one option each.
+class ScoreAgainstOption:
+    """The section of a study whose rows each vary one option.
 
-    symbols: the sign of an option; meanings: what it is; marks: (task, option) -> values that the paper finds best;
+    symbols: option -> its symbol; meanings: option -> what it is; marks: (task, option) -> the paper's best values;
     remarks: (task, option) -> a sentence on what the paper says.
     """
 
@@ -78,16 +89,18 @@ class Against:
 
     def __call__(self, study: Study, records: Sequence[Record]) -> list[Block]:
         curves = read_curves(records)
+        if not curves:
+            return []
         differences = _differences(curves)
-        caption = "Test score against the option that varies: mean over seeds, with the range from worst to best seed."
+        caption = "Test score against the option that varies: mean over seeds, and the range from worst to best seed."
         if any(point.diverged for curve in curves for point in curve.points):
-            caption += " A cross: some or all networks of that value diverged."
+            caption += " A cross marks a value at which some or all networks diverged."
         picture = Picture(study.name, to_svg(self.draw(curves)), " ".join([caption, *differences]))
         page: list[Block] = [*([Paragraph(" ".join(differences))] if differences else []), picture]
         for curve in curves:
             remark = self.remarks.get((curve.task, curve.option), "")
             page += [Heading(f"{curve.task}, {self._label(curve.option)}"), self._table(curve)]
-            page.append(Paragraph(" ".join([*([remark] if remark else []), _origin(curve)])))
+            page.append(Paragraph(" ".join(filter(None, (self._best(curve), remark, _origin(curve))))))
         return page
 
     def _symbol(self, option: str) -> str:
@@ -105,8 +118,17 @@ class Against:
             rows.append([f"{point.value:g}", str(point.networks), *shown, str(point.diverged or "–")])
         return Table(header, rows, left=0)
 
+    def _best(self, curve: Curve) -> str:
+        """Where the mean is best, which is what a sweep is made for."""
+        first = curve.records[0]
+        known = [(point.mean, point.value) for point in curve.points if point.mean is not None]
+        if len(known) < 2:
+            return ""
+        mean, value = (max if first.higher_is_better else min)(known, key=lambda pair: pair[0])
+        return f"The mean is best at {self._symbol(curve.option)} = {value:g} ({show_score(mean, first.percent)})."
+
     def draw(self, curves: Sequence[Curve]) -> Any:
-        """One panel for each option: the mean as a line, all seeds within the band."""
+        """One panel per option: the mean as a line, the range over seeds as a band."""
         options = list(dict.fromkeys(curve.option for curve in curves))
         tasks = list(dict.fromkeys(curve.task for curve in curves))
         figure, axes = new_figure(len(options))
@@ -117,12 +139,12 @@ class Against:
         labels = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
         columns = 1 + len(options)
         figure.legend(labels.values(), labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
-        if told := _differences(curves):
-            figure.suptitle("\n".join(told), fontsize=9, color=GREY)
+        if differences := _differences(curves):
+            figure.suptitle("\n".join(differences), fontsize=9, color=GREY)
         return figure
 
     def _draw_curve(self, axis: Any, curve: Curve, place: int) -> None:
-        """The curve, the paper's best values, and a cross at every value of which networks diverged."""
+        """The curve, the paper's best values, and a cross at every value where networks diverged."""
         colour, points = _COLOURS[place % len(_COLOURS)], [point for point in curve.points if point.scores]
         scale = 100.0 if curve.records[0].percent else 1.0
         label = f"{curve.task} ({max(point.networks for point in curve.points)} seeds)"
@@ -140,7 +162,7 @@ class Against:
 
 
 def _differences(curves: Sequence[Curve]) -> list[str]:
-    """What a reader has to know before comparing the numbers with the paper's."""
+    """What a reader must know before comparing the numbers with the paper's."""
     changed: dict[str, list[str]] = {}
     for curve in (curve for curve in curves if curve.differences):
         changed.setdefault(curve.differences, []).append(curve.task)
