@@ -16,6 +16,7 @@ NAMES = [
     "__version__",
     "lipschitz_scan",
     "load_run",
+    "data",
     "robustness",
     "stability",
     "tasks",
