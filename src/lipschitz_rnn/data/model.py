@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -37,6 +38,12 @@ class SeriesModel(nn.Module):
             if not isinstance(part, nn.Module):
                 raise TypeError(f"the network {type(network).__name__} has no module {name!r}; give a SequenceModel")
         return cls(preprocessing, parts["unit"], parts["head"], target)
+
+    @classmethod
+    def from_record(cls, network: nn.Module, record: Mapping[str, Any]) -> SeriesModel:
+        """From a trained network and what its task recorded (`SeriesTask.record`, or "series" in a run's task.json)."""
+        preprocessing = Preprocessing.from_dict(record["preprocessing"])
+        return cls.from_network(network, preprocessing, Target.from_dict(record["target"]))
 
     def forward(self, values: Tensor, times: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         """Raw outputs: logits, or numbers in the target's own unit.

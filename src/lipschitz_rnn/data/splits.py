@@ -103,6 +103,13 @@ def whole_series(series: SeriesSet, indices: Integers) -> Windows:
     return Windows(indices, starts, series.lengths[indices], np.zeros(len(indices), dtype=np.int64))
 
 
+def long_windows(series: SeriesSet, indices: Integers, window: int) -> Windows:
+    """Series cut into windows of at most `window` samples."""
+    lengths = series.lengths[indices]
+    found = _windows(series.offsets[:-1][indices], np.zeros_like(lengths), lengths, window, 0)
+    return Windows(indices[found.series], found.start, found.length, found.skip)
+
+
 def split_times(
     series: SeriesSet, fractions: Sequence[float] = DEFAULT, *, window: int = 200, warmup: int = 50
 ) -> dict[Split, Windows]:
