@@ -16,6 +16,8 @@ from lipschitz_rnn.data.splits import Fractions as Fractions
 from lipschitz_rnn.data.splits import split_series as split_series
 from lipschitz_rnn.data.splits import split_times as split_times
 from lipschitz_rnn.data.steps import unit_step as unit_step
+from lipschitz_rnn.data.steps import with_max_step as with_max_step
+from lipschitz_rnn.data.steps import with_step as with_step
 from lipschitz_rnn.data.tables import from_frame as from_frame
 from lipschitz_rnn.data.target import Target as Target
 from lipschitz_rnn.data.task import SeriesTask as SeriesTask

@@ -64,9 +64,11 @@ class SeriesTask(Task):
         times: TimeUse = "auto",
         step_size: float | None = None,
         longest_gap: float = 10.0,
-        class_weights: Literal["none", "balanced"] = "none",
+        class_weights: Literal["none", "balanced"] | Sequence[float] = "none",
         window: int = 500,
         warmup: int = 50,
+        windows: Mapping[Split, Windows] | None = None,
+        like: Mapping[str, Any] | None = None,
     ) -> None:
         """
         Args:
@@ -77,23 +79,32 @@ class SeriesTask(Task):
             splits: the indices of the series in each split, instead of drawing them.
             forecast: the columns to forecast; by default all that are numbers.
             scaling, missing, times, step_size, longest_gap: as in `Preprocessing.fit`.
-            class_weights: "balanced" weighs the loss so that every class counts the same.
+            class_weights: "balanced" weighs the loss so that every class counts the same; or one weight per class.
             window, warmup: sequence and forecast: the samples of a training window, and the samples before a scored
                 part that only set the state.
+            windows: sequence and forecast: the parts of series in each split, instead of cutting them.
+            like: the `record` of a trained task, whose preprocessing and scales are kept: to train its network on.
         """
-        if class_weights not in ("none", "balanced"):
-            raise ValueError(f'class_weights is {class_weights!r}; it must be "none" or "balanced"')
+        if isinstance(class_weights, str) and class_weights not in ("none", "balanced"):
+            raise ValueError(f'class_weights is {class_weights!r}; it must be "none", "balanced" or one per class')
         self.kind = guess_kind(series) if kind is None else kind
         self.series = prepare_target(series, self.kind)
-        by_time = self._splits_by_time(split_by, splits)
-        if by_time:
+        by_time = windows is not None or self._splits_by_time(split_by, splits)
+        if windows is not None:
+            self.windows = dict(windows)
+        elif by_time:
             self.windows = split_times(self.series, fractions, window=window, warmup=warmup)
         else:
             found = split_series(self.series, fractions, seed=split_seed) if splits is None else _given(splits, series)
             self.windows = self._windows(found, window)
         trained = self._trained_part()
-        self.preprocessing_module = Preprocessing.fit(
-            trained, scaling=scaling, missing=missing, times=times, step_size=step_size, longest_gap=longest_gap
+        self._known = None if like is None else Target.from_dict(like["target"])
+        self.preprocessing_module = (
+            Preprocessing.from_dict(like["preprocessing"])
+            if like is not None
+            else Preprocessing.fit(
+                trained, scaling=scaling, missing=missing, times=times, step_size=step_size, longest_gap=longest_gap
+            )
         )
         goals = self._goals(trained, forecast, by_time)
         module = self.preprocessing_module
@@ -111,7 +122,9 @@ class SeriesTask(Task):
         self._data["inputs"], self._data["goals"] = inputs, goals
         if spans is not None and self.timed:
             self._data["spans"] = spans
-        if class_weights == "balanced" and self.target.classes is not None:
+        if self.target.classes is not None and not isinstance(class_weights, str):
+            self._data["weights"] = _one_per_class(class_weights, self.target.size)
+        elif self.target.classes is not None and class_weights == "balanced":
             self._data["weights"] = weigh_classes(goals, self._scored_goals("train"), self.target.size)
         for split, part in self.windows.items():
             if split != "train":  # evaluation takes them in order: batches of similar length
@@ -153,9 +166,12 @@ class SeriesTask(Task):
             self.target = Target(self.kind, series.target_names, series.classes)
             return torch.from_numpy(series.targets)
         assert trained.targets is not None
-        center, scale = number_scale(trained.targets)
+        center, scale = self._scales(trained.targets)
         self.target = Target(self.kind, series.target_names, None, center, scale)
         return torch.from_numpy(((series.targets - center) / scale).astype(np.float32))
+
+    def _scales(self, values: np.ndarray[Any, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return number_scale(values) if self._known is None else (self._known.center, self._known.scale)
 
     def _changes(self, forecast: Sequence[str] | None, by_time: bool) -> Tensor:
         """The change from the last value seen to the next sample, scaled; NaN where there is no next value."""
@@ -179,7 +195,7 @@ class SeriesTask(Task):
         kept = np.concatenate([np.arange(a, a + n) for a, n in zip(train.start, train.length, strict=True)])
         if not np.isfinite(change[kept]).any(0).all():
             raise SeriesError(f"a column of {series.source} has no two values in a row to learn from; leave it out")
-        center, scale = number_scale(change[kept])
+        center, scale = self._scales(change[kept])
         self.target = Target("forecast", names, None, center, scale, tuple(columns))
         return torch.from_numpy(((change - center) / scale).astype(np.float32))
 
@@ -250,6 +266,13 @@ def _given(splits: Mapping[Split, Sequence[int]], series: SeriesSet) -> dict[Spl
     for split, indices in found.items():
         if len(indices) == 0 or int(indices.min()) < 0 or int(indices.max()) >= len(series):
             raise ValueError(f"splits[{split!r}] must hold indices of the {len(series)} series, at least one")
+    return found
+
+
+def _one_per_class(weights: Sequence[float], classes: int) -> Tensor:
+    found = torch.tensor([float(weight) for weight in weights])
+    if found.shape != (classes,) or not bool((found.isfinite() & (found >= 0)).all()) or float(found.sum()) == 0.0:
+        raise ValueError(f"class_weights are {list(weights)}; give {classes} numbers, at least 0 and not all 0")
     return found
 
 

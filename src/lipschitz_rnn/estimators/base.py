@@ -1,0 +1,216 @@
+"""`SeriesEstimator`: what classifier, regressor and forecaster share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from lipschitz_rnn.data import SeriesModel, SeriesSet, as_trained, predict
+from lipschitz_rnn.estimators.fitting import Trained, check_parameters, seeds_of, train, unit_settings
+from lipschitz_rnn.estimators.inputs import as_series, require_channels
+
+Array = npt.NDArray[Any]
+
+PARAMETERS = """
+        hidden_size: the size of the state.
+        unit: a recurrent unit: "lipschitz", "gru", "lstm" or another of `lipschitz_rnn.units.available()`.
+        unit_options: options of the unit, e.g. {"beta": 0.8} or {"stability": "contracting"}.
+        num_layers: stacked layers.
+        dropout: on the input of the head, in training.
+        epochs: the most epochs; training may stop earlier, see patience.
+        lr: the largest learning rate of Adam.
+        batch_size: cases per update; "auto": about eight updates per epoch, with 4 to 64 cases.
+        schedule: of the learning rate: "one-cycle", "cosine", "constant".
+        weight_decay: of Adam.
+        clip: largest norm of the gradient; None: no limit.
+        validation_fraction: share of the training cases that choose the epoch; the best one is kept. With 0, or if the
+            share is fewer than 4 cases or than the classes, all cases train and the best epoch in training is kept.
+        patience: stop after so many epochs without a better validation score; None: never.
+        n_seeds: networks that are trained at once and predict together: the mean of their outputs.
+        scaling: of the channels: "standard", "robust", "minmax" or "none".
+        missing: what stands for NaN: "mask" (0, and an input that says so), "forward", "since"; "auto" is "mask".
+        time_use: of `times`: "step", "input", "ignored"; "auto": as a step if the unit has continuous time, else as an
+            input if samples are irregular.
+        longest_gap: longer times between samples count as this many typical ones.
+        warm_start: whether `fit` goes on with the networks and scales of the last `fit`.
+        device: "auto", "cpu" or "cuda".
+        verbose: 0: silent; 1: a line of progress; 2: a line per epoch.
+        random_state: an integer for the same result at every call, a `RandomState`, or None.
+"""
+
+
+class SeriesEstimator(BaseEstimator):
+    """The common part; use one of its subclasses.
+
+    Attributes:
+        models_: the trained networks as whole models, one per seed, from raw values to outputs.
+        history_: name -> one number per epoch, the mean over the networks.
+        n_features_in_: channels of the series.
+        n_iter_: epochs trained in the last `fit`.
+        notes_: what was found in the data and done with it, in words.
+    """
+
+    models_: tuple[SeriesModel, ...]
+    history_: dict[str, list[float]]
+    n_features_in_: int
+    n_iter_: int
+    notes_: tuple[str, ...]
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int = 64,
+        unit: str = "lipschitz",
+        unit_options: dict[str, Any] | None = None,
+        num_layers: int = 1,
+        dropout: float = 0.0,
+        epochs: int = 100,
+        lr: float = 0.005,
+        batch_size: int | str = "auto",
+        schedule: str = "one-cycle",
+        weight_decay: float = 0.0,
+        clip: float | None = 1.0,
+        validation_fraction: float = 0.15,
+        patience: int | None = 30,
+        n_seeds: int = 1,
+        scaling: str = "standard",
+        missing: str = "auto",
+        time_use: str = "auto",
+        longest_gap: float = 10.0,
+        warm_start: bool = False,
+        device: str = "auto",
+        verbose: int = 0,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden_size = hidden_size
+        self.unit = unit
+        self.unit_options = unit_options
+        self.num_layers = num_layers
+        self.dropout = dropout
+        self.epochs = epochs
+        self.lr = lr
+        self.batch_size = batch_size
+        self.schedule = schedule
+        self.weight_decay = weight_decay
+        self.clip = clip
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.n_seeds = n_seeds
+        self.scaling = scaling
+        self.missing = missing
+        self.time_use = time_use
+        self.longest_gap = longest_gap
+        self.warm_start = warm_start
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
+
+    # -- fitting -----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> tuple[dict[str, Any], np.random.RandomState]:
+        """The checked parameters, and the generator that draws the seeds and the validation part."""
+        parameters = self.get_params(deep=False)
+        check_parameters(parameters)
+        return parameters, check_random_state(self.random_state)
+
+    def _continues(self, channels: int) -> bool:
+        """Whether a warm start has something to go on with; raises if it does not fit."""
+        if not (self.warm_start and hasattr(self, "models_")):
+            return False
+        if channels != self.n_features_in_:
+            raise ValueError(
+                f"warm_start goes on with a model for {self.n_features_in_} channels, but X has {channels}; give X "
+                "with the same channels, or set warm_start=False"
+            )
+        changed = [
+            name
+            for name in ("hidden_size", "unit", "unit_options", "num_layers", "n_seeds")
+            if self._shape[name] != getattr(self, name)
+        ]
+        if changed:
+            name = changed[0]
+            raise ValueError(
+                f"warm_start goes on with a model with {name}={self._shape[name]!r}, but {name} is now "
+                f"{getattr(self, name)!r}; set it back, or set warm_start=False"
+            )
+        return True
+
+    def _task_options(self, parameters: dict[str, Any], continues: bool) -> dict[str, Any]:
+        """The arguments of `SeriesTask` that follow from the parameters."""
+        return {
+            "scaling": self.scaling,
+            "missing": self.missing,
+            "times": self.time_use,
+            "step_size": unit_settings(parameters)[2],
+            "longest_gap": self.longest_gap,
+            "like": self._trained.record if continues else None,
+        }
+
+    def _train(
+        self, task: Any, parameters: dict[str, Any], generator: np.random.RandomState, validated: bool, continues: bool
+    ) -> Trained:
+        if continues:
+            return train(task, parameters, self._trained.settings.seeds, validated=validated, before=self.models_)
+        return train(task, parameters, seeds_of(generator, int(self.n_seeds)), validated=validated)
+
+    def _keep(self, trained: Trained, series: SeriesSet, notes: tuple[str, ...], continues: bool) -> None:
+        """Set the fitted attributes; nothing before this changes the estimator, so a failed fit leaves it as it was."""
+        earlier = self.history_ if continues else {}
+        self._trained = trained
+        self._shape = {name: getattr(self, name) for name in ("hidden_size", "unit", "num_layers", "n_seeds")}
+        self._shape["unit_options"] = None if self.unit_options is None else dict(self.unit_options)
+        self.models_ = trained.models
+        self.history_ = {name: earlier.get(name, []) + values for name, values in trained.history.items()}
+        self.n_features_in_ = len(series.columns)
+        self.n_iter_ = len(next(iter(trained.history.values()), []))
+        self.notes_ = notes
+
+    # -- predicting --------------------------------------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "models_")
+
+    def _series(self, X: Any, times: Any) -> SeriesSet:
+        """Series to predict for, with the channels of the training."""
+        check_is_fitted(self)
+        owner = type(self).__name__
+        series = as_series(X, times, owner=owner)
+        require_channels(series, self.n_features_in_, owner)
+        return as_trained(series, self.models_[0])
+
+    def _outputs(self, X: Any, times: Any) -> list[npt.NDArray[np.float64]]:
+        """What every network gives for every series."""
+        series = self._series(X, times)
+        return [predict(model, series) for model in self.models_]
+
+    # -- what else a fitted model can do -----------------------------------------------------------------------------
+
+    def certify(self, **options: Any) -> Any:
+        """The contraction certificate of all networks together (`lipschitz_rnn.stability.certify`).
+
+        It holds for the times between samples that were seen in training. Search takes at most 10 seconds per layer
+        unless `time_limit` says otherwise. Only units that state their recurrence can be certified: the Lipschitz unit.
+        """
+        check_is_fitted(self)
+        from lipschitz_rnn.stability import certify
+
+        spans = self._trained.spans
+        if spans is not None and "step_size" not in options:
+            options["step_size"] = spans
+        networks = nn.ModuleList([model.unit for model in self.models_])
+        return certify(networks, **({"time_limit": 10.0} | options))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _more_tags(self) -> dict[str, Any]:  # scikit-learn before 1.6
+        return {"X_types": ["3darray", "2darray"], "allow_nan": True}

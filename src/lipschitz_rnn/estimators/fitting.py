@@ -1,0 +1,179 @@
+"""From the parameters of an estimator to trained networks: settings, the validation part, and the training itself."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from lipschitz_rnn.data import SeriesModel, SeriesTask, unit_step, with_max_step, with_step
+from lipschitz_rnn.estimators.progress import History
+from lipschitz_rnn.tasks import Task
+from lipschitz_rnn.training import Settings, build_model, fit
+from lipschitz_rnn.training.settings import described_settings
+
+Integers = npt.NDArray[np.int64]
+FEWEST = 4  # validation cases: the score of fewer says little, so all cases train
+
+# The parameters of estimators that are settings of a run, under the name that they have there.
+_SETTINGS = {
+    "hidden_size": "hidden_size",
+    "num_layers": "num_layers",
+    "dropout": "dropout",
+    "epochs": "epochs",
+    "lr": "learning_rate",
+    "schedule": "schedule",
+    "weight_decay": "weight_decay",
+    "clip": "clip",
+    "patience": "patience",
+    "device": "device",
+}
+_WARMUP = 0.2  # one-cycle, cosine: the part of the run in which the learning rate rises
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a fit leaves: whole models, the task's record, the range of timespans, and the history."""
+
+    models: tuple[SeriesModel, ...]
+    settings: Settings
+    record: dict[str, Any]
+    spans: tuple[float, float] | None
+    history: dict[str, list[float]]
+
+
+def plain(value: Any) -> Any:
+    """NumPy's numbers, which grids of parameters consist of, as Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def check_parameters(parameters: Mapping[str, Any]) -> None:
+    """Raise ValueError or TypeError for the first wrong parameter, by the name that it has in the estimator."""
+    for name, setting in _SETTINGS.items():
+        kind, described = described_settings()[setting]
+        described.check(name, kind, plain(parameters[name]))
+    for name, lowest in (("n_seeds", 1), ("epochs", 1)):
+        require_count(name, parameters[name], lowest)
+    if parameters["batch_size"] != "auto":
+        require_count("batch_size", parameters["batch_size"], 1, ' or "auto"')
+    share = plain(parameters["validation_fraction"])
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share <= 0.5:
+        raise ValueError(f"validation_fraction is {share!r}; it must be a number between 0 and 0.5")
+    options = parameters["unit_options"]
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f'unit_options is {options!r}; give options by name, such as {{"beta": 0.8}}, or None')
+
+
+def require_count(name: str, value: Any, lowest: int, otherwise: str = "") -> None:
+    value = plain(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); it must be an integer{otherwise}")
+    if value < lowest:
+        raise ValueError(f"{name} is {value}; it must be at least {lowest}{otherwise}")
+
+
+def seeds_of(generator: np.random.RandomState, count: int) -> tuple[int, ...]:
+    """Different seeds; the first ones do not depend on how many follow."""
+    found: dict[int, None] = {}
+    while len(found) < count:
+        found[int(generator.randint(2**31 - 1))] = None
+    return tuple(found)
+
+
+def validation_part(
+    count: int, share: float, generator: np.random.RandomState, labels: npt.NDArray[Any] | None = None
+) -> Integers:
+    """The cases to validate on, sorted; none if they would be fewer than 4, or fewer than the classes.
+
+    With labels, every class has its share, and keeps at least one case for training.
+    """
+    groups = [np.arange(count)] if labels is None else [np.flatnonzero(labels == each) for each in np.unique(labels)]
+    wanted = round(count * share)
+    place = np.empty(count)
+    group_of = np.empty(count, dtype=np.int64)
+    for number, group in enumerate(groups):
+        place[group] = (generator.permutation(len(group)) + generator.uniform()) / len(group)
+        group_of[group] = number
+    if wanted < max(FEWEST, len(groups) if labels is not None else 0):
+        return np.empty(0, dtype=np.int64)
+    left = np.bincount(group_of)
+    chosen: list[int] = []
+    for case in np.argsort(-place, kind="stable"):  # the classes take turns
+        if len(chosen) == wanted:
+            break
+        if left[group_of[case]] > 1:
+            left[group_of[case]] -= 1
+            chosen.append(int(case))
+    return np.sort(np.array(chosen, dtype=np.int64))
+
+
+def unit_settings(parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any], float | None]:
+    """The unit, its options, and its step size."""
+    unit = parameters["unit"]
+    options = with_step(unit, parameters["unit_options"] or {})
+    return unit, options, unit_step(unit, options)
+
+
+def train(
+    task: SeriesTask,
+    parameters: Mapping[str, Any],
+    seeds: Sequence[int],
+    *,
+    validated: bool,
+    before: Sequence[SeriesModel] | None = None,
+) -> Trained:
+    """Train one network per seed; with `before`, the networks to start from, in the order of the seeds."""
+    unit, options, _ = unit_settings(parameters)
+    timed = task._data["spans"] if task.timed else None
+    spans = None if timed is None else (float(timed.min()), float(timed.max()))
+    values = {setting: plain(parameters[name]) for name, setting in _SETTINGS.items()}
+    values["patience"] = values["patience"] if validated else None
+    settings = Settings(
+        task=task.name,
+        unit=unit,
+        unit_options=with_max_step(unit, options, None if spans is None else spans[1]),
+        seeds=tuple(seeds),
+        batch_size=_batch_size(plain(parameters["batch_size"]), task.size("train")),
+        warmup=_WARMUP,
+        log_steps=2**31 - 1,  # one record per epoch
+        checkpoint_minutes=math.inf,
+        **values,
+    )
+    history = History(int(plain(parameters["verbose"])))
+    result = fit(settings, task, build=_builder(settings, before), watcher=history)
+    task.to("cpu")
+    # A network that diverged before its first validation has its random start only.
+    networks = [
+        network
+        for network, seed in zip(result.models, result.seeds, strict=True)
+        if seed.selected_epoch is not None or before is not None
+    ]
+    record = task.record()
+    models = tuple(SeriesModel.from_record(network, record).eval() for network in networks)
+    return Trained(models, settings, record, spans, history.values)
+
+
+def _batch_size(asked: Any, cases: int) -> int:
+    """By default about eight batches an epoch, so that small data sets get enough updates and large ones are fast."""
+    return int(asked) if asked != "auto" else int(np.clip(cases // 8, 4, 64))
+
+
+def _builder(settings: Settings, before: Sequence[SeriesModel] | None) -> Any:
+    if before is None:
+        return build_model
+    places = {seed: index for index, seed in enumerate(settings.seeds)}
+
+    def continued(asked: Settings, task: Task, seed: int) -> nn.Module:
+        network = build_model(asked, task, seed)
+        trained = before[places[seed]]
+        for name in ("unit", "head"):
+            getattr(network, name).load_state_dict(copy.deepcopy(getattr(trained, name).state_dict()))
+        return network
+
+    return continued

@@ -1,0 +1,213 @@
+"""`LipschitzRNNForecaster`: the next values of series."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.utils.validation import check_is_fitted
+
+from lipschitz_rnn.data import SeriesSet, SeriesTask, predict
+from lipschitz_rnn.data.splits import Windows
+from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
+from lipschitz_rnn.estimators.fitting import FEWEST, plain, require_count
+from lipschitz_rnn.estimators.inputs import as_series
+from lipschitz_rnn.estimators.signatures import with_parameters_of
+
+Array = npt.NDArray[Any]
+_WARMUP = 50  # samples before the validation part that only set the state
+_CASES = 256  # free runs at a time
+
+
+class LipschitzRNNForecaster(SeriesEstimator):
+    __doc__ = f"""Forecast the next values of one series or of many with a recurrent network.
+
+    The network learns the change to the next sample; further ones follow from its own forecasts. Series may differ in
+    length, have NaN for missing values, and come with the times of their samples.
+
+        model = LipschitzRNNForecaster().fit(y)      # y: (time,), one series
+        model.predict(12)                            # the next 12 values
+        model.predict(other, horizon=12)             # those of another series
+
+    Parameters:
+        horizon: how many samples `predict` forecasts if it is not told.
+        channels: positions of the channels to forecast, e.g. (0, 2); None: all. Others are inputs only: they keep their
+            last value while several samples are forecast.
+        window: longest part of a series to train on at once, in samples.
+{PARAMETERS}
+    The validation part is the end of every series: validation_fraction of its samples. Set validation_fraction=0 to
+    train on all of them.
+
+    Attributes:
+        models_, history_, n_features_in_, n_iter_, notes_: as in `SeriesEstimator`.
+    """
+
+    @with_parameters_of(SeriesEstimator)
+    def __init__(
+        self, *, horizon: int = 1, channels: Sequence[int] | None = None, window: int = 500, **parameters: Any
+    ) -> None:
+        super().__init__(**parameters)
+        self.horizon = horizon
+        self.channels = channels
+        self.window = window
+
+    def fit(self, X: Any, y: Any = None, times: Any = None) -> Self:
+        """Train on series.
+
+        Args:
+            X: (time,) for one series, (cases, time), (cases, channels, time), or a list of (channels, time_i). A pandas
+                Series or DataFrame is one series, a row a sample.
+            y: not used; there for scikit-learn's tools.
+            times: of the samples: (time,) for all cases, (cases, time), or a list of (time_i,).
+        """
+        parameters, generator = self._begin()
+        for name in ("horizon", "window"):
+            require_count(name, getattr(self, name), 1)
+        given, layout = _as_cases(X)
+        series = as_series(given, times, owner=type(self).__name__)
+        if int(series.lengths.max()) < 3:
+            raise ValueError(f"the longest series has {series.lengths.max()} samples; a forecaster needs at least 3")
+        continues = self._continues(len(series.columns))
+        windows, validated = _windows(series, float(self.validation_fraction), int(plain(self.window)))
+        names = [series.columns[index] for index in _positions(self.channels, len(series.columns))]
+        options = self._task_options(parameters, continues)
+        task = SeriesTask(series, "forecast", windows=windows, forecast=names, **options)
+        trained = self._train(task, parameters, generator, validated, continues)
+        self._keep(trained, series, task.notes(), continues)
+        self._last, self._layout = series, layout
+        return self
+
+    def predict(self, X: Any = None, horizon: Any = None, times: Any = None) -> Array:
+        """Forecast the samples after the end of each series.
+
+        Args:
+            X: series as in `fit`; None: those of `fit`. `predict(12)` is short for `predict(horizon=12)`.
+            horizon: how many samples; None: the parameter of the estimator.
+            times: of the samples of X, if the model was trained with times.
+
+        Returns:
+            (horizon,) for one series (time,); (cases, horizon) for (cases, time); (cases, channels, horizon) otherwise.
+            For a DataFrame (horizon, columns).
+        """
+        check_is_fitted(self)
+        if isinstance(X, int | np.integer) and not isinstance(X, bool):
+            if horizon is not None:
+                raise ValueError(f"the horizon is given twice: {X} and {horizon}; give it once")
+            X, horizon = None, X
+        horizon = plain(self.horizon if horizon is None else horizon)
+        require_count("horizon", horizon, 1)
+        if X is None:
+            if not hasattr(self, "_last"):
+                raise ValueError("X is None, but a loaded model does not hold the series of its training; give X")
+            series, layout = self._last, self._layout
+        else:
+            given, layout = _as_cases(X)
+            series = self._series(given, times)
+        runs = [self._free_runs(model, series, horizon) for model in self.models_]
+        return _in_layout(np.mean(runs, axis=0), layout)
+
+    def _free_runs(self, model: Any, series: SeriesSet, horizon: int) -> npt.NDArray[np.float64]:
+        """(cases, horizon, channels)."""
+        device = next(model.parameters()).device
+        timed = model.preprocessing.fitted.gap is not None
+        parts = []
+        for start in range(0, len(series), _CASES):
+            values, times, lengths = series[start : start + _CASES].padded()
+            moved = times.to(device) if times is not None and timed else None
+            with torch.no_grad():
+                parts.append(model.free_run(values.double().to(device), moved, lengths.to(device), horizon).cpu())
+        return torch.cat(parts).double().numpy()
+
+    def score(self, X: Any, y: Any = None, times: Any = None) -> float:
+        """Skill of the forecasts one sample ahead: 1 - (their squared error) / (that of repeating the last value).
+
+        1 is perfect, 0 is as good as the last value, and below 0 is worse.
+        """
+        given, _ = _as_cases(X)
+        series = self._series(given, times)
+        target = self.models_[0].target
+        found = np.mean([predict(model, series) for model in self.models_], axis=0)
+        error = spread = 0.0
+        for index in range(len(series)):
+            low, high = int(series.offsets[index]), int(series.offsets[index + 1])
+            values = series.values[low:high, list(target.columns)].astype(np.float64)
+            last = _carried(values)
+            known = np.isfinite(values[1:]) & np.isfinite(last[:-1])
+            error += float(((found[low : high - 1] - values[1:])[known] ** 2).sum())
+            spread += float(((last[:-1] - values[1:])[known] ** 2).sum())
+        if spread == 0.0:
+            raise ValueError("no value of X changes from one sample to the next, so there is nothing to score")
+        return 1.0 - error / spread
+
+
+def _as_cases(X: Any) -> tuple[Any, str]:
+    """Cases as the other estimators take them, and the layout that predictions must have."""
+    if type(X).__module__.partition(".")[0] == "pandas":
+        values = np.asarray(X, dtype=np.float64)
+        return values.reshape(len(values), -1).T[np.newaxis], "time" if values.ndim == 1 else "frame"
+    if isinstance(X, list | tuple) and len(X) and all(np.ndim(each) == 0 for each in X):
+        X = np.asarray(X, dtype=np.float64)
+    if isinstance(X, np.ndarray) and X.dtype != object and X.ndim == 1:
+        return X[np.newaxis, np.newaxis], "time"
+    flat = np.ndim(X[0]) == 1 if hasattr(X, "__getitem__") and hasattr(X, "__len__") and len(X) else False
+    return X, "cases" if flat else "channels"
+
+
+def _in_layout(found: npt.NDArray[np.float64], layout: str) -> Array:
+    """(cases, horizon, channels) in the layout of the input."""
+    if layout == "frame":
+        return found[0]
+    if layout == "time":
+        return found[0, :, 0]
+    return found[:, :, 0] if layout == "cases" else found.transpose(0, 2, 1)
+
+
+def _positions(channels: Sequence[int] | None, count: int) -> list[int]:
+    if channels is None:
+        return list(range(count))
+    positions = [plain(index) for index in channels]
+    for index in positions:
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
+            raise ValueError(f"channels are {list(channels)}; they must be positions from 0 to {count - 1}")
+    if not positions or len(set(positions)) < len(positions):
+        raise ValueError(f"channels are {list(channels)}; give at least one, each once")
+    return positions
+
+
+def _windows(series: SeriesSet, share: float, window: int) -> tuple[dict[Any, Windows], bool]:
+    """The past of every series to train on, in pieces, and its end to validate on.
+
+    If the ends are too short to say anything, everything is for training, and judged too.
+    """
+    starts, lengths = series.offsets[:-1], series.lengths
+    held = np.floor(lengths * share).astype(np.int64)
+    held[lengths - held < 3] = 0
+    if held.sum() < FEWEST:
+        held[:] = 0
+    train: list[tuple[int, int, int, int]] = []
+    judged: list[tuple[int, int, int, int]] = []
+    for index, (start, length, end) in enumerate(zip(starts.tolist(), lengths.tolist(), held.tolist(), strict=True)):
+        cut = length - end
+        pieces = -(-cut // window)
+        bounds = [cut * piece // pieces for piece in range(pieces + 1)]
+        train += [(index, start + a, b - a, 0) for a, b in pairwise(bounds)]
+        if end:
+            early = max(0, cut - _WARMUP)
+            judged.append((index, start + early, length - early, cut - early))
+
+    def as_windows(rows: list[tuple[int, int, int, int]]) -> Windows:
+        return Windows(*(np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)))
+
+    validated = bool(judged)
+    last = as_windows(judged or train)
+    return {"train": as_windows(train), "validation": last, "test": last}, validated
+
+
+def _carried(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """(time, channels) with the last value seen in place of NaN."""
+    steps = np.where(np.isfinite(values), np.arange(len(values))[:, np.newaxis], 0)
+    return np.take_along_axis(values, np.maximum.accumulate(steps, axis=0), axis=0)
