@@ -23,3 +23,15 @@ def with_parameters_of(base: type) -> Callable[[Constructor], Constructor]:
         return constructor
 
     return decorate
+
+
+def store_parameters(estimator: Any, kind: type, parameters: dict[str, Any]) -> None:
+    """Set every parameter of `kind` as an attribute: the given ones, else their defaults."""
+    complete: Any = kind(**parameters)
+    for name, value in complete.get_params(deep=False).items():
+        setattr(estimator, name, value)
+
+
+def inner_model(estimator: Any, kind: Any) -> Any:
+    """A new estimator of `kind` with the parameters that `estimator` has as attributes."""
+    return kind(**{name: getattr(estimator, name) for name in kind().get_params(deep=False)})
