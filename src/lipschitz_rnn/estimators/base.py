@@ -23,6 +23,7 @@ PARAMETERS = """
         unit_options: options of the unit, e.g. {"beta": 0.8} or {"stability": "contracting"}.
         num_layers: stacked layers.
         dropout: on the input of the head, in training.
+        input_noise: standard deviation of noise on the scaled channels, in training; 0.1 to 0.5 helps small data sets.
         epochs: the most epochs; training may stop earlier, see patience.
         lr: the largest learning rate of Adam.
         batch_size: cases per update; "auto": about eight updates per epoch, with 4 to 64 cases.
@@ -31,7 +32,9 @@ PARAMETERS = """
         clip: largest norm of the gradient; None: no limit.
         validation_fraction: share of the training cases that choose the epoch; the best one is kept. With 0, or if the
             share is fewer than 4 cases or than the classes, all cases train and the best epoch in training is kept.
-        patience: stop after so many epochs without a better validation score; None: never.
+            "auto": 0.15 from 1000 cases (of a forecaster: samples) on, else 0, since a small data set needs them all.
+        patience: stop after so many epochs without a better validation score; None: never. Without a validation part
+            all epochs are trained.
         n_seeds: networks that are trained at once and predict together: the mean of their outputs.
         scaling: of the channels: "standard", "robust", "minmax" or "none".
         missing: what stands for NaN: "mask" (0, and an input that says so), "forward", "since"; "auto" is "mask".
@@ -70,13 +73,14 @@ class SeriesEstimator(BaseEstimator):
         unit_options: dict[str, Any] | None = None,
         num_layers: int = 1,
         dropout: float = 0.0,
+        input_noise: float = 0.0,
         epochs: int = 100,
         lr: float = 0.005,
         batch_size: int | str = "auto",
         schedule: str = "one-cycle",
         weight_decay: float = 0.0,
         clip: float | None = 1.0,
-        validation_fraction: float = 0.15,
+        validation_fraction: float | str = "auto",
         patience: int | None = 30,
         n_seeds: int = 1,
         scaling: str = "standard",
@@ -93,6 +97,7 @@ class SeriesEstimator(BaseEstimator):
         self.unit_options = unit_options
         self.num_layers = num_layers
         self.dropout = dropout
+        self.input_noise = input_noise
         self.epochs = epochs
         self.lr = lr
         self.batch_size = batch_size
@@ -149,6 +154,7 @@ class SeriesEstimator(BaseEstimator):
             "times": self.time_use,
             "step_size": unit_settings(parameters)[2],
             "longest_gap": self.longest_gap,
+            "input_noise": float(self.input_noise),
             "like": self._trained.record if continues else None,
         }
 

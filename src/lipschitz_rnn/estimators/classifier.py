@@ -12,28 +12,15 @@ from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
-from torch import Tensor
 
-from lipschitz_rnn.data import SeriesSet, SeriesTask, probabilities
+from lipschitz_rnn.data import SeriesSet, probabilities
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
 from lipschitz_rnn.estimators.fitting import validation_part
 from lipschitz_rnn.estimators.inputs import as_series
 from lipschitz_rnn.estimators.signatures import with_parameters_of
-from lipschitz_rnn.tasks import Batch
+from lipschitz_rnn.estimators.task import EstimatorTask
 
 Array = npt.NDArray[Any]
-
-
-class _WeightedTask(SeriesTask):
-    """The weights of classes count in the score that chooses the epoch too, not only in the loss."""
-
-    def measure(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        weights = self._data.get("weights")
-        if weights is None:
-            return super().measure(outputs, batch)
-        weight = weights[batch.targets]
-        right = (outputs.argmax(-1) == batch.targets).to(weight.dtype)
-        return (right * weight).sum(-1), weight.sum(-1).clamp_min(1e-12)
 
 
 class LipschitzRNNClassifier(ClassifierMixin, SeriesEstimator):
@@ -81,10 +68,10 @@ class LipschitzRNNClassifier(ClassifierMixin, SeriesEstimator):
             target_names=("y",),
             classes=tuple(str(label) for label in classes.tolist()),
         )
-        held = validation_part(len(series), float(self.validation_fraction), generator, codes)
+        held = validation_part(len(series), self.validation_fraction, generator, codes)
         rest = np.setdiff1d(np.arange(len(series)), held)
         judged = held if len(held) else rest
-        task = _WeightedTask(
+        task = EstimatorTask(
             series,
             "classify",
             splits={"train": rest, "validation": judged, "test": judged},  # type: ignore[dict-item]

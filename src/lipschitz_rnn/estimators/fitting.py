@@ -19,6 +19,7 @@ from lipschitz_rnn.training import Settings, build_model, fit
 from lipschitz_rnn.training.settings import described_settings
 
 Integers = npt.NDArray[np.int64]
+_MANY = 1000  # cases, from which on some are kept for validation
 FEWEST = 4  # validation cases: the score of fewer says little, so all cases train
 
 # The parameters of estimators that are settings of a run, under the name that they have there.
@@ -62,9 +63,10 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
         require_count(name, parameters[name], lowest)
     if parameters["batch_size"] != "auto":
         require_count("batch_size", parameters["batch_size"], 1, ' or "auto"')
-    share = plain(parameters["validation_fraction"])
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share <= 0.5:
-        raise ValueError(f"validation_fraction is {share!r}; it must be a number between 0 and 0.5")
+    validation_share(parameters["validation_fraction"], 0)
+    noise = plain(parameters["input_noise"])
+    if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0.0 <= noise < math.inf:
+        raise ValueError(f"input_noise is {noise!r}; it must be a number, at least 0")
     options = parameters["unit_options"]
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f'unit_options is {options!r}; give options by name, such as {{"beta": 0.8}}, or None')
@@ -78,6 +80,16 @@ def require_count(name: str, value: Any, lowest: int, otherwise: str = "") -> No
         raise ValueError(f"{name} is {value}; it must be at least {lowest}{otherwise}")
 
 
+def validation_share(asked: Any, count: int) -> float:
+    """The share to validate on of so many cases or samples."""
+    share = plain(asked)
+    if isinstance(share, str) and share == "auto":
+        return 0.15 if count >= _MANY else 0.0
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share <= 0.5:
+        raise ValueError(f'validation_fraction is {share!r}; it must be a number between 0 and 0.5, or "auto"')
+    return float(share)
+
+
 def seeds_of(generator: np.random.RandomState, count: int) -> tuple[int, ...]:
     """Different seeds; the first ones do not depend on how many follow."""
     found: dict[int, None] = {}
@@ -87,14 +99,14 @@ def seeds_of(generator: np.random.RandomState, count: int) -> tuple[int, ...]:
 
 
 def validation_part(
-    count: int, share: float, generator: np.random.RandomState, labels: npt.NDArray[Any] | None = None
+    count: int, asked: Any, generator: np.random.RandomState, labels: npt.NDArray[Any] | None = None
 ) -> Integers:
     """The cases to validate on, sorted; none if they would be fewer than 4, or fewer than the classes.
 
     With labels, every class has its share, and keeps at least one case for training.
     """
     groups = [np.arange(count)] if labels is None else [np.flatnonzero(labels == each) for each in np.unique(labels)]
-    wanted = round(count * share)
+    wanted = round(count * validation_share(asked, count))
     place = np.empty(count)
     group_of = np.empty(count, dtype=np.int64)
     for number, group in enumerate(groups):

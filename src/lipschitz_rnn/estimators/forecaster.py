@@ -11,12 +11,13 @@ import numpy.typing as npt
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from lipschitz_rnn.data import SeriesSet, SeriesTask, predict
+from lipschitz_rnn.data import SeriesSet, predict
 from lipschitz_rnn.data.splits import Windows
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
-from lipschitz_rnn.estimators.fitting import FEWEST, plain, require_count
+from lipschitz_rnn.estimators.fitting import FEWEST, plain, require_count, validation_share
 from lipschitz_rnn.estimators.inputs import as_series
 from lipschitz_rnn.estimators.signatures import with_parameters_of
+from lipschitz_rnn.estimators.task import EstimatorTask
 
 Array = npt.NDArray[Any]
 _WARMUP = 50  # samples before the validation part that only set the state
@@ -72,10 +73,12 @@ class LipschitzRNNForecaster(SeriesEstimator):
         if int(series.lengths.max()) < 3:
             raise ValueError(f"the longest series has {series.lengths.max()} samples; a forecaster needs at least 3")
         continues = self._continues(len(series.columns))
-        windows, validated = _windows(series, float(self.validation_fraction), int(plain(self.window)))
+        windows, validated = _windows(
+            series, validation_share(self.validation_fraction, series.total), int(plain(self.window))
+        )
         names = [series.columns[index] for index in _positions(self.channels, len(series.columns))]
         options = self._task_options(parameters, continues)
-        task = SeriesTask(series, "forecast", windows=windows, forecast=names, **options)
+        task = EstimatorTask(series, "forecast", windows=windows, forecast=names, **options)
         trained = self._train(task, parameters, generator, validated, continues)
         self._keep(trained, series, task.notes(), continues)
         self._last, self._layout = series, layout

@@ -11,10 +11,11 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from lipschitz_rnn.data import SeriesSet, SeriesTask
+from lipschitz_rnn.data import SeriesSet
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
 from lipschitz_rnn.estimators.fitting import validation_part
 from lipschitz_rnn.estimators.inputs import as_series
+from lipschitz_rnn.estimators.task import EstimatorTask
 
 Array = npt.NDArray[Any]
 
@@ -54,10 +55,10 @@ class LipschitzRNNRegressor(RegressorMixin, SeriesEstimator):
             )
         names = ("y",) if goals.shape[1] == 1 else tuple(f"y{index}" for index in range(goals.shape[1]))
         series = replace(series, targets=goals, target_level="series", target_names=names)
-        held = validation_part(len(series), float(self.validation_fraction), generator)
+        held = validation_part(len(series), self.validation_fraction, generator)
         rest = np.setdiff1d(np.arange(len(series)), held)
         judged = held if len(held) else rest
-        task = SeriesTask(
+        task = EstimatorTask(
             series,
             "regress",
             splits={"train": rest, "validation": judged, "test": judged},  # type: ignore[dict-item]
