@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lipschitz_rnn import load_run, tasks, units
 from lipschitz_rnn.tasks import Batch
 from lipschitz_rnn.training import Interrupted, SequenceModel, Settings, build_model, evaluate, fit
+from lipschitz_rnn.training.preparation import check_start
 from lipschitz_rnn.training.streams import Shard, Stream, for_members
 
 TAKERS = [name for name in units.available() if units.info(name).timespans]
@@ -103,6 +104,14 @@ def test_a_unit_without_time_is_refused_before_the_run_and_the_message_helps(uni
     with pytest.raises(ValueError, match=rf"'uneven'.*'{unit}'.*neural-ode.*lipschitz.*lem.*times='input'"):
         fit(asked, Uneven(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_refuses_it_too_without_reading_data() -> None:
+    asked = settings(task="irregular-digits", unit="gru", unit_options={})
+    with pytest.raises(ValueError, match=r"'irregular-digits'.*'gru'"):
+        check_start(asked, tasks.check("irregular-digits"))
+    for times in ("input", "ignored"):
+        check_start(asked, tasks.check("irregular-digits", times=times))
 
 
 @pytest.mark.parametrize("times", ["input", "ignored"])
