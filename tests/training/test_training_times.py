@@ -199,13 +199,15 @@ def test_an_interrupted_run_with_times_ends_as_an_uninterrupted_one(tmp_path: Pa
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("unit", ["lipschitz", "lem"])
+@pytest.mark.parametrize("unit", ["lipschitz", "lem", "gru-d"])
 def test_a_trained_network_is_exported_with_times_and_lengths_as_inputs(unit: str, tmp_path: Path) -> None:
     fit(settings(unit=unit, unit_options={}, epochs=1), Uneven(), tmp_path / "run")
     network = load_run(tmp_path / "run", task=Uneven()).networks[0]
     batch = Uneven().batch("test", torch.arange(5))
     given = {"lengths": batch.lengths, "timespans": batch.timespans.clamp(min=0.0)}  # type: ignore[union-attr]
-    program = torch.export.export(network, (batch.inputs,), given)
-    again = Uneven().batch("test", torch.arange(5, 10))
+    size = torch.export.Dim("batch", min=2, max=64)
+    sizes = {"inputs": {1: size}, "lengths": {0: size}, "timespans": {1: size}}
+    program = torch.export.export(network, (batch.inputs,), given, dynamic_shapes=sizes)
+    again = Uneven().batch("test", torch.arange(4, 16))
     given = {"lengths": again.lengths, "timespans": again.timespans.clamp(min=0.0)}  # type: ignore[union-attr]
     torch.testing.assert_close(program.module()(again.inputs, **given)[0], network(again.inputs, **given)[0])
