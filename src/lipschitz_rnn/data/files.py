@@ -41,7 +41,7 @@ class FileTask(SeriesTask):
         step_size: float | None = None,
         longest_gap: float = 10.0,
         class_weights: Literal["none", "balanced"] = "none",
-        window: int = 500,
+        window: int = 100,
         warmup: int = 50,
     ) -> None:
         """The options of `read`, of `SeriesTask`, and of `Preprocessing.fit`. A forecast's `target` names the columns

@@ -62,7 +62,8 @@ def file_settings(
             unit_options["max_step"] = step  # a contracting unit is proved for steps up to its own
         elif longest > _LONGEST_STEP * step:
             unit_options["max_step"] = _LONGEST_STEP * step
-    values = DEFAULTS | ({"epochs": 10} if quick else {}) | dict(changes)
+    few = {"batch_size": max(4, min(DEFAULTS["batch_size"], task.size("train") // 10))}  # ten steps per epoch
+    values = DEFAULTS | few | ({"epochs": 10} if quick else {}) | dict(changes)
     values |= {"task": "file", "task_options": asked, "unit_options": unit_options}
     return Settings(**values), task
 
@@ -193,12 +194,11 @@ def _worst(scores: Mapping[int, float], task: SeriesTask, name: str) -> list[dic
 
 
 def _free_runs(task: SeriesTask, models: list[SeriesModel], horizon: int = 20, most: int = 64) -> dict[str, Any]:
-    """RMSE by step ahead of free runs that start at the beginning of the test part, and of persistence."""
+    """RMSE by step ahead of free runs from the scored part of every window of the test split, and of persistence."""
     windows = task.windows["test"]
     series = task.series
-    first = np.unique(windows.series, return_index=True)[1]
     starts, limit = [], 0
-    for index in first[:most]:
+    for index in range(min(most, len(windows))):
         begin = int(windows.start[index] + windows.skip[index])
         known = begin - int(series.offsets[windows.series[index]])
         if task.by_time is False:  # whole series are in the test split: their first half is the past
