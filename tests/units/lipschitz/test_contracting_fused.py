@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 import lipschitz_rnn as lr
-from lipschitz_rnn.units.lipschitz import fused
+from lipschitz_rnn.units.lipschitz import fused, resolvent
 from lipschitz_rnn.units.lipschitz.construction import build
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.resolvent import by_elimination, by_products, largest_norm
@@ -215,13 +215,71 @@ def test_autocast_changes_no_bit(inverse: str) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_networks_have_the_same_matrices_and_gradients() -> None:
+@pytest.mark.parametrize("operator", [False, True], ids=["as on a CPU", "as on a GPU"])
+def test_compiled_networks_have_the_same_matrices_and_gradients(
+    operator: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.compiler.reset()
     pair = ContractingPair(5, step_size=0.2, nonlinearity="identity", dtype=torch.float64)
     parameters = list(pair.parameters())
+    calls: list[Tensor] = []
+
+    def recorded(M: Tensor) -> Tensor:
+        calls.append(M)
+        return INVERSES["products"](M)
+
+    if operator:
+        monkeypatch.setattr(fused, "traced_inverse", resolvent.inverse_operator)
+        monkeypatch.setattr(resolvent, "inverse", recorded)
     compiled = torch.compile(pair, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(), pair(), rtol=1e-12, atol=1e-12)
     found, expected = (torch.autograd.grad(sum(m.sin().sum() for m in run()), parameters) for run in (compiled, pair))
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    assert bool(calls) is operator
+
+
+def test_the_operator_of_compiled_programs() -> None:
+    M = torch.stack([shifted("tiny", 3, torch.Generator().manual_seed(seed)) for seed in range(2)]).requires_grad_()
+    torch.library.opcheck(resolvent.inverse_operator, (M,))
+    assert torch.autograd.gradcheck(resolvent.inverse_operator, (M,))
+    assert torch.autograd.gradgradcheck(resolvent.inverse_operator, (M,))
+    mapped = vmap(resolvent.inverse_operator, in_dims=2)(M.movedim(0, 2))
+    torch.testing.assert_close(mapped, torch.linalg.inv(M))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_networks_on_a_gpu_equal_those_on_a_cpu_and_a_graph_replays_them() -> None:
+    pairs = [ContractingPair(40, step_size=0.1) for _ in range(3)]
+    for index, pair in enumerate(pairs[1:]):
+        make_hostile(pair, np.random.default_rng(index))
+    parameters, _ = stack_module_state(pairs)  # type: ignore[arg-type]
+    moved = {name: value.detach().cuda().requires_grad_() for name, value in parameters.items()}
+
+    def run(own: dict[str, Tensor]) -> list[Tensor]:
+        A, W = vmap(lambda values: functional_call(pairs[0], values, ()))(own)
+        return [A, W, *torch.autograd.grad(A.sum() + W.square().sum(), list(own.values()))]
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        run(moved)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = run(moved)
+    graph.replay()
+    for found, right in zip(captured, run(parameters), strict=True):
+        scale = float(right.detach().abs().max())
+        torch.testing.assert_close(found.cpu(), right, rtol=1e-5, atol=1e-6 * scale)
+
+
+def test_the_euclidean_metric_leaves_its_scale_alone(inverse: str) -> None:
+    pair = ContractingPair(4, step_size=0.1, metric_spread=1.0)
+    torch.nn.init.normal_(pair.scale)
+    A, W = pair()
+    (A.sum() + W.sum()).backward()
+    assert pair.scale.grad is None or not pair.scale.grad.any()
+    assert torch.equal(pair.metric()[0], torch.ones(4, dtype=torch.float64))
 
 
 @pytest.mark.usefixtures("two_threads")

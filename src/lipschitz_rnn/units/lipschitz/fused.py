@@ -1,6 +1,6 @@
 """A contracting pair as one operation with its own gradient, for any number of networks at once.
 
-The gradient reuses the inverse, so it costs six products and no second solve. Second derivatives, forward-mode
+The gradient reuses the inverse, so it costs five products and no second elimination. Second derivatives, forward-mode
 derivatives and traced programs use the formulas of ``construction.py`` as PyTorch differentiates them.
 """
 
@@ -13,14 +13,16 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.common.tracing import exporting, forward_mode, plain_eager
 from lipschitz_rnn.units.lipschitz.construction import RESTORING_RANGE, Numbers, build, plus_product
-from lipschitz_rnn.units.lipschitz.resolvent import inverse
+from lipschitz_rnn.units.lipschitz.resolvent import by_elimination, inverse, traced_inverse
 
 _PARAMETERS = 5
 
 
 def pair_matrices(numbers: Numbers, *parameters: Tensor) -> tuple[Tensor, Tensor]:
     """A and W, (N, N), from rotation, feedback, leak, restoring and scale."""
-    if torch.compiler.is_compiling() or exporting() or forward_mode():
+    if torch.compiler.is_compiling():
+        return build(numbers, *parameters, inverse=by_elimination if exporting() else traced_inverse)[:2]
+    if exporting() or forward_mode():
         return build(numbers, *parameters)[:2]
     if plain_eager() and not torch.is_grad_enabled():
         return build(numbers, *parameters, inverse=inverse)[:2]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +56,39 @@ def by_products(M: Tensor) -> Tensor:
 def inverse(M: Tensor) -> Tensor:
     """M⁻¹ for (…, N, N) by the faster way; :func:`by_products` says which M are allowed."""
     return by_products(M).reshape(M.shape) if prefers_products(M.device, M.shape[-1]) else by_elimination(M)
+
+
+def traced_inverse(M: Tensor) -> Tensor:
+    """The same in a compiled program. On a GPU one operator makes the choice when it runs, and has its own gradient."""
+    inverse: Tensor = inverse_operator(M) if M.device.type == "cuda" else by_elimination(M)
+    return inverse
+
+
+@torch.library.custom_op("lipschitz_rnn::inverse", mutates_args=())
+def inverse_operator(M: Tensor) -> Tensor:
+    return inverse(M).contiguous()
+
+
+@inverse_operator.register_fake
+def _(M: Tensor) -> Tensor:
+    return M.new_empty(M.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(output)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> Tensor:
+    (X,) = ctx.saved_tensors
+    return -(X.mT @ gradient @ X.mT)
+
+
+inverse_operator.register_autograd(_backward, setup_context=_keep)
+
+
+@inverse_operator.register_vmap
+def _(info: Any, in_dims: tuple[int], M: Tensor) -> tuple[Tensor, int]:
+    return inverse_operator(M.movedim(in_dims[0], 0)), 0
 
 
 def prefers_products(device: torch.device, size: int) -> bool:
