@@ -27,11 +27,13 @@ NAMES = [
 SIGNATURES = {
     "LipschitzRNN": "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0 bidirectional=False * "
     "beta=0.75 gamma=0.001 step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 "
-    "stability=None rate=None backend='auto' recompute_every=None max_step=None proj_size=0 device=None dtype=None",
+    "stability=None rate=None backend='auto' recompute_every=None max_step=None noise=0.0 "
+    "multiplicative_noise=0.0 proj_size=0 device=None dtype=None",
     "LipschitzRNNCell": "input_size hidden_size bias=True * beta=0.75 gamma=0.001 step_size=0.03 max_step=None "
-    "alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 stability=None rate=None device=None dtype=None",
-    "LipschitzRNN.forward": "self input hx=None * lengths=None timespans=None need_output=True",
-    "LipschitzRNNCell.forward": "self input hx=None timespans=None matrices=None",
+    "alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 stability=None rate=None noise=0.0 "
+    "multiplicative_noise=0.0 device=None dtype=None",
+    "LipschitzRNN.forward": "self input hx=None * lengths=None timespans=None need_output=True generator=None",
+    "LipschitzRNNCell.forward": "self input hx=None timespans=None matrices=None * generator=None",
     "LipschitzRNN.hidden_matrices": "self layer=0 direction=0",
     "SymmetricSkew": "beta gamma",
     "SymmetricSkew.forward": "self M",
@@ -39,7 +41,7 @@ SIGNATURES = {
     "SymmetricSkew.spectrum_bounds": "self M",
     "lipschitz_scan": "u A W hx=None step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' lengths=None "
     "backend='auto' * input_weight=None bias=None need_output=True recompute_every=None exact_products=False "
-    "max_step=None",
+    "max_step=None noise=None",
     "robustness.white_noise": "inputs amount generator * bounds=None clip=False",
     "robustness.salt_and_pepper": "inputs amount generator * bounds=(0.0, 1.0) batch_first=False",
 }

@@ -51,3 +51,15 @@ def test_a_run_on_a_gpu_goes_on_where_it_stopped(tmp_path: Path) -> None:
     resumed, whole = newest(tmp_path / "run")[0], newest(tmp_path / "whole")[0]
     for name, value in whole.items():
         torch.testing.assert_close(resumed[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_cuda_graph_reads_new_seeds_of_noise_at_every_step(task: str) -> None:
+    common: dict[str, Any] = {"task": task, "seeds": (0, 1), "device": "cuda", "epochs": 4, "unit": "lipschitz"}
+    common |= {"unit_options": {"noise": 0.3, "multiplicative_noise": 0.2}, "num_layers": 2, "hidden_size": 16}
+    graphed = fit(tiny_settings(**common, cuda_graph="on"), TASKS[task]())
+    eager = fit(tiny_settings(**common, cuda_graph="off"), TASKS[task]())
+    alone = fit(tiny_settings(**(common | {"seeds": (1,)})), TASKS[task]())
+    for name, value in weights(eager, 1).items():
+        torch.testing.assert_close(weights(graphed, 1)[name], value, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(weights(alone, 0)[name], value, rtol=1e-3, atol=1e-4)

@@ -23,6 +23,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "pairs": [{"beta": [0.6, 0.9], "gamma": 0.0}, {"gamma": [0.8, 0.001]}],
     "step": [{"step_size": 0.05}, {"step_size": 0.3}],
     "initial-scale": [{"init_scale": 0.1}, {"init_scale": 3.0}],
+    "noise": [{"noise": 0.0}, {"noise": 0.4, "multiplicative_noise": 0.2, "step_size": 0.3}],
     "mixed": [{}, {"alpha": 0.5, "beta": 0.9, "step_size": 0.2}],
 }
 
@@ -130,7 +131,7 @@ def test_settings_with_variants_survive_a_file() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"variants": [{"integrator": "midpoint"}]}, "integrator.*can vary alpha, beta, gamma, init_scale, step_size"),
+        ({"variants": [{"integrator": "midpoint"}]}, "integrator.*can vary alpha, beta, gamma, init_scale, multiplic"),
         ({"variants": [{"nonlinearity": "relu"}, {}]}, "nonlinearity.*as its own run"),
         ({"unit": "lstm", "variants": [{"bias": False}]}, "'bias'.*no option that can"),
         ({"variants": [{"beta": 0.5}, {"beta": 0.5}]}, "each once"),
@@ -156,7 +157,8 @@ def test_networks_of_different_shapes_are_refused() -> None:
 
 def test_what_a_unit_can_vary_is_found_in_its_modules() -> None:
     model = build_model(variant_settings(), SignTask(), 0)
-    assert stackable_options(model) == ["alpha", "beta", "gamma", "init_scale", "step_size"]
+    varying = ["alpha", "beta", "gamma", "init_scale", "multiplicative_noise", "noise", "step_size"]
+    assert stackable_options(model) == varying
 
 
 @pytest.mark.gpu

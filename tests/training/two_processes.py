@@ -34,6 +34,8 @@ if "WORLD_SIZE" in os.environ:
 common = {"unit": "gru", "seeds": (0, 1), "epochs": 2, "precision": "float64", "clip": 0.5, "averaging": 0.1}
 fit(tiny_settings(**common, dropout=0.3, batch_size=15), SignTask(noise=0.3), f"{folder}/sign")
 fit(tiny_settings(**common, task="next-value"), NextValue(), f"{folder}/next-value")
+noisy = common | {"unit": "lipschitz", "unit_options": {"noise": 0.3, "multiplicative_noise": 0.2}}
+fit(tiny_settings(**noisy, batch_size=15), SignTask(), f"{folder}/noisy")
 RunFolder.save = slowly(RunFolder.save)  # type: ignore[method-assign]
 fit(tiny_settings(**common, task="letters"), Letters(streams=5), f"{folder}/letters", resume=True)
 fit(tiny_settings(**common, task="letters"), Letters(streams=5), f"{folder}/letters", resume=True)

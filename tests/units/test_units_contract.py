@@ -57,9 +57,9 @@ def test_signature_and_what_every_unit_has(name: str, build_unit: Callable, inpu
     unit = build_unit(name, 3, 8, num_layers=2, bidirectional=True)
     assert isinstance(unit, Recurrent)
     signature = inspect.signature(unit.forward)
-    assert list(signature.parameters) == ["input", "hx", "lengths", "timespans", "need_output"]
+    assert list(signature.parameters) == ["input", "hx", "lengths", "timespans", "need_output", "generator"]
     kinds = [parameter.kind.name for parameter in signature.parameters.values()]
-    assert kinds == ["POSITIONAL_OR_KEYWORD"] * 2 + ["KEYWORD_ONLY"] * 3
+    assert kinds == ["POSITIONAL_OR_KEYWORD"] * 2 + ["KEYWORD_ONLY"] * 4
     output, h_n = unit(inputs(5, 4, 3))
     assert output.shape == (5, 4, unit.output_size)
     assert [part.shape[-1] for part in parts(h_n)] == list(unit.state_sizes())

@@ -4,4 +4,5 @@
 holds what they share.
 """
 
+from lipschitz_rnn.ops.common.noise import StateNoise as StateNoise
 from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan as lipschitz_scan

@@ -74,9 +74,31 @@ class Ensemble:
             set_option(self._module.model, place, values[0])
         # For `members`: a module under two names keeps a tensor of the last functional call in the one that is called.
         self._plain = copy.deepcopy(self._module.model)
+        self._noise_seeds = self._hold_noise_seeds()
         self._modes = [(module, module.training) for module in self._module.model.modules()]
         self.random = draws_random_numbers(self._module) or (shapes is not None and self._is_seen_to_draw(shapes))
         self.mode, self.reason = self._choose(mode, shapes)
+
+    def _hold_noise_seeds(self) -> Values:
+        """A tensor (S, 2) for each cell with noise on its state: the seeds of its next call."""
+        found: Values = {}
+        for path, module in self._module.model.named_modules():
+            if getattr(module, "noisy", False) and "noise_seed" in module._buffers:
+                module.noise_seed = torch.zeros(2, dtype=torch.float64, device=self.device)
+                found[f"{path}.noise_seed".lstrip(".")] = torch.zeros(
+                    self.size, 2, dtype=torch.float64, device=self.device
+                )
+        return found
+
+    @property
+    def noisy_cells(self) -> int:
+        """The number of cells in a network with noise on their state in training."""
+        return len(self._noise_seeds)
+
+    def seed_noise(self, seeds: Tensor) -> None:
+        """Set the noise seeds of the next call, (S, cells, 2), in the memory that a captured graph reads."""
+        for place, seed in zip(self._noise_seeds.values(), seeds.unbind(1), strict=True):
+            place.copy_(seed)
 
     def _choose(self, mode: EnsembleMode, shapes: Shapes | None) -> tuple[str, str]:
         if mode == "sequential":
@@ -155,7 +177,7 @@ class Ensemble:
         """
         if self.mode == "vmap":
             return self._vmapped(values, inputs, lengths, state, keep, shared)
-        members = {name: value.unbind(0) for name, value in values.items()}
+        members = {name: value.unbind(0) for name, value in (values | self._noise_seeds).items()}
         results = []
         for member in range(self.size):
             own = {name: parts[member] for name, parts in members.items()}
@@ -195,7 +217,7 @@ class Ensemble:
         axis = None if shared else 0
         lengths_axis, keep_axis = (None if value is None else axis for value in (lengths, keep))
         axes = (0, axis, lengths_axis, None if state is None else 0, keep_axis)
-        return vmap(call, in_dims=axes)(values, inputs, lengths, state, keep)
+        return vmap(call, in_dims=axes)(values | self._noise_seeds, inputs, lengths, state, keep)
 
     def training(self, on: bool) -> None:
         """Switch dropout inside the unit off, or restore the mode that every module came with, so frozen ones stay."""

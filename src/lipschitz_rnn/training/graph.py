@@ -22,7 +22,8 @@ class GraphedStep:
     """Draws a step's batch and updates all members; on a GPU the update is captured once and then replayed.
 
     Batches are drawn outside the graph, since noise comes from each seed's own generator, and copied into the buffers
-    that the graph reads. The learning rate, the step count and the averaging weight are already on the device.
+    that the graph reads. The learning rate, the step count, the averaging weight and the seeds of noise on states are
+    already on the device.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class GraphedStep:
 
     def __call__(self, step: int, state: State, random_seeds: list[int] | None) -> State:
         batch, keep = self._stream.draw(step)
+        if self._updater.ensemble.noisy_cells:
+            self._updater.ensemble.seed_noise(self._stream.draw_noise_seeds())
         if not self._wanted:
             return self._updater.step(batch, keep, state, random_seeds)
         # The first window of a stateful epoch has no state and would need another graph, so it runs eagerly.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.noise import SEEDS
 from lipschitz_rnn.tasks import Batch, Task
 from lipschitz_rnn.training.settings import Settings
 
@@ -25,6 +26,10 @@ class Shard:
     rank: int = 0
     size: int = 1
 
+    def start(self, count: int) -> int:
+        """The index of this part's first sample in a batch of `count` samples."""
+        return self.rank * (count // self.size) + min(self.rank, count % self.size)
+
     def cut(self, value: Tensor, axis: int) -> Tensor:
         return value if self.size == 1 else value.tensor_split(self.size, axis)[self.rank]
 
@@ -33,14 +38,28 @@ class Stream:
     """Training batches of all members, with a leading axis S. A process draws the global batch and keeps its shard."""
 
     def __init__(
-        self, settings: Settings, task: Task, device: torch.device, shard: Shard, read_size: int | None = None
+        self,
+        settings: Settings,
+        task: Task,
+        device: torch.device,
+        shard: Shard,
+        read_size: int | None = None,
+        noisy_cells: int = 0,
     ) -> None:
-        """`read_size`: how many values the head reads, for the dropout masks; by default `settings.hidden_size`."""
+        """
+        Args:
+            read_size: how many values the head reads, for the dropout masks; by default `settings.hidden_size`.
+            noisy_cells: the number of cells in a network with noise on their state; each has its own seed.
+        """
         self._task, self._shard, self._dropout = task, shard, settings.dropout
         self._read_size = settings.hidden_size if read_size is None else read_size
         self.seeds = settings.seeds
         self.order = [torch.Generator().manual_seed(derived_seed("order", seed)) for seed in settings.seeds]
         self.noise = [torch.Generator(device).manual_seed(derived_seed("noise", seed)) for seed in settings.seeds]
+        self._noisy_cells, self._first_sample = noisy_cells, 0
+        # Separate generators, so that noise in some members does not change the data of the others.
+        drawing = settings.seeds if noisy_cells else ()
+        self.cells = [torch.Generator(device).manual_seed(derived_seed("state noise", seed)) for seed in drawing]
         self.carries = task.stateful
         count = task.size("train")
         self.batch_size = 1 if task.stateful else min(settings.batch_size, count)
@@ -72,7 +91,16 @@ class Stream:
         else:
             batch = self._task.batch("train", self.indices(step), self.noise)
         keep = self._keep(batch) if self._dropout else None
+        self._first_sample = self._shard.start(batch.inputs.shape[2])
         return self.cut(batch), None if keep is None else self._shard.cut(keep, keep.dim() - 2)
+
+    def draw_noise_seeds(self) -> Tensor:
+        """(S, cells, 2), for the last batch: the seed of each cell with noise on its state, and the index of this
+        process's first sample in the global batch."""
+        shape = (self._noisy_cells,)
+        drawn = [torch.randint(SEEDS, shape, dtype=torch.float64, device=self._device, generator=g) for g in self.cells]
+        seeds = torch.stack(drawn)
+        return torch.stack((seeds, torch.full_like(seeds, self._first_sample)), -1)
 
     def _keep(self, batch: Batch) -> Tensor:
         steps = batch.inputs.shape[1:2] if self._task.readout == "all" else ()
@@ -89,7 +117,8 @@ class Stream:
     def states(self) -> dict[str, Tensor]:
         """The states of all generators, to be saved with the position in the epoch."""
         named = {f"order.{seed}": state for seed, state in zip(self.seeds, self.epoch_start, strict=True)}
-        return named | {f"noise.{s}": g.get_state() for s, g in zip(self.seeds, self.noise, strict=True)}
+        named |= {f"noise.{s}": g.get_state() for s, g in zip(self.seeds, self.noise, strict=True)}
+        return named | {f"cells.{s}": g.get_state() for s, g in zip(self.seeds, self.cells, strict=False)}
 
     def restore(self, states: dict[str, Tensor]) -> None:
         """Restore saved states: draw the epoch's order again, then restore the state of the noise."""
@@ -98,6 +127,8 @@ class Stream:
         self.begin_epoch()
         for seed, generator in zip(self.seeds, self.noise, strict=True):
             generator.set_state(states[f"noise.{seed}"])
+        for seed, generator in zip(self.seeds, self.cells, strict=False):
+            generator.set_state(states[f"cells.{seed}"])
 
 
 def for_members(batch: Batch, members: int) -> Batch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -16,6 +17,7 @@ from lipschitz_rnn.units.arguments import renamed, require_parameter_dtype, true
 from lipschitz_rnn.units.call_types import Call
 from lipschitz_rnn.units.call_types import State as State
 from lipschitz_rnn.units.catalogue import ROWS, name_of
+from lipschitz_rnn.units.noise import require_generator
 from lipschitz_rnn.units.sequences import Sequences, reverse
 from lipschitz_rnn.units.stream import Stream, UnitStream
 
@@ -96,6 +98,7 @@ class Recurrent(nn.Module, ABC):
         lengths: Tensor | None = None,
         timespans: Tensor | PackedSequence | None = None,
         need_output: bool = True,
+        generator: torch.Generator | None = None,
     ) -> tuple[Tensor | PackedSequence | None, Tensor | State]:
         """Run over whole sequences.
 
@@ -108,6 +111,8 @@ class Recurrent(nn.Module, ABC):
             timespans: (T, B), (B, T) with `batch_first`, or (T,): the time since the previous sample at each step. It
                 replaces `step_size`. Units without continuous time reject it.
             need_output: if False, return None instead of the output, and save its memory where the scan supports it.
+            generator: for the noise on the state in training (option `noise`); PyTorch's default generator if None.
+                Dropout does not use it.
 
         Returns:
             The output of the last layer at every step, in the format of the input, with `output_size` features and zero
@@ -115,6 +120,9 @@ class Recurrent(nn.Module, ABC):
             step.
         """
         sequences = self.read(input, lengths, timespans)
+        if generator is not None:
+            require_generator(generator)
+            sequences = replace(sequences, generator=generator)
         state = None if hx is None else self.read_state(hx, sequences)
         need_output = true_or_false("need_output", need_output, "False returns None instead of the output")
         output, last = self.run(sequences.mask_times(), state, need_output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol, TypeVar, overload
 
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 State = tuple[Tensor, ...]
@@ -25,6 +25,7 @@ class Call(Protocol[Last]):
         lengths: Tensor | None = None,
         timespans: Tensor | None = None,
         need_output: Literal[True] = True,
+        generator: Generator | None = None,
     ) -> tuple[Tensor, Last]: ...
 
     @overload
@@ -36,6 +37,7 @@ class Call(Protocol[Last]):
         lengths: None = None,
         timespans: Tensor | PackedSequence | None = None,
         need_output: Literal[True] = True,
+        generator: Generator | None = None,
     ) -> tuple[PackedSequence, Last]: ...
 
     @overload
@@ -47,6 +49,7 @@ class Call(Protocol[Last]):
         lengths: Tensor | None = None,
         timespans: Tensor | PackedSequence | None = None,
         need_output: Literal[False],
+        generator: Generator | None = None,
     ) -> tuple[None, Last]: ...
 
     @overload
@@ -58,4 +61,5 @@ class Call(Protocol[Last]):
         lengths: Tensor | None = None,
         timespans: Tensor | PackedSequence | None = None,
         need_output: bool = True,
+        generator: Generator | None = None,
     ) -> tuple[Tensor | PackedSequence | None, Last]: ...

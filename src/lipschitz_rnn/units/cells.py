@@ -1,7 +1,7 @@
 """A cell has the parameters and the step of one layer; `CellStack` builds a unit from cells. Contains the time loop."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -9,10 +9,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from lipschitz_rnn.ops.common.noise import StateNoise, draw_noise, steps_at_once
 from lipschitz_rnn.ops.common.precision import full_products
+from lipschitz_rnn.ops.common.validation import require_number
 from lipschitz_rnn.units.base import Recurrent, State
-from lipschitz_rnn.units.catalogue import name_of
+from lipschitz_rnn.units.catalogue import ROWS, name_of
+from lipschitz_rnn.units.noise import NOISE_OPTIONS, NoisyCell
 from lipschitz_rnn.units.sequences import Sequences
+
+Disturbance = Sequence[tuple[Tensor, Tensor]]
+"""A factor and a summand for each state of a unit."""
 
 
 class Cell(nn.Module, ABC):
@@ -64,12 +70,27 @@ class Cell(nn.Module, ABC):
         self, inputs: Tensor, state: State, weights: Any, sequences: Sequences, need_output: bool = True
     ) -> tuple[Tensor | None, State]:
         """All steps: (T, B, ·) -> first states (T, B, N), final state. A sequence keeps its state after its end."""
+        return self.scan_steps(inputs, state, weights, sequences, need_output)
+
+    def scan_steps(
+        self,
+        inputs: Tensor,
+        state: State,
+        weights: Any,
+        sequences: Sequences,
+        need_output: bool = True,
+        disturbances: Iterator[Disturbance] | None = None,
+    ) -> tuple[Tensor | None, State]:
+        """The loop over time. With `disturbances`, the next of them is applied to the new states of each step."""
         history = []
         for t, now in enumerate(inputs.unbind(0)):
             if sequences.timespans is None:
                 new = self.step(now, state, weights)
             else:
                 new = self.advance(now, state, weights, sequences.timespans[t])
+            if disturbances is not None:
+                drawn = zip(new, next(disturbances), strict=True)
+                new = tuple((part * factor + added).to(part.dtype) for part, (factor, added) in drawn)
             if sequences.lengths is not None:
                 running = (t < sequences.lengths).unsqueeze(-1)
                 new = tuple(torch.where(running, after, before) for after, before in zip(new, state, strict=True))
@@ -110,11 +131,43 @@ class Cell(nn.Module, ABC):
             return self.weights()
 
 
-class TimedCell(Cell):
-    """A cell that integrates a differential equation, with steps of length `step_size` or of given lengths."""
+class TimedCell(Cell, NoisyCell):
+    """A cell that integrates a differential equation, with steps of length `step_size` or of given lengths.
+
+    It can add noise to its states in training. A subclass with its own `scan` must add the noise there, and sets
+    `adds_noise = True` to say so.
+    """
 
     takes_timespans = True
+    adds_noise: ClassVar[bool] = True
+    stackable_options: tuple[str, ...] = NOISE_OPTIONS  # tensors in an ensemble whose members use different values
     step_size: float
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.start_noise()
+
+    def scan(
+        self, inputs: Tensor, state: State, weights: Any, sequences: Sequences, need_output: bool = True
+    ) -> tuple[Tensor | None, State]:
+        noise = self.drawn_noise(sequences.generator, inputs)
+        disturbances = None if noise is None else self._disturbances(noise, inputs, sequences)
+        return self.scan_steps(inputs, state, weights, sequences, need_output, disturbances)
+
+    def _disturbances(self, noise: StateNoise, inputs: Tensor, sequences: Sequences) -> Iterator[Disturbance]:
+        """For every step, a factor and a summand for each state, (B, ·) each."""
+        rows, (T, B) = noise.rows((), inputs).unsqueeze(0), inputs.shape[:2]
+        widths = self.state_sizes()
+        chunk = steps_at_once(1, B, sum(widths))
+        times = self.step_size if sequences.timespans is None else sequences.timespans
+        if isinstance(times, Tensor):
+            times = times.expand(T, B)
+        for first in range(0, T, chunk):
+            count = min(chunk, T - first)
+            spans = times[None, first : first + count] if isinstance(times, Tensor) else times
+            drawn = [draw_noise(rows, spans, (count, B, width), first, part) for part, width in enumerate(widths)]
+            for c in range(count):
+                yield [(factor[0, c], added[0, c]) for factor, added in drawn]
 
     def step(self, inputs: Tensor, state: State, weights: Any) -> State:
         return self.step_over(self.step_size, inputs, state, weights)
@@ -158,15 +211,25 @@ class CellStack(Recurrent):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        *,
+        noise: float = 0.0,
+        multiplicative_noise: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(input_size, hidden_size, num_layers, batch_first, dropout, bidirectional)
+        strengths = {"noise": noise, "multiplicative_noise": multiplicative_noise}
+        strengths = {name: require_number(name, value, low=0.0) for name, value in strengths.items()}
         self.cells = nn.ModuleList()
         width = input_size
         for _ in range(num_layers):
             layer = [cell(width, hidden_size, **options) for _ in range(self.num_directions)]
             self.cells.extend(layer)
             width = sum(direction.output_size for direction in layer)
+        for name, strength in strengths.items():
+            if strength > 0.0:
+                _require_noisy(name, strength, cell)
+                for one in self.cells:
+                    setattr(one, name, strength)
         self.output_size = width
         self.takes_timespans, self.complex_state = cell.takes_timespans, cell.complex_state
 
@@ -200,3 +263,18 @@ class CellStack(Recurrent):
 
     def _cells(self) -> list[Cell]:
         return [self.cell(layer, d) for layer in range(self.num_layers) for d in range(self.num_directions)]
+
+
+def takes_noise(kind: type) -> bool:
+    """Whether the scan of a class adds noise, as declared by the class that defines the scan."""
+    owner: type = next((base for base in kind.__mro__ if "scan" in vars(base)), object)
+    return issubclass(kind, TimedCell) and bool(vars(owner).get("adds_noise", False))
+
+
+def _require_noisy(name: str, value: float, kind: type[Cell]) -> None:
+    if not takes_noise(kind):
+        takers = ", ".join(row.name for row in ROWS if row.timespans)
+        raise ValueError(
+            f"{name} is {value:g}, but the unit {name_of(kind)!r} does not add noise to its state; {takers} do. "
+            f"Leave {name} out"
+        )

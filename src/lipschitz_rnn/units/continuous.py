@@ -12,6 +12,7 @@ from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import TimedCell
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 from lipschitz_rnn.units.matrices import skew, triangle_size
+from lipschitz_rnn.units.noise import describe_noise
 from lipschitz_rnn.units.sequences import Sequences
 
 
@@ -21,7 +22,8 @@ class ContinuousCell(TimedCell):
     The input is constant over a step. Input weights are initialised like `nn.Linear` unless a unit says otherwise.
     """
 
-    stackable_options: tuple[str, ...] = ("step_size",)  # tensors in an ensemble whose members use different values
+    adds_noise = True
+    stackable_options = (*TimedCell.stackable_options, "step_size")
 
     def __init__(
         self,
@@ -65,11 +67,13 @@ class ContinuousCell(TimedCell):
             input_weight=U,
             bias=b,
             need_output=need_output,
+            noise=self.drawn_noise(sequences.generator, x),
         )
         return states, (last,)
 
     def extra_repr(self) -> str:
-        return f"step_size={self.step_size}, integrator={self.integrator!r}, nonlinearity={self.nonlinearity!r}"
+        text = f"step_size={self.step_size}, integrator={self.integrator!r}, nonlinearity={self.nonlinearity!r}"
+        return text + describe_noise(self)
 
 
 class NeuralODECell(ContinuousCell):
@@ -171,6 +175,8 @@ class NaisCell(ContinuousCell):
     normal with standard deviation 1/√N, which the scaling moves to the boundary of the set: the widest range of time
     constants. Parameters N² + N p + N: 18K at N = 128 on MNIST with the head.
     """
+
+    adds_noise = True
 
     def __init__(
         self,

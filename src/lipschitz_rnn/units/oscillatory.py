@@ -26,8 +26,10 @@ class CoRNNCell(TimedCell):
     This is also a Lipschitz unit of size 2N. With q = y − Δt z, the y of the previous step, both equations are Euler
     steps: q' = z and z' = tanh(W q + (V + Δt W) z + U x + b) − γ q − (ε + Δt γ) z; in the first, the nonlinear term is
     tanh(0) = 0. This form takes more arithmetic but runs all steps in one kernel. It is used on a GPU, and on any
-    device if `backend` is set.
+    device if `backend` is set. With timespans or noise, which act on (y, z), the steps run in a Python loop.
     """
+
+    adds_noise = True
 
     def __init__(
         self,
@@ -71,12 +73,13 @@ class CoRNNCell(TimedCell):
         self, inputs: Tensor, state: State, weights: Tensor, sequences: Sequences, need_output: bool = True
     ) -> tuple[Tensor | None, State]:
         fused = self._fused(inputs)
-        if fused and sequences.timespans is not None:
-            # q depends on the length of the previous step, so the matrices of the scan would change at every step.
+        # q depends on the previous step's length: with timespans the matrices of the scan would change at every step.
+        obstacle = "timespans" if sequences.timespans is not None else "noise" if self.training and self.noisy else None
+        if fused and obstacle is not None:
             if self.backend != "auto":
                 raise ValueError(
-                    f"backend is {self.backend!r}, with which cornn takes only steps of equal length; build the unit "
-                    "with backend='auto' to pass timespans"
+                    f"backend is {self.backend!r}, with which cornn takes only steps of equal length without noise; "
+                    f"build the unit with backend='auto' to use {obstacle}"
                 )
             inputs, fused = self.input(inputs), False
         if not fused:

@@ -37,11 +37,13 @@ class UnitInfo(Row):
 
     def options(self) -> tuple[str, ...]:
         """The keyword options of `build` for this unit."""
-        from lipschitz_rnn.units.cells import Cell, CellStack
+        from lipschitz_rnn.units.cells import Cell, CellStack, takes_noise
+        from lipschitz_rnn.units.noise import NOISE_OPTIONS
 
         kind = self.load()
         names = [*_keywords(kind), *(_keywords(CellStack) if issubclass(kind, Cell) else ())]
-        return tuple(name for name in dict.fromkeys([*names, "device", "dtype"]) if name not in _POSITIONAL)
+        left_out = _POSITIONAL if not issubclass(kind, Cell) or takes_noise(kind) else (*_POSITIONAL, *NOISE_OPTIONS)
+        return tuple(name for name in dict.fromkeys([*names, "device", "dtype"]) if name not in left_out)
 
 
 _POSITIONAL = ("self", "cell", "input_size", "hidden_size")

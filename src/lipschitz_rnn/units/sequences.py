@@ -29,6 +29,7 @@ class Sequences:
         timespans: (T, B) or None.
         packed: the input, if it was a ``PackedSequence``; samples are then in its sorted order.
         longest_time: the longest timespan, set by ``mask_times``; None if values cannot be read.
+        generator: for the noise of units in training; None means PyTorch's default generator.
     """
 
     inputs: Tensor
@@ -38,6 +39,7 @@ class Sequences:
     batched: bool
     packed: PackedSequence | None
     longest_time: float | None = None
+    generator: torch.Generator | None = None
 
     @classmethod
     def read(

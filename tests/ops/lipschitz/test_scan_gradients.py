@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from lipschitz_rnn import lipschitz_scan
+from lipschitz_rnn.ops.common.noise import StateNoise
 from lipschitz_rnn.ops.lipschitz import cpu
 
 BACKENDS = ("reference", "cpu")
@@ -124,7 +125,8 @@ def test_gradient_of_one_result(output: int, generator: torch.Generator) -> None
 def operator_arguments(generator: torch.Generator) -> tuple[tuple[Tensor, ...], tuple[object, ...]]:
     problem = random_problem(generator, networks=2, inputs=True, bias=True, timespans=True, integrator="midpoint")
     tensors = (problem.u, problem.A, problem.W, problem.hx, problem.input_weight, problem.bias, problem.step_size)
-    return tensors, (0.0, 1.0, "midpoint", "tanh", False)
+    noise = StateNoise(torch.tensor([3, 5]), additive=0.1, multiplicative=0.2).rows((2,), problem.A)
+    return (*tensors, noise), (0.0, 1.0, "midpoint", "tanh", False)
 
 
 def test_registered_operators_keep_their_promises(generator: torch.Generator) -> None:
@@ -136,6 +138,7 @@ def test_registered_operators_keep_their_promises(generator: torch.Generator) ->
         torch.library.opcheck(torch.ops.lipschitz_rnn.scan, arguments, test_utils=checks)
     tape, last = torch.ops.lipschitz_rnn.scan(*tensors, *scheme, True, True, "cpu")
     for needs in ([True] * 7, [True, False] * 3 + [True], [False] * 6 + [True]):
+        needs = [*needs, False]  # noise has no gradient
         arguments = (*tensors, tape, tape[:, :, 0], last, *scheme, "cpu", needs)
         torch.library.opcheck(torch.ops.lipschitz_rnn.scan_backward, arguments, test_utils=checks)
 
@@ -147,7 +150,7 @@ def test_the_reference_as_an_operator(generator: torch.Generator) -> None:
     for name in BACKENDS:
         tape, last = torch.ops.lipschitz_rnn.scan(*tensors, *scheme, True, True, name)
         states = tape[:, :, 0]
-        arguments = (*tensors, tape, states.clone(), last, *scheme, name, [True] * 7)
+        arguments = (*tensors, tape, states.clone(), last, *scheme, name, [True] * 7 + [False])
         found[name] = [states, last, *torch.ops.lipschitz_rnn.scan_backward(*arguments)]
     for one, other in zip(found["reference"], found["cpu"], strict=True):
         torch.testing.assert_close(one, other)

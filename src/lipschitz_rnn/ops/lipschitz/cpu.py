@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.noise import MULTIPLICATIVE, draw_factor, draw_noise
 from lipschitz_rnn.ops.lipschitz import single
 from lipschitz_rnn.ops.lipschitz.adjoint import product_over_time, stage_states, step_gradient
 from lipschitz_rnn.ops.lipschitz.problem import Problem, needs_float64
@@ -45,6 +46,7 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
     chunk = chunk_length(problem)  # of u = U x + b, which stays in the cache until it is used
     for start in range(0, T, chunk):
         drives = [squeeze(u) for u in problem.expanded_drive(slice(start, start + chunk)).unbind(1)]
+        disturbances = None if problem.noise is None else _noise_of_chunk(problem, start, len(drives), squeeze)
         for t, u in enumerate(drives, start):
             step: Tensor | float = scheme.step_size if steps is None else steps[t]
             slopes: list[Tensor] = []
@@ -54,6 +56,9 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
                 slopes.append(multiply_add(s, operand, A_t, out=slope_rows[i]))
             # Without a tape two buffers take turns, because the new state is made from the old one.
             h = _advance(h, step, tableau.weights, slopes, out=rows[t][0] if keep_states else scratch[t % 2])
+            if disturbances is not None:
+                factor, added = disturbances[t - start]
+                h.mul_(factor).add_(added)
     return h.reshape(S, B, N).clone()
 
 
@@ -94,6 +99,7 @@ def backward(
     adjoint = torch.zeros_like(initial) if grad_last is None else grad_last.clone()
 
     outputs = _GradientSums(problem, needs, unit)
+    multiplied = problem.noise is not None and bool((problem.noise[:, MULTIPLICATIVE] != 0.0).any())
     for start in range((T - 1) // chunk * chunk, -1, -chunk):
         stop = min(T, start + chunk)
         first = initial if start == 0 else states[start - 1]
@@ -104,14 +110,17 @@ def backward(
         sigma_slopes = problem.scheme.sigma.slope_from_value(values).unbind(0)
         both = problem.A.new_empty(stop - start, stages, S, B, 2 * N)  # κ and d side by side
         both_rows = both.unbind(0)
+        factors = _noise_factors(problem, start, stop) if multiplied else None
         if plain:
             arriving = None if incoming is None else incoming[start:stop]
-            adjoint = _walk_euler(adjoint, both, sigma_slopes, weights, arriving)
+            adjoint = _walk_euler(adjoint, both, sigma_slopes, weights, arriving, factors)
             outputs.collect(start, stop, both, stage)
             continue
         for t in range(stop - 1, start - 1, -1):
             if incoming is not None:
                 adjoint.add_(incoming[t])
+            if factors is not None:
+                adjoint.mul_(factors[t - start])
             step = steps if isinstance(steps, float) else steps[t]
             c = t - start
             stage_adjoints = _walk_stages(problem, adjoint, step, both_rows[c], sigma_slopes[c], weights)
@@ -124,7 +133,12 @@ def backward(
 
 
 def _walk_euler(
-    adjoint: Tensor, both: Tensor, sigma_slopes: Sequence[Tensor], weights: Tensor, incoming: Sequence[Tensor] | None
+    adjoint: Tensor,
+    both: Tensor,
+    sigma_slopes: Sequence[Tensor],
+    weights: Tensor,
+    incoming: Sequence[Tensor] | None,
+    factors: Sequence[Tensor] | None,
 ) -> Tensor:
     """Back through the Euler steps of a chunk: y and y ⊙ σ′ of each into ``both``, (C, 1, S, B, 2N); returns ∂L/∂h."""
     S, N = adjoint.shape[0], adjoint.shape[-1]
@@ -137,6 +151,8 @@ def _walk_euler(
         y, d = halves[c]
         if incoming is not None:
             y.add_(squeeze(incoming[c]))
+        if factors is not None:
+            y.mul_(squeeze(factors[c]))
         torch.mul(y, squeeze(sigma_slopes[c][0]), out=d)
         multiply_add(y, rows[c], matrices, out=halves[c - 1][0] if c else squeeze(adjoint))
     return adjoint
@@ -205,7 +221,30 @@ class _GradientSums:
             None if self.input_weight is None else self.input_weight * self.unit,
             None if self.bias is None else self.bias * self.unit,
             None if self.timespans is None else self.timespans.transpose(0, 1),
+            None,
         )
+
+
+def _noise_of_chunk(
+    problem: Problem, start: int, count: int, squeeze: Callable[[Tensor], Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """What each state of a chunk is multiplied by, and what is added to it."""
+    assert problem.noise is not None
+    _, _, B, N = problem.shape
+    drawn = draw_noise(problem.noise, _times(problem, start, start + count), (count, B, N), start)
+    factors, added = ([squeeze(part) for part in parts.unbind(1)] for parts in drawn)
+    return list(zip(factors, added, strict=True))
+
+
+def _noise_factors(problem: Problem, start: int, stop: int) -> Sequence[Tensor]:
+    """What the states of a chunk were multiplied by, and with them the way back: (S, B, N) each."""
+    assert problem.noise is not None
+    _, _, B, N = problem.shape
+    return draw_factor(problem.noise, _times(problem, start, stop), (stop - start, B, N), start).unbind(1)
+
+
+def _times(problem: Problem, start: int, stop: int) -> Tensor | float:
+    return problem.scheme.step_size if problem.timespans is None else problem.timespans[:, start:stop]
 
 
 def _squeezer(networks: int) -> Callable[[Tensor], Tensor]:

@@ -19,7 +19,7 @@ from lipschitz_rnn.ops.common.vmap import run_folded, run_gradients_folded
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 
-TENSORS = 7  # drive, A, W, h0, input_weight, bias, timespans: the order of Problem.tensors
+TENSORS = 8  # drive, A, W, h0, input_weight, bias, timespans, noise: the order of Problem.tensors
 SCHEME = 5  # step_size, alpha, integrator, nonlinearity, exact_products: the order of Scheme.arguments
 
 
@@ -31,6 +31,7 @@ def run_scan(
     input_weight: Tensor | None,
     bias: Tensor | None,
     timespans: Tensor | None,
+    noise: Tensor | None,
     step_size: float,
     alpha: float,
     integrator: str,
@@ -47,7 +48,7 @@ def run_scan(
     has T = 0 where neither was asked for.
     """
     scheme = Scheme(step_size, alpha, integrator, nonlinearity, exact_products)
-    problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme)
+    problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme, noise)
     tape = new_tape(A, problem.shape, integrator, keep_states, save, backend)
     with without_autocast(A.device):  # which may be on around a compiled program
         return tape, backend_module(backend).forward(problem, tape, keep_states or save, save)
@@ -82,6 +83,7 @@ def run_scan_backward(
     input_weight: Tensor | None,
     bias: Tensor | None,
     timespans: Tensor | None,
+    noise: Tensor | None,
     tape: Tensor,
     grad_states: Tensor | None,
     grad_last: Tensor | None,
@@ -95,7 +97,7 @@ def run_scan_backward(
 ) -> list[Tensor]:
     """One gradient per tensor of the problem; those not needed come back empty."""
     scheme = Scheme(step_size, alpha, integrator, nonlinearity, exact_products)
-    problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme)
+    problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme, noise)
     with without_autocast(A.device):  # which may be on around a backward pass
         gradients = backend_module(backend).backward(problem, tape, grad_states, grad_last, needs)
     return contiguous_gradients(gradients, like=drive)

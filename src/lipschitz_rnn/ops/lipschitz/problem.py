@@ -51,6 +51,8 @@ class Problem:
         h0: (S, B, N), or None for zeros.
         input_weight, bias: (S, N, p) and (S, N): then u = U x + b.
         timespans: (S, T, B), replaces ``scheme.step_size``; zero leaves the state as it is.
+        noise: (S, 5) in float64, whatever the other dtypes: what the state is disturbed by after each step, as in
+            ``ops.common.noise``; None for nothing.
     """
 
     drive: Tensor
@@ -61,6 +63,7 @@ class Problem:
     bias: Tensor | None
     timespans: Tensor | None
     scheme: Scheme
+    noise: Tensor | None = None
 
     @property
     def single(self) -> bool:
@@ -81,17 +84,18 @@ class Problem:
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """The differentiable inputs in the order in which gradients are returned."""
-        return (self.drive, self.A, self.W, self.h0, self.input_weight, self.bias, self.timespans)
+        """The inputs in the order in which gradients are returned; the last has none."""
+        return (self.drive, self.A, self.W, self.h0, self.input_weight, self.bias, self.timespans, self.noise)
 
     @classmethod
     def of(cls, tensors: Sequence[Any], scheme: Scheme) -> Problem:
         """From its tensors in that same order."""
-        drive, A, W, h0, input_weight, bias, timespans = tensors
-        return cls(drive, A, W, h0, input_weight, bias, timespans, scheme)
+        drive, A, W, h0, input_weight, bias, timespans, *noise = tensors
+        return cls(drive, A, W, h0, input_weight, bias, timespans, scheme, *noise)
 
     def to(self, dtype: torch.dtype) -> Problem:
-        return Problem.of([None if tensor is None else tensor.to(dtype) for tensor in self.tensors], self.scheme)
+        tensors = [None if tensor is None else tensor.to(dtype) for tensor in self.tensors[:-1]]
+        return Problem.of((*tensors, self.noise), self.scheme)
 
     def initial_state(self) -> Tensor:
         """h0, (S, B, N), as a tensor of zeros if none was given."""

@@ -5,12 +5,13 @@ Any dtype, any device, differentiable any number of times. Every other backend i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import state_dtype
+from lipschitz_rnn.ops.common.noise import draw_noise, steps_at_once
 from lipschitz_rnn.ops.lipschitz.integrators import Tableau
 from lipschitz_rnn.ops.lipschitz.nonlinearities import Nonlinearity
 from lipschitz_rnn.ops.lipschitz.problem import Problem, needs_float64
@@ -62,8 +63,25 @@ def scan(problem: Problem) -> tuple[Tensor, Tensor]:
     steps: Sequence[Tensor | float] = [scheme.step_size] * len(drives)
     if problem.timespans is not None:
         steps = problem.timespans.to(h.dtype).unsqueeze(-1).unbind(1)
+    disturbances = None if problem.noise is None else _noise_of_steps(problem)
     states = []
     for u, step in zip(drives, steps, strict=True):
         h = integrate_step(h, u, problem.A, problem.W, step, scheme.alpha, scheme.tableau, scheme.sigma)
+        if disturbances is not None:
+            factor, added = next(disturbances)
+            h = h * factor.to(h.dtype) + added.to(h.dtype)
         states.append(h)
     return torch.stack(states, dim=1).to(dtype), h.to(dtype)
+
+
+def _noise_of_steps(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
+    """What each state is multiplied by, and what is added to it: (S, B, N) each."""
+    assert problem.noise is not None
+    S, T, B, N = problem.shape
+    chunk = steps_at_once(S, B, N)
+    for first in range(0, T, chunk):
+        count = min(chunk, T - first)
+        spans = problem.timespans
+        times = problem.scheme.step_size if spans is None else spans[:, first : first + count]
+        factors, added = draw_noise(problem.noise, times, (count, B, N), first)
+        yield from zip(factors.unbind(1), added.unbind(1), strict=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lipschitz_rnn.ops.common.deprecation import renamed_keywords
 from lipschitz_rnn.ops.common.dtypes import state_dtype, without_autocast
+from lipschitz_rnn.ops.common.noise import StateNoise, shifted
+from lipschitz_rnn.ops.common.tracing import exporting
 from lipschitz_rnn.ops.common.validation import (
     has_values,
     require_device,
@@ -46,6 +50,7 @@ def lipschitz_scan(
     recompute_every: int | None = None,
     exact_products: bool = False,
     max_step: float | None = None,
+    noise: StateNoise | None = None,
 ) -> tuple[Tensor | None, Tensor]:
     r"""Integrate ``ḣ = αA h + σ(W h + u)`` over a sequence, for one network or S networks at once.
 
@@ -70,12 +75,15 @@ def lipschitz_scan(
             and ``torch.set_float32_matmul_precision`` allow; tensors of 16 bits are computed in float32 and the results
             rounded back. An exported program keeps float32, and the setting where it runs decides how that multiplies.
         max_step: a longer step is taken in ⌈step/max_step⌉ equal sub-steps with its input held, for each sample alone.
+        noise: noise on the state after each step (after each sub-step, with ``max_step``); see :class:`StateNoise`.
 
     Returns:
         The states after each step, (T, B, N) or (S, T, B, N), and the last state of each sample, (B, N) or (S, B, N).
     """
     get_integrator(integrator), get_nonlinearity(nonlinearity)
     problem = _checked(u, A, W, hx, step_size, alpha, integrator, nonlinearity, input_weight, bias, exact_products)
+    if noise is not None:
+        problem = replace(problem, noise=_checked_noise(noise, problem))
     repeats, mask = 1, None
     if max_step is not None:
         max_step = require_number("max_step", max_step, low=0.0, open_low=True)
@@ -154,6 +162,14 @@ def _checked(
     return Problem(u, A, W, hx, input_weight, bias, timespans, scheme)
 
 
+def _checked_noise(noise: StateNoise, problem: Problem) -> Tensor:
+    if not isinstance(noise, StateNoise):
+        raise TypeError(f"noise is a {type(noise).__name__}; pass a StateNoise, its strengths and its seed")
+    if exporting():
+        raise ValueError("noise is for training, and an exported program has none; call eval() before exporting")
+    return noise.rows(tuple(problem.drive.shape[:-3]), problem.A)
+
+
 def _checked_steps(step_size: Tensor, A: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Times of the steps, (T, B) or (S, T, B), in the precision of the state."""
     T, B = shape[-2:]
@@ -189,8 +205,7 @@ def _stop_at(problem: Problem, lengths: Tensor, repeats: int) -> tuple[Problem, 
         steps = mask.to(state_dtype(problem.A.dtype)) * problem.scheme.step_size
     else:
         steps = problem.timespans.masked_fill(~mask, 0.0)
-    tensors = (drive, *problem.tensors[1:-1], steps)
-    return Problem.of(tensors, problem.scheme), mask
+    return replace(problem, drive=drive, timespans=steps), mask
 
 
 def _run_in_chunks(problem: Problem, backend: str, need_output: bool, every: int) -> tuple[Tensor | None, Tensor]:
@@ -203,15 +218,17 @@ def _run_in_chunks(problem: Problem, backend: str, need_output: bool, every: int
     def piece(
         h: Tensor | None, drive: Tensor, timespans: Tensor | None, *shared: Tensor | None
     ) -> tuple[Tensor | None, Tensor]:
-        A, W, input_weight, bias = shared
-        return run(Problem.of((drive, A, W, h, input_weight, bias, timespans), problem.scheme), backend, need_output)
+        A, W, input_weight, bias, noise = shared
+        tensors = (drive, A, W, h, input_weight, bias, timespans, noise)
+        return run(Problem.of(tensors, problem.scheme), backend, need_output)
 
     h, collected = problem.h0, []
     shared = (problem.A, problem.W, problem.input_weight, problem.bias)
     for start in range(0, problem.drive.shape[-3], every):
         span = slice(start, start + every)
         timespans = None if problem.timespans is None else problem.timespans[..., span, :]
-        states, h = checkpoint(piece, h, problem.drive[..., span, :, :], timespans, *shared, use_reentrant=False)
+        noise = None if problem.noise is None else shifted(problem.noise, start)
+        states, h = checkpoint(piece, h, problem.drive[..., span, :, :], timespans, *shared, noise, use_reentrant=False)
         collected.append(states)
     assert h is not None  # there is at least one step
     return (torch.cat(collected, dim=-3) if need_output else None), h

@@ -24,7 +24,7 @@ Sigma = Callable[[Array, Array], Array]
 
 def serves(problem: Problem) -> bool:
     S, _, B, _ = problem.shape
-    return S == 1 and B == 1 and problem.A.dtype in (torch.float32, torch.float64)
+    return problem.noise is None and S == 1 and B == 1 and problem.A.dtype in (torch.float32, torch.float64)
 
 
 def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Tensor:

@@ -46,7 +46,7 @@ def repeat_steps(problem: Problem, max_step: float) -> tuple[Problem, int]:
     *networks, T, B, features = problem.drive.shape
     drive = problem.drive.unsqueeze(-3).expand(*networks, T, count, B, features).flatten(-4, -3)
     scheme = replace(problem.scheme, step_size=problem.scheme.step_size / count)
-    return Problem.of((drive, *problem.tensors[1:]), scheme), count
+    return replace(problem, drive=drive, scheme=scheme), count
 
 
 def run_substeps(
@@ -103,7 +103,7 @@ class Split:
         rows = _rows(step, T)
         drive = problem.drive.flatten(0, -2)[rows]
         lengths = (spans / counts).flatten()[rows].masked_fill(~inside, 0.0)
-        return cls(Problem.of((drive, *problem.tensors[1:-1], lengths), problem.scheme), ends)
+        return cls(replace(problem, drive=drive, timespans=lengths), ends)
 
     def join(self, states: Tensor) -> Tensor:
         """States after each sub-step, (…, T′, B, N), to those after each step."""

@@ -44,6 +44,7 @@ def substep_scan(
     input_weight: Tensor | None,
     bias: Tensor | None,
     timespans: Tensor,
+    noise: Tensor | None,
     step_size: float,
     alpha: float,
     integrator: str,
@@ -54,7 +55,7 @@ def substep_scan(
     all_states: bool,
 ) -> tuple[Tensor, Tensor]:
     """States (S, T, B, N), with T = 0 where they are not asked for, and the last state (S, B, N)."""
-    tensors = (drive, A, W, h0, input_weight, bias, timespans)
+    tensors = (drive, A, W, h0, input_weight, bias, timespans, noise)
     problem = Problem.of(tensors, Scheme(step_size, alpha, integrator, nonlinearity, exact_products))
     with torch.no_grad():
         states, last = _scan(problem, max_step, backend, all_states)
@@ -77,6 +78,7 @@ def substep_scan_backward(
     input_weight: Tensor | None,
     bias: Tensor | None,
     timespans: Tensor,
+    noise: Tensor | None,
     grad_states: Tensor | None,
     grad_last: Tensor | None,
     step_size: float,
@@ -89,7 +91,7 @@ def substep_scan_backward(
     needs: Sequence[bool],
 ) -> list[Tensor]:
     """One gradient per tensor; those not needed come back empty."""
-    tensors = (drive, A, W, h0, input_weight, bias, timespans)
+    tensors = (drive, A, W, h0, input_weight, bias, timespans, noise)
     scheme = Scheme(step_size, alpha, integrator, nonlinearity, exact_products)
 
     def outputs(*values: Tensor | None) -> tuple[Tensor | None, Tensor]:

@@ -30,11 +30,18 @@ from lipschitz_rnn.units.lipschitz.proved import proved_step
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
 from lipschitz_rnn.units.lipschitz.settings import describe
 from lipschitz_rnn.units.lipschitz.step_times import StepTimes
-from lipschitz_rnn.units.recurrence import Recurrence, as_number, repeatable_matrices, require_own_statement
+from lipschitz_rnn.units.noise import NOISE_OPTIONS, NoisyCell, describe_noise, require_generator
+from lipschitz_rnn.units.recurrence import (
+    Recurrence,
+    UnstatedRecurrenceError,
+    as_number,
+    repeatable_matrices,
+    require_own_statement,
+)
 from lipschitz_rnn.units.sequences import longest_time
 
 
-class LipschitzRNNCell(StepTimes):
+class LipschitzRNNCell(StepTimes, NoisyCell):
     r"""One step of ``ḣ = αA h + σ(W h + U x + b)``, for streaming and for your own loops.
 
     Args:
@@ -51,6 +58,7 @@ class LipschitzRNNCell(StepTimes):
             same input approach each other, for all parameter values (beta and gamma are then not used).
         rate: the contraction rate per unit of time; 0.01 if None.
         max_step: longer steps are split into equal sub-steps of at most this length, with the input held constant.
+        noise, multiplicative_noise: noise on the state after a step, in training; see :class:`LipschitzRNN`.
 
     Shapes: ``cell(input, hx)`` takes input (B, p) or (p,) and hx (B, N) or (N,), zeros if None. It returns the next hx.
 
@@ -60,7 +68,8 @@ class LipschitzRNNCell(StepTimes):
     Parameters: ``weight_ih`` U, (N, p); ``bias_ih`` b, (N,); ``hidden.M_A`` and ``hidden.M_W``, (N, N) each.
     """
 
-    stackable_options = ("alpha", "step_size")  # tensors in an ensemble whose members use different values
+    # Tensors in an ensemble whose members use different values.
+    stackable_options = ("alpha", "step_size", *NOISE_OPTIONS)
     checks = settings.CELL_CHECKS
     fixed = ("input_size", "hidden_size", "bias")
     constructor_only = ("stability", "rate", "init_scale")
@@ -91,6 +100,8 @@ class LipschitzRNNCell(StepTimes):
         init_scale: float = 0.1,
         stability: str | None = None,
         rate: float | None = None,
+        noise: float = 0.0,
+        multiplicative_noise: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -123,6 +134,7 @@ class LipschitzRNNCell(StepTimes):
         else:
             raise ValueError(f"stability is {stability!r}; choose None or 'contracting'")
         self.max_step = max_step
+        self.start_noise(noise, multiplicative_noise)
         self._gaps = GapWatch()
         self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size, device=device, dtype=dtype))
         if bias:
@@ -172,7 +184,7 @@ class LipschitzRNNCell(StepTimes):
                     f"max_step is {value:g}, but this contracting unit is proved for steps up to {self.step_size:g}; "
                     "choose a max_step of at most that"
                 )
-        elif self.changes(name, value):
+        elif name not in NOISE_OPTIONS and self.changes(name, value):  # evaluation, which is proved, adds no noise
             raise AttributeError(
                 f"{name} cannot become {value!r}: this unit's proof of contraction depends on it. Build a new unit"
             )
@@ -186,6 +198,11 @@ class LipschitzRNNCell(StepTimes):
         """The recurrence that this unit runs, for :func:`lipschitz_rnn.stability.certify`."""
         require_own_statement(self)
         owner = type(self).__name__
+        if self.training and self.noisy:
+            raise UnstatedRecurrenceError(
+                f"this {owner} is in training mode, where it adds noise to its state ({describe_noise(self)[2:]}); "
+                "call eval() first"
+            )
         A, W = repeatable_matrices(self.hidden_matrices, owner)
         step, limit = as_number("step_size", self.step_size, owner), getattr(self, "max_step", None)
         contracting = isinstance(self.hidden, ContractingPair)
@@ -210,6 +227,8 @@ class LipschitzRNNCell(StepTimes):
         hx: Tensor | None = None,
         timespans: float | Tensor | None = None,
         matrices: tuple[Tensor, Tensor] | None = None,
+        *,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
         """The state after one step.
 
@@ -218,10 +237,16 @@ class LipschitzRNNCell(StepTimes):
             hx: (B, N) or (N,); zeros if None.
             timespans: the time since the previous sample, instead of ``step_size``; a number, or a tensor () or (B,).
             matrices: A and W from ``hidden_matrices()``, to compute them once for many steps.
+            generator: for the noise in training; PyTorch's default generator if None.
         """
         refuse_tracing(self)
         self._check(input, hx, matrices)
-        return self.advance(input, hx, timespans, matrices or self.hidden_matrices()).to(result_dtype(self.weight_ih))
+        h = self.advance(input, hx, timespans, matrices or self.hidden_matrices())
+        if self.training and self.noisy:
+            if generator is not None:
+                require_generator(generator)
+            h = self.disturbed(h, timespans, generator)
+        return h.to(result_dtype(self.weight_ih))
 
     def advance(
         self, x: Tensor, h: Tensor | None, timespans: float | Tensor | None, matrices: tuple[Tensor, Tensor]

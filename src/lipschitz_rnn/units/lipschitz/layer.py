@@ -82,6 +82,9 @@ class LipschitzRNN(SettingsModule, Recurrent):
         recompute_every: trade time for memory: keep only every k-th state for the backward pass and recompute the rest.
         max_step: longer timespans are split into equal sub-steps of at most this length, with the input held constant;
             the number of sub-steps is chosen per sample. At most ``step_size`` for a contracting layer.
+        noise, multiplicative_noise: a and m in h ← (1 + m r u) h + a r ξ after each step, in training only. ξ is
+            standard normal, u is uniform in [−1, 1], and r = √(length of the step / step_size), so 1 without
+            ``timespans``. The seed comes from PyTorch's default generator, or from ``generator`` in the call.
         proj_size: must be 0, as in an ``nn.LSTM`` without projection.
 
     Shapes, with D = 2 if bidirectional else 1 (with ``batch_first``, B comes first in input and output):
@@ -117,6 +120,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
     integrator = _CellSetting[str]("integrator")
     nonlinearity = _CellSetting[str]("nonlinearity")
     max_step = _CellSetting["float | None"]("max_step")
+    noise = _CellSetting[float]("noise")
+    multiplicative_noise = _CellSetting[float]("multiplicative_noise")
     beta = _CellSetting["float | tuple[float, float] | None"]("beta")
     gamma = _CellSetting["float | tuple[float, float] | None"]("gamma")
 
@@ -142,6 +147,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
         backend: str = "auto",
         recompute_every: int | None = None,
         max_step: float | None = None,
+        noise: float = 0.0,
+        multiplicative_noise: float = 0.0,
         proj_size: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -166,6 +173,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
                     stability=stability,
                     rate=rate,
                     max_step=max_step,
+                    noise=noise,
+                    multiplicative_noise=multiplicative_noise,
                     device=device,
                     dtype=dtype,
                 )
@@ -177,7 +186,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
         """The recurrent layer of a pretrained network, by its name in this package or from a ``.safetensors`` file.
 
         ``options`` are the constructor options that do not change the network: ``batch_first``, ``dropout``,
-        ``backend``, ``recompute_every``, ``device``, ``dtype``, and a ``max_step`` of at least the step size. Others
+        ``backend``, ``recompute_every``, ``noise``, ``multiplicative_noise``, ``device``, ``dtype``, and a ``max_step``
+        of at least the step size. Others
         raise unless they equal the trained setting.
         """
         from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
@@ -289,6 +299,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
             recompute_every=self.recompute_every,
             exact_products=cell.contracting,
             max_step=limit,
+            noise=cell.drawn_noise(sequences.generator, x),
         )
         if cell.contracting:
             dtype = result_dtype(cell.weight_ih)

@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parents[2] / "pretrained"
 FORMAT = "lipschitz-rnn/1"
 _PREFIX = "unit."
 # Options of from_pretrained: they change how the network runs, not what it computes.
-_FREE = ("batch_first", "dropout", "backend", "recompute_every", "device", "dtype")
+_FREE = ("batch_first", "dropout", "backend", "recompute_every", "noise", "multiplicative_noise", "device", "dtype")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from lipschitz_rnn.ops.lipschitz.dispatch import BACKENDS
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
 from lipschitz_rnn.units.arguments import true_or_false
+from lipschitz_rnn.units.noise import describe_noise
 
 Check = Callable[[str, Any], Any]
 
@@ -120,7 +121,7 @@ def describe(unit: Any) -> str:
         text += f", max_step={unit.max_step:g}"
     if unit.stability is not None:
         text += f", stability={unit.stability}, rate={unit.rate:g}"
-    return text
+    return text + describe_noise(unit)
 
 
 def _different(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
@@ -199,6 +200,8 @@ CELL_CHECKS: Mapping[str, Check] = {
     "integrator": integrator,
     "nonlinearity": nonlinearity,
     "max_step": optional(positive),
+    "noise": not_negative,
+    "multiplicative_noise": not_negative,
 }
 LAYER_CHECKS: Mapping[str, Check] = {
     "input_size": count,

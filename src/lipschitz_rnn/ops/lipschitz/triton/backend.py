@@ -31,7 +31,7 @@ def backward(
     kappa_d, grad_h0, input_sums = scan_backward(problem, tape, precision, grad_states, grad_last)
     grad_A, grad_W, grad_U, grad_b = _parameter_gradients(problem, tape, kappa_d, input_sums, precision, needs)
     grad_drive = _drive_gradient(problem, kappa_d) if needs[0] else None
-    return grad_drive, grad_A, grad_W, grad_h0 if needs[3] else None, grad_U, grad_b, None
+    return grad_drive, grad_A, grad_W, grad_h0 if needs[3] else None, grad_U, grad_b, None, None
 
 
 def _parameter_gradients(

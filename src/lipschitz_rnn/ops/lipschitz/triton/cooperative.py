@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from lipschitz_rnn.ops.common.triton.elementwise import sigma, sigma_slope
+from lipschitz_rnn.ops.common.triton.noise import disturb, disturb_back, read_noise
 from lipschitz_rnn.ops.common.triton.products import load_parts, parts_of, product, unstack
 from lipschitz_rnn.ops.lipschitz.triton.tiles import tile
 
@@ -50,12 +51,12 @@ def shared_product(
 
 @triton.jit(do_not_specialize=["T", "first_unit", "starts"])
 def forward_kernel(
-    drive, weights, h0, U, b, timespans, tape, last, exchange, counters,
+    drive, weights, h0, U, b, noise, timespans, tape, last, exchange, counters,
     T, B, N, step_size, starts, first_unit, tiles,
     drive_s, drive_t, drive_b, drive_n, spans_s, spans_t, spans_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr,
-    FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
+    FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr, NOISE: tl.constexpr,
     KEEP: tl.constexpr, SAVE: tl.constexpr, WIDE: tl.constexpr, RESIDENT: tl.constexpr,
     PADDED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
@@ -90,6 +91,8 @@ def forward_kernel(
         offset_row = tl.load(b + network * N + units, mask=unit_mask, other=0.0).to(tl.float32)
     started = unit_mask[:, None] & (columns < starts)[None, :]
     h = tl.load(h0 + network * B * N + cells, mask=started, other=0.0).to(tl.float32)
+    if NOISE:
+        seed, first_sample, first_step, a, m = read_noise(noise, network)
     step = tl.full((BLOCK_B,), 0.0, tl.float32) + step_size
 
     SLOTS: tl.constexpr = 2 * STAGES if SAVE else 1
@@ -133,6 +136,8 @@ def forward_kernel(
                 if SAVE:
                     tl.store(out + (STAGES + i + 1) * B * N + cells, at, mask=mask)
         h += step[None, :] * total
+        if NOISE:
+            h = disturb(h, seed, a, m, units, first_sample + columns, first_step + t, step, mask, BLOCK_R, BLOCK_B)
         if KEEP:
             tl.store(out + cells, h, mask=mask)
     tl.store(last + network * B * N + cells, h, mask=mask)
@@ -140,12 +145,13 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "first_unit"])
 def backward_kernel(
-    weights, timespans, tape, grad_states, grad_last, x, kappa_d, grad_h0, input_sums, counters,
+    weights, timespans, tape, grad_states, grad_last, x, noise, kappa_d, grad_h0, input_sums, counters,
     T, B, N, step_size, first_unit, tiles,
     grads_s, grads_t, grads_b, grads_n, spans_s, spans_t, spans_b, x_s, x_t, x_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr, HAS_STATES: tl.constexpr, HAS_LAST: tl.constexpr,
-    HAS_SPANS: tl.constexpr, HAS_INPUT: tl.constexpr, WIDE: tl.constexpr, RESIDENT: tl.constexpr,
+    HAS_SPANS: tl.constexpr, HAS_INPUT: tl.constexpr, NOISE: tl.constexpr, WIDE: tl.constexpr,
+    RESIDENT: tl.constexpr,
     PADDED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
     """The adjoint of ``forward_kernel``. κ and d are published where they are wanted anyway, (S, T, STAGES, B, 2N)."""
@@ -171,6 +177,8 @@ def backward_kernel(
     adjoint = tl.zeros((BLOCK_R, BLOCK_B), tl.float32)
     if HAS_LAST:
         adjoint = tl.load(grad_last + network * B * N + cells, mask=mask, other=0.0).to(tl.float32)
+    if NOISE:
+        seed, first_sample, first_step, _, m = read_noise(noise, network)
     grad_states += network * grads_s
     grad_cells = units[:, None] * grads_n + columns[None, :] * grads_b
     tape += network * T * 2 * STAGES * B * N
@@ -189,6 +197,10 @@ def backward_kernel(
             adjoint += tl.load(grad_states + here * grads_t + grad_cells, mask=mask, other=0.0).to(tl.float32)
         if HAS_SPANS:
             step = tl.load(timespans + here * spans_t + columns * spans_b, mask=column_mask, other=0.0).to(tl.float32)
+        if NOISE:
+            adjoint = disturb_back(
+                adjoint, seed, m, units, first_sample + columns, first_step + here, step, mask, BLOCK_R, BLOCK_B
+            )
         total = tl.zeros((BLOCK_R, BLOCK_B), tl.float32)
         eta = tl.zeros((BLOCK_R, BLOCK_B), tl.float32)
         for i in tl.static_range(STAGES - 1, -1, -1):

@@ -32,12 +32,13 @@ def scan_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
     spans, span_strides = _spans(problem)
     weights = left_operand(problem.A, problem.W, problem.scheme.alpha, plan, transpose=False)
     # Any tensor may stand where none is read.
-    given = [like if tensor is None else tensor for tensor in (start, U, bias)]
+    given = [like if tensor is None else tensor for tensor in (start, U, bias, _noise(problem))]
     tensors = (drive, weights, *given, spans, tape, last)
     strides = (*drive.stride(), *span_strides)
     has_spans = problem.timespans is not None
     scheme = _scheme(problem.scheme.tableau, problem.scheme.nonlinearity)
-    constants = (*scheme, precision, fused, bias is not None, has_spans, keep_states, save, _wide(problem, strides))
+    has = (fused, bias is not None, has_spans, problem.noise is not None)
+    constants = (*scheme, precision, *has, keep_states, save, _wide(problem, strides))
     numbers = (T, B, N, problem.scheme.step_size, 0 if start is None else B)
     if plan.resident:
         grid, blocks = (divide_up(B, plan.batch), S, 1), plan.resident_blocks
@@ -67,13 +68,13 @@ def scan_backward(
     final = None if grad_last is None else grad_last.contiguous()
     x = problem.drive[..., 0] if has_fused_input(problem) else None
     sums = torch.empty((S, divide_up(B, plan.batch), 2, N), device=like.device) if x is not None else None
-    given = [like if tensor is None else tensor for tensor in (grad_states, final, x)]
+    given = [like if tensor is None else tensor for tensor in (grad_states, final, x, _noise(problem))]
     tensors = (weights, spans, tape, *given, kappa_d, grad_h0, like if sums is None else sums)
     grad_strides = (0, 0, 0, 0) if grad_states is None else grad_states.stride()
     strides = (*grad_strides, *span_strides, *((0, 0, 0) if x is None else x.stride()))
     has_spans = problem.timespans is not None
     scheme = _scheme(problem.scheme.tableau, problem.scheme.nonlinearity)
-    has = (grad_states is not None, final is not None, has_spans, x is not None)
+    has = (grad_states is not None, final is not None, has_spans, x is not None, problem.noise is not None)
     constants = (*scheme, precision, *has, _wide(problem, strides))
     numbers = (T, B, N, problem.scheme.step_size)
     if plan.resident:
@@ -129,6 +130,10 @@ def _scheme(tableau: Tableau, nonlinearity: str) -> tuple[Any, ...]:
         raise ValueError(f"the kernels take one coefficient for each stage, and {tableau.name!r} has more")
     coefficients = tuple(row[-1] if row else 0.0 for row in tableau.stages)
     return len(tableau), coefficients, tableau.weights, nonlinearity
+
+
+def _noise(problem: Problem) -> Tensor | None:
+    return None if problem.noise is None else problem.noise.contiguous()
 
 
 def _spans(problem: Problem) -> tuple[Tensor, tuple[int, ...]]:

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from lipschitz_rnn.ops.common.triton.elementwise import sigma, sigma_slope
+from lipschitz_rnn.ops.common.triton.noise import disturb, disturb_back, read_noise
 from lipschitz_rnn.ops.common.triton.products import (
     in_registers,
     load_parts,
@@ -26,11 +27,11 @@ from lipschitz_rnn.ops.lipschitz.triton.tiles import tile
 
 @triton.jit(do_not_specialize=["T", "starts"])
 def forward_kernel(
-    drive, weights, h0, U, b, timespans, tape, last,
+    drive, weights, h0, U, b, noise, timespans, tape, last,
     T, B, N, step_size, starts, drive_s, drive_t, drive_b, drive_n, spans_s, spans_t, spans_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr,
-    FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr,
+    FUSED_INPUT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SPANS: tl.constexpr, NOISE: tl.constexpr,
     KEEP: tl.constexpr, SAVE: tl.constexpr,
     WIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr, IN_REGISTERS: tl.constexpr,
 ):  # fmt: skip
@@ -38,8 +39,8 @@ def forward_kernel(
 
     Memory: weights from ``left_operand``; h0, last (S, B, N); tape (S, T, 2 STAGES, B, N) with the state first, then
     the values of σ and the states of all stages but the first, or (S, T, 1, B, N) without SAVE; drive and timespans by
-    their strides. h0 is read for the first ``starts`` samples, B or none, and zero for the others. WIDE: offsets
-    within a step may pass 2³¹.
+    their strides. h0 is read for the first ``starts`` samples, B or none, and zero for the others. noise, (S, 5), is
+    read with NOISE. WIDE: offsets within a step may pass 2³¹.
     """
     network = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
@@ -70,6 +71,8 @@ def forward_kernel(
     # A load of nothing rather than zeros: the compiler then keeps the state as it keeps every later one.
     started = unit_mask[:, None] & (columns < starts)[None, :]
     h = tl.load(h0 + network * B * N + cells, mask=started, other=0.0).to(tl.float32)
+    if NOISE:
+        seed, first_sample, first_step, a, m = read_noise(noise, network)
     SLOTS: tl.constexpr = 2 * STAGES if SAVE else 1
     drive += network * drive_s
     tape += network * T * SLOTS * B * N
@@ -128,6 +131,8 @@ def forward_kernel(
                     tl.store(out + (i + 1) * B * N + cells, s, mask=mask)
                     tl.store(out + (STAGES + i + 1) * B * N + cells, at, mask=mask)
         h += step[None, :] * total
+        if NOISE:
+            h = disturb(h, seed, a, m, units, first_sample + columns, first_step + t, step, mask, BLOCK_N, BLOCK_B)
         if KEEP and not SAVE:
             tl.store(out + cells, h, mask=mask)
     if SAVE:
@@ -138,11 +143,11 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def backward_kernel(
-    weights, timespans, tape, grad_states, grad_last, x, kappa_d, grad_h0, input_sums,
+    weights, timespans, tape, grad_states, grad_last, x, noise, kappa_d, grad_h0, input_sums,
     T, B, N, step_size, grads_s, grads_t, grads_b, grads_n, spans_s, spans_t, spans_b, x_s, x_t, x_b,
     STAGES: tl.constexpr, STAGE_COEFFICIENTS: tl.constexpr, WEIGHTS: tl.constexpr,
     NONLINEARITY: tl.constexpr, PRECISION: tl.constexpr, HAS_STATES: tl.constexpr, HAS_LAST: tl.constexpr,
-    HAS_SPANS: tl.constexpr, HAS_INPUT: tl.constexpr,
+    HAS_SPANS: tl.constexpr, HAS_INPUT: tl.constexpr, NOISE: tl.constexpr,
     WIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr, IN_REGISTERS: tl.constexpr,
 ):  # fmt: skip
     """The adjoint of ``forward_kernel`` (see ``adjoint.py``): fills κ and d, (S, T, STAGES, B, 2N), and ∂h0.
@@ -176,6 +181,8 @@ def backward_kernel(
     adjoint = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
     if HAS_LAST:
         adjoint = tl.load(grad_last + network * B * N + cells, mask=mask, other=0.0).to(tl.float32)
+    if NOISE:
+        seed, first_sample, first_step, _, m = read_noise(noise, network)
     grad_states += network * grads_s
     grad_cells = units[:, None] * grads_n + columns[None, :] * grads_b
     SLOTS: tl.constexpr = 2 * STAGES
@@ -221,6 +228,10 @@ def backward_kernel(
                 prefetch(timespans + soon * spans_t + near_columns * spans_b)
             if HAS_INPUT:
                 prefetch(x + soon * x_t + near_columns * x_b)
+        if NOISE:
+            adjoint = disturb_back(
+                adjoint, seed, m, units, first_sample + columns, first_step + here, step, mask, BLOCK_N, BLOCK_B
+            )
         total = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
         eta = tl.zeros((BLOCK_N, BLOCK_B), tl.float32)
         for i in tl.static_range(STAGES - 1, -1, -1):
