@@ -52,10 +52,10 @@ class _FusedPair(torch.autograd.Function):
         numbers: Numbers = ctx.numbers
         parameters, saved = ctx.saved_tensors[:_PARAMETERS], ctx.saved_tensors[_PARAMETERS:]
         G_A, G_W = (
-            torch.zeros_like(saved[0], dtype=numbers.dtype) if gradient is None else gradient
+            torch.zeros_like(parameters[0], dtype=numbers.dtype) if gradient is None else gradient
             for gradient in gradients[:2]
         )
-        if torch.is_grad_enabled():  # second derivatives follow
+        if torch.is_grad_enabled() or not saved:  # second derivatives follow
             pullback: Any = torch.func.vjp(lambda *own: build(numbers, *own)[:2], *parameters)[1]
             return None, *pullback((G_A, G_W))
         sigmoid = torch.sigmoid(parameters[3].double())
@@ -69,7 +69,8 @@ class _FusedPair(torch.autograd.Function):
             value.expand(info.batch_size, *value.shape) if axis is None else value.movedim(axis, 0)
             for value, axis in zip(parameters, in_dims[1:], strict=True)
         ]
-        return _FusedPair.apply(numbers, *stacked), 0
+        # The inner call keeps the rest. A gradient taken inside vmap has only these, and differentiates the formulas.
+        return _FusedPair.apply(numbers, *stacked)[:2], 0
 
 
 def _gradients(
