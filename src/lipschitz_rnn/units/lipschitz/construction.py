@@ -107,11 +107,11 @@ def euler_pair(
     metric multiplies column j by t_j and divides row i by t_i, which leaves the diagonal as it is.
     """
     for_A, for_W = units
-    gain = (restoring * (2.0 - restoring)).sqrt()
+    gain, restored = (restoring * (2.0 - restoring)).sqrt(), (for_W * factor) * restoring
     rows: tuple[Tensor | float, Tensor, Tensor] = (
-        2.0 * for_A * factor,
-        (math.sqrt(2.0) * for_W * factor * root * gain).unsqueeze(-1),
-        (2.0 * for_W * factor * restoring).unsqueeze(-1),
+        (2.0 * for_A) * factor,
+        ((math.sqrt(2.0) * for_W) * factor * root * gain).unsqueeze(-1),
+        (2.0 * restored).unsqueeze(-1),
     )
     if stretch is not None:
         inverse = inverse * stretch.unsqueeze(-2)
@@ -121,7 +121,7 @@ def euler_pair(
     A = rows[0] * inverse
     A.diagonal(dim1=-2, dim2=-1).sub_(for_A * (factor + 1.0))
     W = torch.addcmul(rows[1] * fed, rows[2], inverse, value=-1.0)
-    W.diagonal(dim1=-2, dim2=-1).add_(for_W * factor * restoring)
+    W.diagonal(dim1=-2, dim2=-1).add_(restored)
     return EulerPair(A, W, inverse, fed, rows)
 
 

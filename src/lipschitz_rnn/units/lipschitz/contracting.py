@@ -273,6 +273,7 @@ class ContractingPair(nn.Module):
         step, target, parts = self.step_size, self._target(), self._parts(numbers)
         kept = self._spare(target) * (1e-4 + 0.9 * torch.sigmoid(self.reserve.double()).squeeze(0))
         decay = 0.5 - 0.5 * (1.0 - 4.0 * (1.0 - target + kept)).sqrt()
+        factor = 1.0 - 0.5 * decay
         identity = torch.eye(self.hidden_size, device=self.rotation.device, dtype=torch.float64)
         generator = shifted_generator(step, parts) - identity
 
@@ -282,10 +283,10 @@ class ContractingPair(nn.Module):
             # Euler steps of half the length contract. Rotations then cost less than with full steps, and together with
             # the midpoint map of the full step this covers all shorter steps.
             half = 0.5 * scale
-            X = by_elimination(identity + half * generator)
+            X = by_elimination(torch.addcmul(identity, generator, half))
             twice = 2.0 * units[0], 2.0 * units[1]
             root = (half * step).sqrt()
-            return euler_pair(1.0 - 0.5 * decay, X, parts.feedback, root, half * parts.restoring, stretch, twice)[:2]
+            return euler_pair(factor, X, parts.feedback, root, half * parts.restoring, stretch, twice)[:2]
 
         def excess(scale: Tensor) -> Tensor:
             return midpoint_level(*slowed(scale), *self._stage_multipliers(scale * parts.restoring)) - target**2
