@@ -20,26 +20,20 @@ def unit_step(name: str, options: Mapping[str, Any] | None = None) -> float | No
     return next((float(step) for step in steps if isinstance(step, int | float)), 1.0)
 
 
-STEP = 0.1  # of the Lipschitz unit, for one typical gap: series of tens to hundreds of samples need more than 0.03
-_LONGEST_STEP = 3.0  # steps: a longer time between samples is integrated in several
+# Steps for one typical gap, of units whose own defaults do not fit: nais is a contraction up to 1, ten such gaps.
+STEPS = {"lipschitz": 0.1, "nais": 0.1}
+_LONGEST_STEP = 2.0  # steps: a longer time between samples is integrated in several
 
 
 def with_step(unit: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The unit's options with a step size that suits series of somebody's own, if they give none."""
-    return ({"step_size": STEP} if unit == "lipschitz" else {}) | dict(options)
+    return ({"step_size": STEPS[unit]} if unit in STEPS else {}) | dict(options)
 
 
-def with_max_step(unit: str, options: Mapping[str, Any], longest: float | None) -> dict[str, Any]:
-    """The unit's options with a `max_step` if the longest timespan needs one and they give none.
-
-    longest: the longest timespan in training, in the unit of the step size; None for regular samples.
-    """
-    found, step = dict(options), unit_step(unit, options)
-    if longest is None or step is None or "max_step" not in units.info(unit).options() or "max_step" in found:
-        return found
-    if found.get("stability") is not None:
-        if longest > step:
-            found["max_step"] = step  # a contracting unit is proved for steps up to its own
-    elif longest > _LONGEST_STEP * step:
-        found["max_step"] = _LONGEST_STEP * step
-    return found
+def with_max_step(unit: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a unit that takes timespans with a `max_step`, if they give none: longer gaps are divided."""
+    step = unit_step(unit, options)
+    if step is None or "max_step" not in units.info(unit).options():
+        return dict(options)
+    # A contracting unit is proved for steps up to its own.
+    return {"max_step": step if options.get("stability") is not None else _LONGEST_STEP * step} | dict(options)

@@ -16,7 +16,16 @@ from lipschitz_rnn.data.objectives import class_weights as weigh_classes
 from lipschitz_rnn.data.objectives import correct, loss, squared_errors
 from lipschitz_rnn.data.preprocessing import Preprocessing
 from lipschitz_rnn.data.series import SeriesSet, padded_positions
-from lipschitz_rnn.data.splits import DEFAULT, Integers, Windows, long_windows, split_series, split_times, whole_series
+from lipschitz_rnn.data.splits import (
+    DEFAULT,
+    Integers,
+    Windows,
+    check_fractions,
+    long_windows,
+    split_series,
+    split_times,
+    whole_series,
+)
 from lipschitz_rnn.data.target import Kind, Target, guess_kind, number_scale, prepare_target
 from lipschitz_rnn.tasks.base import ACCURACY, MSE, SPLITS, Batch, Generators, Split, Task, TaskInfo, check_split
 
@@ -65,7 +74,7 @@ class SeriesTask(Task):
         step_size: float | None = None,
         longest_gap: float = 10.0,
         class_weights: Literal["none", "balanced"] | Sequence[float] = "none",
-        window: int = 500,
+        window: int = 100,
         warmup: int = 50,
         windows: Mapping[Split, Windows] | None = None,
         like: Mapping[str, Any] | None = None,
@@ -87,6 +96,7 @@ class SeriesTask(Task):
         """
         if isinstance(class_weights, str) and class_weights not in ("none", "balanced"):
             raise ValueError(f'class_weights is {class_weights!r}; it must be "none", "balanced" or one per class')
+        check_fractions(fractions)
         self.kind = guess_kind(series) if kind is None else kind
         self.series = prepare_target(series, self.kind)
         by_time = windows is not None or self._splits_by_time(split_by, splits)
@@ -189,8 +199,9 @@ class SeriesTask(Task):
         change[:-1] = series.values[1:, columns] - carried[:-1]
         change[series.offsets[1:] - 1] = np.nan
         for part in self.windows.values() if by_time else ():
-            last = np.isin(part.start + part.length, part.start + part.skip, invert=True)
-            change[(part.start + part.length - 1)[last]] = np.nan  # the next value belongs to another split
+            ends = np.zeros(len(series), dtype=np.int64)
+            np.maximum.at(ends, part.series, part.start + part.length)
+            change[ends - 1] = np.nan  # the next value belongs to another split
         train = self.windows["train"]
         kept = np.concatenate([np.arange(a, a + n) for a, n in zip(train.start, train.length, strict=True)])
         if not np.isfinite(change[kept]).any(0).all():
@@ -258,7 +269,18 @@ class SeriesTask(Task):
         first = f"{len(self.series):,} series of {shortest:,} to {longest:,} samples ({what}: {sizes})"
         goal = f"{self.kind}: {', '.join(self.target.names)}"
         goal += f" ({', '.join(self.target.classes[:10])})" if self.target.classes is not None else ""
-        return (first, goal, *self.preprocessing_module.fitted.notes)
+        return (first, goal, *self._untrained(), *self.preprocessing_module.fitted.notes)
+
+    def _untrained(self) -> list[str]:
+        """Classes that a given split leaves out of training."""
+        classes = self.target.classes
+        if classes is None:
+            return []
+        seen = set(self._data["goals"].cpu()[self._scored_goals("train")].unique().tolist())
+        absent = [name for index, name in enumerate(classes) if index not in seen]
+        return (
+            [f"no training series has the class {', '.join(map(repr, absent))}: it cannot be learned"] if absent else []
+        )
 
 
 def _given(splits: Mapping[Split, Sequence[int]], series: SeriesSet) -> dict[Split, Integers]:

@@ -149,7 +149,7 @@ def train(
     settings = Settings(
         task=task.name,
         unit=unit,
-        unit_options=with_max_step(unit, options, None if spans is None else spans[1]),
+        unit_options=with_max_step(unit, options) if task.preprocessing_module.fitted.time_use == "step" else options,
         seeds=tuple(seeds),
         batch_size=_batch_size(plain(parameters["batch_size"]), task.size("train")),
         warmup=_WARMUP,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from lipschitz_rnn.data import SeriesSet, predict
-from lipschitz_rnn.data.splits import Windows
+from lipschitz_rnn.data.splits import Windows, cut_windows
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
 from lipschitz_rnn.estimators.fitting import FEWEST, plain, require_count, validation_share
 from lipschitz_rnn.estimators.inputs import as_series
@@ -38,7 +37,7 @@ class LipschitzRNNForecaster(SeriesEstimator):
         horizon: how many samples `predict` forecasts if it is not told.
         channels: positions of the channels to forecast, e.g. (0, 2); None: all. Others are inputs only: they keep their
             last value while several samples are forecast.
-        window: longest part of a series to train on at once, in samples.
+        window: samples of the parts of series that are trained on; the parts overlap by half.
 {PARAMETERS}
     The validation part is the end of every series: validation_fraction of its samples. Set validation_fraction=0 to
     train on all of them.
@@ -49,7 +48,7 @@ class LipschitzRNNForecaster(SeriesEstimator):
 
     @with_parameters_of(SeriesEstimator)
     def __init__(
-        self, *, horizon: int = 1, channels: Sequence[int] | None = None, window: int = 500, **parameters: Any
+        self, *, horizon: int = 1, channels: Sequence[int] | None = None, window: int = 100, **parameters: Any
     ) -> None:
         super().__init__(**parameters)
         self.horizon = horizon
@@ -66,16 +65,15 @@ class LipschitzRNNForecaster(SeriesEstimator):
             times: of the samples: (time,) for all cases, (cases, time), or a list of (time_i,).
         """
         parameters, generator = self._begin()
-        for name in ("horizon", "window"):
-            require_count(name, getattr(self, name), 1)
+        for name, lowest in (("horizon", 1), ("window", 2)):
+            require_count(name, getattr(self, name), lowest)
         given, layout = _as_cases(X)
         series = as_series(given, times, owner=type(self).__name__)
         if int(series.lengths.max()) < 3:
             raise ValueError(f"the longest series has {series.lengths.max()} samples; a forecaster needs at least 3")
         continues = self._continues(len(series.columns))
-        windows, validated = _windows(
-            series, validation_share(self.validation_fraction, series.total), int(plain(self.window))
-        )
+        share = validation_share(self.validation_fraction, series.total)
+        windows, validated = _windows(series, share, int(plain(self.window)))
         names = [series.columns[index] for index in _positions(self.channels, len(series.columns))]
         options = self._task_options(parameters, continues)
         task = EstimatorTask(series, "forecast", windows=windows, forecast=names, **options)
@@ -191,23 +189,14 @@ def _windows(series: SeriesSet, share: float, window: int) -> tuple[dict[Any, Wi
     held[lengths - held < 3] = 0
     if held.sum() < FEWEST:
         held[:] = 0
-    train: list[tuple[int, int, int, int]] = []
-    judged: list[tuple[int, int, int, int]] = []
-    for index, (start, length, end) in enumerate(zip(starts.tolist(), lengths.tolist(), held.tolist(), strict=True)):
-        cut = length - end
-        pieces = -(-cut // window)
-        bounds = [cut * piece // pieces for piece in range(pieces + 1)]
-        train += [(index, start + a, b - a, 0) for a, b in pairwise(bounds)]
-        if end:
-            early = max(0, cut - _WARMUP)
-            judged.append((index, start + early, length - early, cut - early))
-
-    def as_windows(rows: list[tuple[int, int, int, int]]) -> Windows:
-        return Windows(*(np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)))
-
-    validated = bool(judged)
-    last = as_windows(judged or train)
-    return {"train": as_windows(train), "validation": last, "test": last}, validated
+    cut = lengths - held
+    train = cut_windows(starts, 0 * cut, cut, window, 0, overlap=True)
+    some = np.flatnonzero(held)
+    if len(some) == 0:
+        return {"train": train, "validation": train, "test": train}, False
+    last = cut_windows(starts[some], cut[some], lengths[some], window, _WARMUP)
+    last = Windows(some[last.series], last.start, last.length, last.skip)
+    return {"train": train, "validation": last, "test": last}, True
 
 
 def _carried(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
