@@ -9,7 +9,10 @@ import torch
 from robustness_models import CLASSES, FEATURES, STEPS, problem, trained
 from torch import Tensor, nn
 
-from lipschitz_rnn.robustness import deepfool, fgsm, hessian, pgd, salt_and_pepper
+from lipschitz_rnn import tasks
+from lipschitz_rnn.robustness import deepfool, fgsm, hessian, noise_curve, pgd, salt_and_pepper, valid_range
+from lipschitz_rnn.robustness.noise import KINDS
+from lipschitz_rnn.training import Settings, build_model, evaluate
 
 
 class Fixed(nn.Module):
@@ -102,6 +105,19 @@ def test_the_hessian_is_that_of_the_loss_with_these_times(
         assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-6, abs=1e-9)
     without = hessian(model, inputs, targets, **common, lengths=given["lengths"])
     assert without.loss != pytest.approx(found.loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_curve_of_a_task_with_times_starts_at_its_accuracy(kind: Any) -> None:
+    task = tasks.load("irregular-digits")
+    settings = Settings(task=task.name, unit="lem", hidden_size=6, epochs=1, device="cpu")
+    model = build_model(settings, task, 0)
+    curve = noise_curve(model, task, (0.0, 0.2), seeds=(0,), kind=kind, batch_size=100)
+    assert curve.mean[0] == pytest.approx(evaluate(model, task))
+    assert curve.samples == 360
+    bounds = valid_range(tasks.load(task.name, times="input"))
+    assert bounds is not None
+    assert torch.equal(torch.as_tensor(bounds[1]), torch.tensor([1.0, 8.0]))
 
 
 def test_salt_and_pepper_counts_and_changes_valid_values_only() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lipschitz_rnn import load_run, tasks, units
 from lipschitz_rnn.tasks import Batch
 from lipschitz_rnn.training import Interrupted, SequenceModel, Settings, build_model, evaluate, fit
+from lipschitz_rnn.training.preparation import check_start
 from lipschitz_rnn.training.streams import Shard, Stream, for_members
 
 TAKERS = [name for name in units.available() if units.info(name).timespans]
@@ -105,6 +106,14 @@ def test_a_unit_without_time_is_refused_before_the_run_and_the_message_helps(uni
     assert not (tmp_path / "run").exists()
 
 
+def test_a_dry_run_refuses_it_too_without_reading_data() -> None:
+    asked = settings(task="irregular-digits", unit="gru", unit_options={})
+    with pytest.raises(ValueError, match=r"'irregular-digits'.*'gru'"):
+        check_start(asked, tasks.check("irregular-digits"))
+    for times in ("input", "ignored"):
+        check_start(asked, tasks.check("irregular-digits", times=times))
+
+
 @pytest.mark.parametrize("times", ["input", "ignored"])
 def test_every_unit_can_be_compared_without_timespans(times: Any) -> None:
     result = fit(settings(unit="gru", unit_options={}), Uneven(times=times))
@@ -190,13 +199,15 @@ def test_an_interrupted_run_with_times_ends_as_an_uninterrupted_one(tmp_path: Pa
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("unit", ["lipschitz", "lem"])
+@pytest.mark.parametrize("unit", ["lipschitz", "lem", "gru-d"])
 def test_a_trained_network_is_exported_with_times_and_lengths_as_inputs(unit: str, tmp_path: Path) -> None:
     fit(settings(unit=unit, unit_options={}, epochs=1), Uneven(), tmp_path / "run")
     network = load_run(tmp_path / "run", task=Uneven()).networks[0]
     batch = Uneven().batch("test", torch.arange(5))
     given = {"lengths": batch.lengths, "timespans": batch.timespans.clamp(min=0.0)}  # type: ignore[union-attr]
-    program = torch.export.export(network, (batch.inputs,), given)
-    again = Uneven().batch("test", torch.arange(5, 10))
+    size = torch.export.Dim("batch", min=2, max=64)
+    sizes = {"inputs": {1: size}, "lengths": {0: size}, "timespans": {1: size}}
+    program = torch.export.export(network, (batch.inputs,), given, dynamic_shapes=sizes)
+    again = Uneven().batch("test", torch.arange(4, 16))
     given = {"lengths": again.lengths, "timespans": again.timespans.clamp(min=0.0)}  # type: ignore[union-attr]
     torch.testing.assert_close(program.module()(again.inputs, **given)[0], network(again.inputs, **given)[0])

@@ -11,7 +11,7 @@ from typing import Any
 
 from lipschitz_rnn.data.assembly import assemble
 from lipschitz_rnn.data.columns import NameColumn, NumberColumn, TimeColumn
-from lipschitz_rnn.data.errors import SeriesError, shown
+from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.series import SeriesSet
 
 ROWS_PER_CHUNK = 200_000
@@ -175,5 +175,5 @@ def _require_pandas() -> Any:
 def require_file(path: str | os.PathLike[str]) -> Path:
     place = Path(path)
     if not place.is_file():
-        raise SeriesError(f"there is no file {shown(str(place))}; check the path")
+        raise SeriesError(f"there is no file {place}; check the path")
     return place

@@ -16,7 +16,16 @@ from lipschitz_rnn.data.objectives import class_weights as weigh_classes
 from lipschitz_rnn.data.objectives import correct, loss, squared_errors
 from lipschitz_rnn.data.preprocessing import Preprocessing
 from lipschitz_rnn.data.series import SeriesSet, padded_positions
-from lipschitz_rnn.data.splits import DEFAULT, Integers, Windows, long_windows, split_series, split_times, whole_series
+from lipschitz_rnn.data.splits import (
+    DEFAULT,
+    Integers,
+    Windows,
+    check_fractions,
+    long_windows,
+    split_series,
+    split_times,
+    whole_series,
+)
 from lipschitz_rnn.data.target import Kind, Target, guess_kind, number_scale, prepare_target
 from lipschitz_rnn.tasks.base import ACCURACY, MSE, SPLITS, Batch, Generators, Split, Task, TaskInfo, check_split
 
@@ -83,6 +92,7 @@ class SeriesTask(Task):
         """
         if class_weights not in ("none", "balanced"):
             raise ValueError(f'class_weights is {class_weights!r}; it must be "none" or "balanced"')
+        check_fractions(fractions)
         self.kind = guess_kind(series) if kind is None else kind
         self.series = prepare_target(series, self.kind)
         by_time = self._splits_by_time(split_by, splits)

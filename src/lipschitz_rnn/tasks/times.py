@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
-from lipschitz_rnn.tasks.base import Batch, check_choice
+from lipschitz_rnn.tasks.base import Batch, Task, check_choice
 
 Times = Literal["step", "input", "ignored"]
 TIMES: tuple[Times, ...] = get_args(Times)
@@ -33,3 +34,23 @@ def with_times(batch: Batch, times: Times) -> Batch:
         )
     channel = batch.timespans.to(batch.inputs.dtype).unsqueeze(-1)
     return replace(batch, inputs=torch.cat((batch.inputs, channel), -1), timespans=None)
+
+
+class TimedTask(Task):
+    """A task whose samples have times, with the option `times` of `with_times`. `info` describes times="step".
+
+    A subclass takes `times` as a keyword-only option, records it, calls `see_times` at the end of its constructor, and
+    passes every batch through `with_times(batch, self.times)`.
+    """
+
+    times: Times = "step"
+
+    def see_times(self, times: Times) -> None:
+        check_choice("times", times, TIMES)
+        self.times, self.timed = times, times == "step"
+        self.input_size += times == "input"
+
+    @classmethod
+    def shapes(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        facts, times = super().shapes(options), options.get("times", "step")
+        return facts | {"timed": times == "step", "input_size": facts["input_size"] + (times == "input")}

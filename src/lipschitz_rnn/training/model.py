@@ -92,7 +92,7 @@ def _without_padding(sequence: _Sequence, lengths: Tensor) -> _Sequence:
     """(T, B, …) with zeros after the last valid step of each sample; None stays None."""
     if sequence is None:
         return sequence
-    beyond = torch.arange(len(sequence), device=sequence.device)[:, None] >= lengths.to(sequence.device)
+    beyond = torch.arange(sequence.shape[0], device=sequence.device)[:, None] >= lengths.to(sequence.device)
     return sequence.masked_fill(beyond.reshape(*beyond.shape, *(1,) * (sequence.dim() - 2)), 0)
 
 
