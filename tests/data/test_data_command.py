@@ -83,7 +83,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--target", "level", "--features", "u,v,gear"], {"MAE", "RMSE", "R²"}, (24, 1)),
         (["--target", "regime", "--features", "u,v"], {"accuracy", "balanced accuracy", "F1 (macro)", "AUC"}, (996, 2)),
         (["--target", "phase", "--features", "u,v", "--task", "sequence"], {"MAE", "RMSE", "R²"}, (996, 1)),
-        (["--task", "forecast", "--target", "u,v", "--features", "gear"], {"MAE", "RMSE", "R²"}, (996, 2)),
+        (
+            ["--task", "forecast", "--target", "u,v", "--features", "gear", "--horizon", "3"],
+            {"MAE", "RMSE", "R²"},
+            (996, 2),
+        ),
     ],
 )
 def test_every_kind_of_task_trains_and_reports(
@@ -105,6 +109,8 @@ def test_every_kind_of_task_trains_and_reports(
     assert data.predict(model, data.as_trained(new, model)).shape == shape
     _, scores = opened.evaluate("test")
     assert scores.metric == pytest.approx([seed["test"] for seed in answer["seeds"]])
+    assert record.get("horizon") == (3 if "forecast" in options else None)
+    assert len((assessment.get("horizon") or {"steps": []})["steps"]) == (3 if "forecast" in options else 0)
 
 
 @pytest.mark.parametrize("unit", ["gru", "lem"])
@@ -114,6 +120,23 @@ def test_other_units_take_the_times_in_their_way(tmp_path: Path, unit: str) -> N
     record = load_run(tmp_path / "run").shapes.series
     assert record["preprocessing"]["time_use"] == {"gru": "input", "lem": "step"}[unit]
     assert not (tmp_path / "run" / "report.html").exists()
+
+
+@needs("cvxpy")
+def test_a_contracting_model_of_regular_series_takes_irregular_ones(tmp_path: Path) -> None:
+    made = waves(24, longest=30)
+    for one in made:
+        one["times"] = np.arange(len(one["times"])) * 60.0
+    path = write_csv(tmp_path / "regular.csv", made)
+    asked = ["--target", "state", *COLUMNS, *SMALL, "-u", "stability=contracting", "-o", tmp_path / "run"]
+    done("train", path, *asked)
+    certificate = json.loads((tmp_path / "run" / "assessment.json").read_text())["certificate"]
+    assert certificate["holds"] is True
+    run = load_run(tmp_path / "run")
+    model = data.SeriesModel.from_record(run.networks[0], run.shapes.series)
+    assert model.preprocessing.fitted.regular
+    other = data.read(write_csv(tmp_path / "new.csv", waves(6)), series="machine", time="clock", features=["x", "y"])
+    assert np.isfinite(data.predict(model, other)).all()
 
 
 def test_a_run_on_a_file_resumes_from_its_folder(tmp_path: Path) -> None:

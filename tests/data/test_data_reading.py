@@ -69,7 +69,11 @@ def test_parquet_frames_and_csv_agree(tmp_path: Path) -> None:
         ["2026-03-29T01:30:00+01:00", "2026-03-29T03:30:00+02:00", "2026-03-29T05:30:00+02:00"],  # summer time begins
         ["2026-03-29 00:30:00", "2026-03-29 01:30:00", "2026-03-29 03:30:00"],
         ["Sun, 29 Mar 2026 00:30:00", "Sun, 29 Mar 2026 01:30:00", "Sun, 29 Mar 2026 03:30:00"],
+        ["29.03.2026 00:30", "29.03.2026 01:30", "29.03.2026 03:30"],
+        ["2.3.2026 00:30", "2.3.2026 01:30", "2.3.2026 03:30"],
+        ["03/29/2026 00:30", "03/29/2026 01:30", "03/29/2026 03:30"],
         ["00:30:00", "01:30:00", "03:30:00"],
+        ["30min", "90 min", "3.5h"],
         ["0 days 00:30:00", "0 days 01:30:00", "0 days 03:30:00"],
     ],
 )
@@ -95,6 +99,30 @@ def test_text_columns_become_categories_with_a_sorted_table(tmp_path: Path) -> N
     np.testing.assert_array_equal(read.values[:, 1], [1, 0, 1, np.nan])
     other = read.with_categories({"gear": ("low", "mid"), "code": ("3", "7")})
     np.testing.assert_array_equal(other.values[:, 0], [0, -1, np.nan, 1])
+
+
+def test_true_and_false_are_labels_and_blank_lines_at_the_end_are_none(tmp_path: Path) -> None:
+    read = data.read(csv(tmp_path, "id,x,y\na,1,True\nb,2,False\nc,3,True\n\n\n"), series="id", target="y")
+    assert read.classes == ("False", "True")
+    assert read.targets is not None
+    assert read.targets.tolist() == [1, 0, 1]
+    assert len(read) == 3
+
+
+def test_a_day_comes_before_the_month_if_there_are_dots(tmp_path: Path) -> None:
+    read = data.read(csv(tmp_path, "t,x\n01.02.2026,1\n01.03.2026,2\n"), time="t")
+    assert read.times is not None
+    assert np.diff(read.times)[0] == 28 * 86400
+
+
+@pytest.mark.parametrize("column", [[1 + 2j, 2, 3], [[1], [2], [3]], ["2026-01-01"] * 3])
+def test_columns_of_a_frame_that_are_no_numbers(column: list) -> None:
+    import pandas as pd
+
+    table = pd.DataFrame({"x": pd.Series(column), "z": [1.0, 2.0, 3.0]})
+    table["x"] = pd.to_datetime(table["x"]) if isinstance(column[0], str) else table["x"]
+    with pytest.raises(data.SeriesError, match="'x'"):
+        data.from_frame(table)
 
 
 def test_ids_keep_their_zeros_and_semicolons_have_decimal_commas(tmp_path: Path) -> None:
@@ -208,6 +236,8 @@ def test_selections_are_views_where_possible() -> None:
         ("id,s,x\na,train,1\na,test,1\n", {"series": "id", "split": "s"}, ["'s'", "line 3"]),
         ("id,s,x\na,dev,1\n", {"series": "id", "split": "s"}, ["'s'", "'dev'", "line 2"]),
         ("id,id,x\na,b,1\n", {"series": "id"}, ["'id'"]),
+        ("id,x\na,1\n", {"features": ["x", "x"]}, ["'x'"]),
+        ("t,x\n01/02/2026,1\n13/02/2026,2\n", {"time": "t"}, ["line 3", "13/02/2026"]),
     ],
 )
 @pytest.mark.parametrize("rows_per_chunk", [1, 1000])

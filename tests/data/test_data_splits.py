@@ -42,7 +42,7 @@ def test_wrong_fractions_are_named(fractions: tuple[float, ...]) -> None:
         split_series(classes([5, 5]), fractions)
 
 
-def test_splits_in_time_score_every_sample_once_and_train_on_the_past() -> None:
+def test_splits_in_time_score_every_sample_and_train_on_the_past() -> None:
     series = data.from_arrays([np.arange(103.0), np.arange(57.0)])
     found = split_times(series, (0.5, 0.25, 0.25), window=10, warmup=4)
     scored: dict[str, list[int]] = {}
@@ -53,8 +53,11 @@ def test_splits_in_time_score_every_sample_once_and_train_on_the_past() -> None:
             for start, length, skip in zip(windows.start, windows.length, windows.skip, strict=True)
             for sample in range(start + skip, start + length)
         ]
-    everything = sorted(sample for samples in scored.values() for sample in samples)
-    assert everything == list(range(160))
+    assert len(scored["test"]) == len(set(scored["test"]))
+    assert len(scored["train"]) > 1.5 * len(set(scored["train"]))  # training windows overlap
+    assert sorted({sample for samples in scored.values() for sample in samples}) == list(range(160))
+    assert not set(scored["train"]) & set(scored["validation"])
+    assert not set(scored["validation"]) & set(scored["test"])
     for low, high in ((0, 103), (103, 160)):
         parts = [
             [sample for sample in scored[split] if low <= sample < high] for split in ("train", "validation", "test")

@@ -57,7 +57,8 @@ _OPTIONS = {
     "sort": _option(bool, "Sort the rows of each series by time.", "--sort"),
     "class_weights": _option(Literal["none", "balanced"] | None, "balanced: every class counts the same in the loss.",
                              "--class-weights"),
-    "window": _option(int | None, "sequence, forecast: samples of a training window. Default: 500.", "--window"),
+    "window": _option(int | None, "sequence, forecast: samples of a training window. Default: 100.", "--window"),
+    "horizon": _option(int | None, "forecast: samples ahead in free runs. Default: 20.", "--horizon"),
     "no_report": _option(bool, "Write no report.html, and do not certify.", "--no-report"),
 }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +92,8 @@ def read_npz(path: Path, *, target: str | None = None, time: str | None = None, 
     given = [name for name, value in unused.items() if value not in (None, (), False) and name != "rows_per_chunk"]
     if given:
         raise SeriesError(f"{given[0]} is given, but {path.name} holds arrays, not columns; leave it out")
+    if not is_zipfile(path):
+        raise SeriesError(f"{path.name} is not an .npz file; save arrays with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,6 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 NANOSECONDS = 1_000_000_000
+# pandas would also read "13.01.2026" as a duration, of 13 nanoseconds and some.
+_DURATION = re.compile(
+    r"[-+]?(\d+\s*days?,?\s+)?[-+]?\d+:\d{1,2}(:\d{1,2}(\.\d+)?)?|[-+]?P[\dYMWDTHS.,]+"
+    r"|[-+]?\d+(\.\d+)?\s*(ns|us|µs|ms|s|sec|seconds?|min|minutes?|m|h|hours?|d|D|days?|W|weeks?)"
+)
+_DOTTED = re.compile(r"\d{1,2}\.\d{1,2}\.\d{4}")
 
 
 @dataclass(frozen=True)
@@ -35,55 +43,67 @@ class Clock:
         return (values - self.origin) / NANOSECONDS
 
 
-def read_clock(values: Any, kind: str | None) -> tuple[str, npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """One chunk of a time column (a pandas Series): its kind, numbers, and which rows could not be read.
+@dataclass(frozen=True)
+class Reading:
+    """How a column of times is read, decided by its first value: later values that do not fit are mistakes."""
+
+    kind: Literal["number", "date", "duration"]
+    format: str = "ISO8601"
+    """For dates: as `pandas.to_datetime` takes it."""
+
+
+def read_clock(values: Any, reading: Reading | None) -> tuple[Reading, npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """One chunk of a time column (a pandas Series): how it was read, its numbers, and which rows could not be read.
 
     Numbers are float64; dates and durations are int64 nanoseconds (dates in UTC; a date without a time zone counts
-    as UTC). `kind`: that of the chunks before, which this one must share.
+    as UTC). `reading`: that of the chunks before.
     """
     import pandas as pd
 
-    found = _kind_of(values) if kind is None else kind
-    missing = values.isna().to_numpy()
-    if found == "number":
+    found = _reading_of(values) if reading is None else reading
+    if found.kind == "number":
         numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         return found, numbers, ~np.isfinite(numbers)
-    if found == "duration":
-        parsed = values if pd.api.types.is_timedelta64_dtype(values) else pd.to_timedelta(values, errors="coerce")
+    if found.kind == "duration":
+        parsed = values if pd.api.types.is_timedelta64_dtype(values) else _durations(values)
     else:
-        parsed = _dates(values)
-    bad = parsed.isna().to_numpy() | missing
+        parsed = _dates(values, found.format)
+    bad = (parsed.isna() | values.isna()).to_numpy()
     return found, parsed.dt.as_unit("ns").astype("int64").to_numpy(), bad
 
 
-def _dates(values: Any) -> Any:
+def _dates(values: Any, how: str) -> Any:
     import pandas as pd
 
     if pd.api.types.is_datetime64_any_dtype(values):
         return values.dt.tz_localize("UTC") if values.dt.tz is None else values.dt.tz_convert("UTC")
-    parsed = pd.to_datetime(values, errors="coerce", utc=True, format="ISO8601")
-    if bool(parsed.isna().all()):
-        import warnings
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a format that it cannot infer, and so reads value by value
-            parsed = pd.to_datetime(values, errors="coerce", utc=True)
-    return parsed
+    return pd.to_datetime(values, errors="coerce", utc=True, format=how)
 
 
-def _kind_of(values: Any) -> str:
-    """Decided by the first value: later values that do not fit are reported with their rows."""
+def _durations(values: Any) -> Any:
+    import pandas as pd
+
+    texts = values.astype(str).str.strip()
+    return pd.to_timedelta(texts.where(texts.map(lambda text: bool(_DURATION.fullmatch(text)))), errors="coerce")
+
+
+def _reading_of(values: Any) -> Reading:
     import pandas as pd
 
     if pd.api.types.is_datetime64_any_dtype(values):
-        return "date"
+        return Reading("date")
     if pd.api.types.is_timedelta64_dtype(values):
-        return "duration"
-    if pd.api.types.is_numeric_dtype(values):
-        return "number"
+        return Reading("duration")
     first = values.dropna().head(1)
     if first.empty or not pd.to_numeric(first, errors="coerce").isna().any():
-        return "number"
-    if not pd.to_timedelta(first.astype(str), errors="coerce").isna().any():
-        return "duration"
-    return "date"
+        return Reading("number")
+    if not _durations(first).isna().any():
+        return Reading("duration")
+    if not _dates(first, "ISO8601").isna().any():
+        return Reading("date")
+    text = str(first.iloc[0]).strip()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a first number above 12 must be the day
+        # 1.2.2026 is the first of February, and 1/2/2026 the second of January.
+        guess = pd.tseries.api.guess_datetime_format(text, dayfirst=bool(_DOTTED.match(text)))
+    return Reading("date", guess or "mixed")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lipschitz_rnn.data.clock import Clock, read_clock
+from lipschitz_rnn.data.clock import Clock, Reading, read_clock
 from lipschitz_rnn.data.errors import SeriesError, shown
 
 MOST_CATEGORIES = 200  # one input each; more are names or free text, from which nothing general is learned
@@ -19,18 +19,41 @@ class NumberColumn:
     """A feature or target: numbers with NaN for missing ones, or texts as positions in a table.
 
     A column is text if none of its values is a number. A mixture is a mistake, unless `text` says that the column
-    holds categories.
+    holds categories. With `labels`, True and False are texts.
     """
 
-    def __init__(self, name: str, place: Place, text: bool = False) -> None:
+    def __init__(self, name: str, place: Place, text: bool = False, labels: bool = False) -> None:
         self.name, self._place = name, place
         self.kind: str | None = "text" if text else None
-        self._declared = text
+        self._declared, self._labels = text, labels
         self.table: dict[str, int] = {}
         self._parts: list[npt.NDArray[np.float64]] = []
 
     def add(self, values: Any, start: int) -> None:
         """Add a chunk (a pandas Series) whose first row is `start`."""
+        import pandas as pd
+
+        kinds = pd.api.types
+        if (
+            kinds.is_datetime64_any_dtype(values)
+            or kinds.is_timedelta64_dtype(values)
+            or kinds.is_complex_dtype(values)
+        ):
+            raise SeriesError(
+                f"column {self.name!r} holds {values.dtype}, not numbers or texts; name it with --time (time= in "
+                "Python) if it is the time, or leave it out of --features"
+            )
+        mixed = self._labels and (kinds.is_bool_dtype(values) or kinds.is_object_dtype(values))
+        if mixed and values.map(lambda value: isinstance(value, bool | np.bool_)).any():
+            values = values.map(plain_text)
+        try:
+            self._parts.append(self._numbers(values, start))
+        except SeriesError:
+            raise
+        except (TypeError, ValueError, OverflowError) as error:  # what is in the cells can be anything
+            raise SeriesError(f"column {self.name!r} near {self._place(start)} cannot be read: {error}") from error
+
+    def _numbers(self, values: Any, start: int) -> npt.NDArray[np.float64]:
         import pandas as pd
 
         if self._declared or not (pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values)):
@@ -44,7 +67,7 @@ class NumberColumn:
                 f"column {self.name!r} has {shown(values.iloc[row])} at {self._place(start + row)}, which is not "
                 "finite; leave the cell empty if the value is missing"
             )
-        self._parts.append(numbers)
+        return numbers
 
     def _read_objects(self, values: Any, start: int) -> npt.NDArray[np.float64]:
         import pandas as pd
@@ -151,12 +174,12 @@ class TimeColumn:
 
     def __init__(self, name: str, place: Place) -> None:
         self.name, self._place = name, place
-        self._kind: str | None = None
+        self._reading: Reading | None = None
         self._parts: list[npt.NDArray[Any]] = []
 
     def add(self, values: Any, start: int) -> None:
         try:
-            self._kind, numbers, bad = read_clock(values, self._kind)
+            self._reading, numbers, bad = read_clock(values, self._reading)
         except (ValueError, TypeError, OverflowError, AttributeError) as error:
             raise SeriesError(
                 f"column {self.name!r} cannot be read as times near {self._place(start)}: {error}; write numbers, ISO "
@@ -164,7 +187,7 @@ class TimeColumn:
             ) from error
         if bad.any():
             row = int(bad.argmax())
-            what = {"number": "a finite number", "date": "a date", "duration": "a duration"}[self._kind]
+            what = {"number": "a finite number", "date": "a date", "duration": "a duration"}[self._reading.kind]
             raise SeriesError(
                 f"column {self.name!r} has {shown(values.iloc[row])} at {self._place(start + row)}, which is not "
                 f"{what} like the times before it; write the time, or remove the row"
@@ -174,9 +197,9 @@ class TimeColumn:
     def finish(self) -> tuple[npt.NDArray[np.float64], Clock]:
         numbers = np.concatenate(self._parts) if self._parts else np.empty(0)
         self._parts = []
-        if self._kind in (None, "number"):
+        if self._reading is None or self._reading.kind == "number":
             return numbers.astype(np.float64), Clock()
-        clock = Clock("date", int(numbers.min())) if self._kind == "date" else Clock("duration")
+        clock = Clock("date", int(numbers.min())) if self._reading.kind == "date" else Clock("duration")
         return clock.from_nanoseconds(numbers.astype(np.int64)), clock
 
 

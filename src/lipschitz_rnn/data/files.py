@@ -13,6 +13,7 @@ from lipschitz_rnn.data.reading import read
 from lipschitz_rnn.data.splits import DEFAULT
 from lipschitz_rnn.data.target import Kind
 from lipschitz_rnn.data.task import SeriesTask, SplitBy
+from lipschitz_rnn.tasks.base import check_count
 
 
 class FileTask(SeriesTask):
@@ -23,7 +24,7 @@ class FileTask(SeriesTask):
     def __init__(
         self,
         *,
-        path: str,
+        path: str = "",
         target: str | Sequence[str] | None = None,
         series: str | None = None,
         time: str | None = None,
@@ -41,12 +42,16 @@ class FileTask(SeriesTask):
         step_size: float | None = None,
         longest_gap: float = 10.0,
         class_weights: Literal["none", "balanced"] = "none",
-        window: int = 500,
+        window: int = 100,
         warmup: int = 50,
+        horizon: int = 20,
     ) -> None:
         """The options of `read`, of `SeriesTask`, and of `Preprocessing.fit`. A forecast's `target` names the columns
-        to forecast, which are inputs as well."""
+        to forecast, which are inputs as well; `horizon` is how many samples ahead free runs go."""
         options = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        check_count("horizon", horizon)
+        if not path:
+            raise ValueError("the task 'file' needs a path; give the file itself: lipschitz-rnn train FILE")
         goals = [target] if isinstance(target, str) else list(target or ())
         columns: dict[str, Any] = {"series": series, "time": time, "split": split, "categories": tuple(categories)}
         if kind == "forecast":
@@ -56,6 +61,7 @@ class FileTask(SeriesTask):
             found = read(path, target=goals if len(goals) > 1 else target, features=features, sort=sort, **columns)
             if found.targets is None and kind is not None:
                 raise SeriesError(f"{kind} needs a target; name its column in {Path(path).name} with --target")
+        self.horizon = horizon
         self.reading = {"target": goals, "features": list(found.columns), **columns, "categories": list(categories)}
         super().__init__(
             found,
@@ -76,5 +82,6 @@ class FileTask(SeriesTask):
         self.options = options
 
     def record(self) -> dict[str, Any]:
-        """Also how the file was read: `predict` reads other files the same way."""
-        return super().record() | {"reading": {**self.reading, "clock": self.series.clock.kind}}
+        """Also how the file was read, so that other files are read the same way, and how far forecasts go."""
+        more: dict[str, Any] = {"reading": {**self.reading, "clock": self.series.clock.kind}}
+        return super().record() | more | ({"horizon": self.horizon} if self.kind == "forecast" else {})

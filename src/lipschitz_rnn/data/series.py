@@ -140,13 +140,15 @@ class SeriesSet:
         """
         values = self.values
         for column, table in tables.items():
-            if column not in self.categories:
+            if column not in self.categories and not np.isnan(self.values[:, self.columns.index(column)]).all():
                 raise SeriesError(
                     f"column {column!r} of {self.source} holds numbers, but the model was trained with texts in it; "
                     "give the file that the model knows, or read it with this column in categories"
                 )
             position = {text: index for index, text in enumerate(table)}
-            new = np.array([position.get(text, -1) for text in self.categories[column]] or [-1], dtype=values.dtype)
+            new = np.array(
+                [position.get(text, -1) for text in self.categories.get(column, ())] or [-1], dtype=values.dtype
+            )
             place = self.columns.index(column)
             codes = values[:, place]
             if values is self.values:

@@ -104,19 +104,20 @@ def whole_series(series: SeriesSet, indices: Integers) -> Windows:
 
 
 def long_windows(series: SeriesSet, indices: Integers, window: int) -> Windows:
-    """Series cut into windows of at most `window` samples."""
+    """Series cut into windows of at most `window` samples, each of which begins half a window after the one before."""
     lengths = series.lengths[indices]
-    found = _windows(series.offsets[:-1][indices], np.zeros_like(lengths), lengths, window, 0)
+    found = _windows(series.offsets[:-1][indices], np.zeros_like(lengths), lengths, window, 0, overlap=True)
     return Windows(indices[found.series], found.start, found.length, found.skip)
 
 
 def split_times(
-    series: SeriesSet, fractions: Sequence[float] = DEFAULT, *, window: int = 200, warmup: int = 50
+    series: SeriesSet, fractions: Sequence[float] = DEFAULT, *, window: int = 100, warmup: int = 50
 ) -> dict[Split, Windows]:
     """Windows of every split when each series is cut in time: training first, then validation, then test.
 
-    Windows have at most `window` scored samples. Those of validation and test begin up to `warmup` samples earlier, so
-    that the state has seen something; these samples are not scored.
+    Windows have at most `window` scored samples; those of training overlap by half, so that more can be learned from
+    one series. Those of validation and test begin up to `warmup` samples earlier, so that the state has seen something;
+    these samples are not scored.
     """
     shares = check_fractions(fractions)
     starts, lengths = series.offsets[:-1], series.lengths
@@ -132,15 +133,24 @@ def split_times(
     found: dict[Split, Windows] = {}
     for split in SPLITS:
         low, high = bounds[split]
-        found[split] = _windows(starts, low, high, window, 0 if split == "train" else warmup)
+        train = split == "train"
+        found[split] = _windows(starts, low, high, window, 0 if train else warmup, overlap=train)
     return found
 
 
-def _windows(starts: Integers, low: Integers, high: Integers, window: int, warmup: int) -> Windows:
-    pieces = -(-(high - low) // window)
+def _windows(
+    starts: Integers, low: Integers, high: Integers, window: int, warmup: int, *, overlap: bool = False
+) -> Windows:
+    if window < 2 or warmup < 0:
+        raise ValueError(
+            f"window is {window} and warmup {warmup}; a window has at least 2 samples, a warm-up at least 0"
+        )
+    stride = window // 2 if overlap else window
+    # A last window that lies within the one before it adds nothing.
+    pieces = np.maximum(1, -(-(high - low - (window - stride)) // stride))
     series = np.repeat(np.arange(len(starts)), pieces)
     number = np.arange(len(series)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    begin = low[series] + number * window
+    begin = low[series] + number * stride
     end = np.minimum(begin + window, high[series])
     early = np.maximum(begin - warmup, 0)
     return Windows(series, starts[series] + early, end - early, begin - early)

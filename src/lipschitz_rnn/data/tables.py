@@ -65,7 +65,9 @@ def read_csv(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_C
                 decimal="," if delimiter == ";" else ".",
                 skip_blank_lines=False,
             )
-            return layout.read((_named(chunk, names, layout.used, path) for chunk in chunks), sort, "line")
+            return layout.read(
+                (_named(chunk, names, layout.used, path, rows_per_chunk) for chunk in chunks), sort, "line"
+            )
     except UnicodeDecodeError as error:
         raise SeriesError(f"{path.name} is not text in UTF-8: {error}; save it as CSV in UTF-8") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error) as error:
@@ -76,12 +78,15 @@ def read_csv(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_C
         raise SeriesError(f"line {line + 1} of {path.name} has {found} cells, not {allowed}; {_CELLS}") from error
 
 
-def _named(chunk: Any, names: Sequence[str], used: Sequence[str], path: Path) -> Any:
+def _named(chunk: Any, names: Sequence[str], used: Sequence[str], path: Path, rows_per_chunk: int) -> Any:
     """The used columns of a chunk under their names."""
     import pandas as pd
 
     if not isinstance(chunk.index, pd.RangeIndex):  # more cells than names in the first row: pandas makes an index
         raise SeriesError(f"line 2 of {path.name} has more than {len(names)} cells; {_CELLS}")
+    if len(chunk) < rows_per_chunk and len(names) > 1:  # blank lines at the end of the file
+        filled = chunk.notna().any(axis=1).to_numpy()
+        chunk = chunk.iloc[: len(filled) - int(filled[::-1].argmax()) if filled.any() else 0]
     return chunk[[names.index(name) for name in used]].set_axis(list(used), axis=1)
 
 
@@ -131,10 +136,10 @@ class _Layout:
                 )
             if name in repeated:
                 raise SeriesError(f"{source} has several columns {name!r}; give each its own name")
-        taken = [name for name in self.features if name in parts]
-        if taken or len(set(parts)) != len(parts):
-            name = taken[0] if taken else next(name for name in parts if parts.count(name) > 1)
-            raise SeriesError(f"column {name!r} is named for two parts (series, time, target, features); name it once")
+        named = [*parts, *self.features]
+        if len(set(named)) != len(named):
+            name = next(name for name in named if named.count(name) > 1)
+            raise SeriesError(f"column {name!r} is named twice (as series, time, target or feature); name it once")
         if not self.features:
             raise SeriesError(f"{source} has no feature column besides {', '.join(map(repr, parts))}; add one")
 
@@ -146,7 +151,7 @@ class _Layout:
         split = None if self.split is None else NameColumn(self.split, place)
         times = None if self.time is None else TimeColumn(self.time, place)
         features = [NumberColumn(name, place, name in self.categories) for name in self.features]
-        targets = [NumberColumn(name, place, name in self.categories) for name in self.targets]
+        targets = [NumberColumn(name, place, name in self.categories, labels=True) for name in self.targets]
         collectors = [column for column in (ids, split, times, *features, *targets) if column is not None]
         rows = 0
         for chunk in _not_empty(chunks):

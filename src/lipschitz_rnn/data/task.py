@@ -74,7 +74,7 @@ class SeriesTask(Task):
         step_size: float | None = None,
         longest_gap: float = 10.0,
         class_weights: Literal["none", "balanced"] = "none",
-        window: int = 500,
+        window: int = 100,
         warmup: int = 50,
     ) -> None:
         """
@@ -183,8 +183,9 @@ class SeriesTask(Task):
         change[:-1] = series.values[1:, columns] - carried[:-1]
         change[series.offsets[1:] - 1] = np.nan
         for part in self.windows.values() if by_time else ():
-            last = np.isin(part.start + part.length, part.start + part.skip, invert=True)
-            change[(part.start + part.length - 1)[last]] = np.nan  # the next value belongs to another split
+            ends = np.zeros(len(series), dtype=np.int64)
+            np.maximum.at(ends, part.series, part.start + part.length)
+            change[ends - 1] = np.nan  # the next value belongs to another split
         train = self.windows["train"]
         kept = np.concatenate([np.arange(a, a + n) for a, n in zip(train.start, train.length, strict=True)])
         if not np.isfinite(change[kept]).any(0).all():

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipschitz_rnn.data.arrays import from_arrays
-from lipschitz_rnn.data.clock import Clock, read_clock
+from lipschitz_rnn.data.clock import Clock, Reading, read_clock
 from lipschitz_rnn.data.errors import SeriesError, shown
 from lipschitz_rnn.data.series import SeriesSet
 
@@ -173,10 +173,10 @@ def _read_times(texts: list[str], where: str, clock: Clock) -> tuple[npt.NDArray
     except ValueError:
         import pandas as pd
 
-        kind, numbers, bad = read_clock(pd.Series(texts), "date")
+        _, numbers, bad = read_clock(pd.Series(texts), Reading("date"))
         if bad.any():
             raise SeriesError(
                 f"{where} has the time {shown(texts[int(bad.argmax())])}; write numbers or ISO dates"
             ) from None
-        clock = clock if clock.kind == kind else Clock("date", int(numbers.min()))
+        clock = clock if clock.kind == "date" else Clock("date", int(numbers.min()))
         return clock.from_nanoseconds(numbers), clock

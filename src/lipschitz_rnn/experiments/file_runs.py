@@ -56,19 +56,15 @@ def file_settings(
     step = unit_step(unit, unit_options)
     asked: dict[str, Any] = {**options, "path": os.path.abspath(options["path"]), "step_size": step}
     task = FileTask(**asked)
-    longest = _longest_span(task)
-    if "max_step" in units.info(unit).options() and "max_step" not in unit_options and step and longest:
-        if unit_options.get("stability") is not None and longest > step:
-            unit_options["max_step"] = step  # a contracting unit is proved for steps up to its own
-        elif longest > _LONGEST_STEP * step:
-            unit_options["max_step"] = _LONGEST_STEP * step
-    values = DEFAULTS | ({"epochs": 10} if quick else {}) | dict(changes)
+    timed = task.preprocessing_module.fitted.time_use == "step"  # also if regular: the series to predict may not be
+    if timed and step is not None and "max_step" in units.info(unit).options():
+        # A contracting unit is proved for steps up to its own.
+        limit = step if unit_options.get("stability") is not None else _LONGEST_STEP * step
+        unit_options.setdefault("max_step", limit)
+    few = {"batch_size": max(4, min(DEFAULTS["batch_size"], task.size("train") // 10))}  # ten steps per epoch
+    values = DEFAULTS | few | ({"epochs": 10} if quick else {}) | dict(changes)
     values |= {"task": "file", "task_options": asked, "unit_options": unit_options}
     return Settings(**values), task
-
-
-def _longest_span(task: SeriesTask) -> float | None:
-    return float(task._data["spans"].max()) if task.timed else None
 
 
 def train_file(
@@ -98,7 +94,7 @@ def assess(settings: Settings, task: FileTask, result: Result, folder: Path, *, 
         "source": task.series.source,
         "targets": list(task.target.names),
         "classes": None if task.target.classes is None else list(task.target.classes),
-        "seeds": [member.seed for member in settings.members],
+        "networks": [member.name for member in settings.members],
         "notes": list(task.notes()),
         "test_samples": len(goals),
         "baseline": baseline(task, goals),
@@ -108,7 +104,7 @@ def assess(settings: Settings, task: FileTask, result: Result, folder: Path, *, 
     else:
         record |= _numbers(goals, found, owners, task)
     if task.kind == "forecast":
-        record["horizon"] = _free_runs(task, models)
+        record["horizon"] = _free_runs(task, models, task.horizon)
     record["certificate"] = _certificate(task, result) if certify else None
     atomic_write(folder / ASSESSMENT, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
     return record
@@ -192,13 +188,12 @@ def _worst(scores: Mapping[int, float], task: SeriesTask, name: str) -> list[dic
     ]
 
 
-def _free_runs(task: SeriesTask, models: list[SeriesModel], horizon: int = 20, most: int = 64) -> dict[str, Any]:
-    """RMSE by step ahead of free runs that start at the beginning of the test part, and of persistence."""
+def _free_runs(task: SeriesTask, models: list[SeriesModel], horizon: int, most: int = 64) -> dict[str, Any]:
+    """RMSE by step ahead of free runs from the scored part of every window of the test split, and of persistence."""
     windows = task.windows["test"]
     series = task.series
-    first = np.unique(windows.series, return_index=True)[1]
     starts, limit = [], 0
-    for index in first[:most]:
+    for index in range(min(most, len(windows))):
         begin = int(windows.start[index] + windows.skip[index])
         known = begin - int(series.offsets[windows.series[index]])
         if task.by_time is False:  # whole series are in the test split: their first half is the past

@@ -61,11 +61,11 @@ def show_metric(name: str, values: Sequence[float | None]) -> str:
 
 
 def scores_table(assessment: Mapping[str, Any]) -> Table:
-    """Every metric: over seeds, of the seeds' mean prediction, and of the baseline."""
+    """Every metric: over networks, of their mean prediction, and of the baseline."""
     several = assessment["ensemble"] is not None
     base = assessment["baseline"]
-    header = ["metric", f"{len(assessment['seeds'])} seeds" if several else "test"]
-    header += ["mean of the seeds' predictions"] if several else []
+    header = ["metric", f"{len(assessment['networks'])} networks" if several else "test"]
+    header += ["their mean prediction"] if several else []
     rows = []
     for name, values in assessment["metrics"].items():
         row = [name, show_metric(name, values)]
@@ -96,9 +96,11 @@ def _curves(run: Run) -> Picture:
 
 def _class_blocks(assessment: Mapping[str, Any]) -> list[Block]:
     classes, counts = assessment["classes"], assessment["confusion"]
-    several = f", summed over {len(assessment['seeds'])} seeds" if len(assessment["seeds"]) > 1 else ""
+    networks = len(assessment["networks"])
+    several = f", summed over {networks} networks" if networks > 1 else ""
     rows = [
-        [name, *map(str, row), show_score(_share(row, i), True)] for i, (name, row) in enumerate(_zip(classes, counts))
+        [name, *map(str, row), show_score(_share(row, i), True)]
+        for i, (name, row) in enumerate(zip(classes, counts, strict=True))
     ]
     table = Table(["true \\ predicted", *classes, "found"], rows)
     error = assessment["calibration_error"]
@@ -111,10 +113,6 @@ def _class_blocks(assessment: Mapping[str, Any]) -> list[Block]:
         _calibration(assessment["calibration"]),
         Paragraph(f"The expected calibration error is {100 * error:.1f} %."),
     ]
-
-
-def _zip(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> list[tuple[str, Sequence[int]]]:
-    return list(zip(classes, counts, strict=True))
 
 
 def _share(row: Sequence[int], index: int) -> float | None:
@@ -143,16 +141,17 @@ def _pairs(assessment: Mapping[str, Any]) -> Picture:
         axis.plot([low, high], [low, high], color=GREY, linewidth=1, linestyle=":")
         axis.scatter(true, found, s=7, color=BLUE, alpha=0.5, linewidths=0)
         axis.set(xlabel=f"true {name}", ylabel=f"predicted {name}")
-    return Picture("predicted", to_svg(figure), "Test split; predictions are the mean over seeds.")
+    return Picture("predicted", to_svg(figure), "Test split; predictions are the mean over networks.")
 
 
 def _horizon(horizon: Mapping[str, Any]) -> Picture:
     figure, (axis,) = new_figure(1)
     draw_curves(axis, horizon["steps"], horizon["rmse"], BLUE, "free run")
     axis.plot(horizon["steps"], horizon["persistence"], color=RED, linewidth=1.4, label="persistence")
-    axis.set(xlabel="steps ahead", ylabel=f"RMSE ({horizon['unit']})")
+    axis.set(xlabel="steps ahead", ylabel="RMSE")
+    whole_epochs(axis)
     axis.legend(frameon=False, fontsize=8)
-    return Picture("free-run", to_svg(figure), "Error by steps ahead, when predictions are fed back as inputs.")
+    return Picture("free-run", to_svg(figure), f"Error in {horizon['unit']}, when predictions are fed back as inputs.")
 
 
 def _worst(worst: Sequence[Mapping[str, Any]]) -> Table:
