@@ -200,12 +200,12 @@ def test_shortened_metrics_are_not_filled_with_nothing(runs: Path) -> None:
 
 
 def test_a_checkpoint_with_a_valid_checksum_and_a_wrong_state(tmp_path: Path) -> None:
-    from lipschitz_rnn.training.checkpoint import _checksum
+    from lipschitz_rnn.storage import checksum
 
     path = tmp_path / "x.safetensors"
     for text in ("", "[]", "{", "[" * 100_000):
         tensors = {"a": torch.zeros(2)}
-        path.write_bytes(save(tensors, metadata={"state": text, "sha256": _checksum(tensors, text)}))
+        path.write_bytes(save(tensors, metadata={"state": text, "sha256": checksum(tensors, text)}))
         with pytest.raises(CheckpointError, match=r"x.safetensors cannot be read: its state"):
             read_checkpoint(path)
     path.write_bytes(save(tensors))

@@ -2,6 +2,8 @@
 
 from lipschitz_rnn.data.arrays import from_arrays as from_arrays
 from lipschitz_rnn.data.clock import Clock as Clock
+from lipschitz_rnn.data.ensemble import Predictions as Predictions
+from lipschitz_rnn.data.ensemble import SeriesEnsemble as SeriesEnsemble
 from lipschitz_rnn.data.errors import SeriesError as SeriesError
 from lipschitz_rnn.data.files import FileTask as FileTask
 from lipschitz_rnn.data.model import SeriesModel as SeriesModel
@@ -11,6 +13,10 @@ from lipschitz_rnn.data.prediction import probabilities as probabilities
 from lipschitz_rnn.data.preprocessing import Preprocessing as Preprocessing
 from lipschitz_rnn.data.reading import is_file_name as is_file_name
 from lipschitz_rnn.data.reading import read as read
+from lipschitz_rnn.data.saving import ModelFileError as ModelFileError
+from lipschitz_rnn.data.saving import SavedModels as SavedModels
+from lipschitz_rnn.data.saving import load_model as load_model
+from lipschitz_rnn.data.saving import save_model as save_model
 from lipschitz_rnn.data.series import SeriesSet as SeriesSet
 from lipschitz_rnn.data.splits import Fractions as Fractions
 from lipschitz_rnn.data.splits import split_series as split_series

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,6 +46,30 @@ class SeriesModel(nn.Module):
         """From a trained network and what its task recorded (`SeriesTask.record`, or "series" in a run's task.json)."""
         preprocessing = Preprocessing.from_dict(record["preprocessing"])
         return cls.from_network(network, preprocessing, Target.from_dict(record["target"]))
+
+    def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> Path:
+        """Write everything to one .safetensors file; see `data.save_model`, which also takes several seeds."""
+        from lipschitz_rnn.data.saving import save_model
+
+        return save_model(path, [self], extra)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SeriesModel:
+        """The model of a file with one network; see `data.load_model`, which also takes several seeds."""
+        from lipschitz_rnn.data.saving import load_single
+
+        return load_single(path)
+
+    def save_pretrained(self, folder: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> Path:
+        """As `save`, into `model.safetensors` in a folder, which is created."""
+        from lipschitz_rnn.data.saving import save_folder
+
+        return save_folder(folder, [self], extra)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | os.PathLike[str]) -> SeriesModel:
+        """The model of a folder written by `save_pretrained`. For a model on the Hugging Face hub: `data.hub`."""
+        return cls.load(folder)
 
     def forward(self, values: Tensor, times: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         """Raw outputs: logits, or numbers in the target's own unit.

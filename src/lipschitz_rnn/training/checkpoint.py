@@ -6,19 +6,18 @@ exist or is complete. The checksum detects later damage by a disk or a copy.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+from lipschitz_rnn.storage import READING_ERRORS, checksum, read_tensors
+from lipschitz_rnn.storage import atomic_write as atomic_write
+from lipschitz_rnn.storage import sync_folder as sync_folder
 
 
 class CheckpointError(RuntimeError):
@@ -29,7 +28,7 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], state: dict[str, An
     """Write tensors and a JSON state to `path` atomically."""
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     text = json.dumps(state, sort_keys=True)
-    atomic_write(path, save(plain, metadata={"state": text, "sha256": _checksum(plain, text)}))
+    atomic_write(path, save(plain, metadata={"state": text, "sha256": checksum(plain, text)}))
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -39,13 +38,11 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise CheckpointError(
                 f"{path} cannot be read: {'it is not a file' if path.exists() else 'it does not exist'}"
             )
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except _READING_ERRORS as error:
+        tensors, metadata = read_tensors(path)
+    except READING_ERRORS as error:
         raise CheckpointError(f"{path} cannot be read: {error}; it is damaged or not a checkpoint") from error
     text = metadata.get("state", "")
-    if metadata.get("sha256") != _checksum(tensors, text):
+    if metadata.get("sha256") != checksum(tensors, text):
         raise CheckpointError(f"{path} is damaged: its content does not match the checksum inside")
     try:
         state = json.loads(text)
@@ -54,10 +51,6 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} cannot be read: its state is a JSON {type(state).__name__}, not an object")
     return tensors, state
-
-
-# What safetensors and PyTorch raise for invalid bytes, types and shapes.
-_READING_ERRORS = (OSError, SafetensorError, ValueError, TypeError, KeyError, RuntimeError, OverflowError, MemoryError)
 
 
 def copy_tensors(tensors: Mapping[str, Tensor], targets: Mapping[str, Tensor], prefix: str, where: object) -> None:
@@ -77,44 +70,3 @@ def copy_tensors(tensors: Mapping[str, Tensor], targets: Mapping[str, Tensor], p
     with torch.no_grad():
         for name, target in targets.items():
             target.data.copy_(tensors[prefix + name])
-
-
-def _checksum(tensors: dict[str, Tensor], text: str) -> str:
-    """SHA-256 over the state and over every tensor's name, type, shape and bytes."""
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        value = tensors[name]
-        digest.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def atomic_write(path: Path, content: bytes) -> None:
-    """Replace `path` so that every reader, even after a crash, sees either the old or the new file."""
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
-    try:
-        temporary.unlink(missing_ok=True)
-        with open(temporary, "xb") as file:  # never follow a link that somebody put there
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename durable; only POSIX systems can open a folder."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network and FUSE file systems sync files only
-            raise
-    finally:
-        os.close(descriptor)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ class Recurrent(nn.Module, ABC):
 
     takes_timespans: bool = False
     complex_state: bool = False
+    recipe: Mapping[str, Any]  # the arguments of `units.build`, which sets it
     positional_once: ClassVar[tuple[str, ...]] = ("lengths",)  # arguments that could once follow hx by position
 
     if TYPE_CHECKING:

@@ -147,7 +147,8 @@ def build(
     """Build a unit by name. It is called as `output, h_n = unit(input, hx=None, *, lengths=None, timespans=None)`.
 
     All units take num_layers, batch_first, dropout, bidirectional, device and dtype; `info(name).options()` lists all
-    options of a unit. `unit.output_size` is the width of its output (2N for units with a complex state).
+    options of a unit. `unit.output_size` is the width of its output (2N for units with a complex state). `unit.recipe`
+    is what it was built from, without device and dtype: `build(**unit.recipe)` gives such a unit again.
     """
     from lipschitz_rnn.units.cells import Cell, CellStack
 
@@ -164,6 +165,7 @@ def build(
         unit = kind(input_size, hidden_size, **options)
     if not hasattr(unit, "output_size"):  # a user's own module
         unit.output_size = hidden_size * (2 if options.get("bidirectional") else 1)
+    unit.recipe = {"name": name, "input_size": input_size, "hidden_size": hidden_size, **options}
     return unit.to(device=device, dtype=dtype)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[2] / "pretrained"
 FORMAT = "lipschitz-rnn/1"
+SERIES_FORMAT = "lipschitz-rnn-series/"  # and a number: the files of lipschitz_rnn.data.save_model
 _PREFIX = "unit."
 # Options of from_pretrained: they change how the network runs, not what it computes.
 _FREE = ("batch_first", "dropout", "backend", "recompute_every", "noise", "multiplicative_noise", "device", "dtype")
@@ -106,6 +107,8 @@ def read_pretrained(name: str | os.PathLike[str]) -> Pretrained:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
+    if metadata.get("format", "").startswith(SERIES_FORMAT):
+        raise ValueError(f"{path} is a whole model of series; open it with lipschitz_rnn.data.load_model")
     if metadata.get("format") != FORMAT:
         raise ValueError(f"{path} was not written by this package: its metadata has no format {FORMAT!r}")
     try:
