@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +19,7 @@ from lipschitz_rnn.estimators.fitting import Trained, check_parameters, seeds_of
 from lipschitz_rnn.estimators.inputs import as_series, require_channels
 
 Array = npt.NDArray[Any]
+_SHAPE = ("hidden_size", "unit", "num_layers", "n_seeds")
 
 PARAMETERS = """
         hidden_size: the size of the state.
@@ -26,7 +30,7 @@ PARAMETERS = """
         input_noise: standard deviation of noise on the scaled channels, in training; 0.1 to 0.5 helps small data sets.
         epochs: the most epochs; training may stop earlier, see patience.
         lr: the largest learning rate of Adam.
-        batch_size: cases per update; "auto": about eight updates per epoch, with 4 to 64 cases.
+        batch_size: cases per update; "auto": about eight updates per epoch, with at most 64 cases.
         schedule: of the learning rate: "one-cycle", "cosine", "constant".
         weight_decay: of Adam.
         clip: largest norm of the gradient; None: no limit.
@@ -126,18 +130,14 @@ class SeriesEstimator(BaseEstimator):
 
     def _continues(self, channels: int) -> bool:
         """Whether a warm start has something to go on with; raises if it does not fit."""
-        if not (self.warm_start and hasattr(self, "models_")):
+        if not (self.warm_start and hasattr(self, "models_")) or self._trained.settings is None:
             return False
         if channels != self.n_features_in_:
             raise ValueError(
                 f"warm_start goes on with a model for {self.n_features_in_} channels, but X has {channels}; give X "
                 "with the same channels, or set warm_start=False"
             )
-        changed = [
-            name
-            for name in ("hidden_size", "unit", "unit_options", "num_layers", "n_seeds")
-            if self._shape[name] != getattr(self, name)
-        ]
+        changed = [name for name in (*_SHAPE, "unit_options") if self._shape[name] != getattr(self, name)]
         if changed:
             name = changed[0]
             raise ValueError(
@@ -162,6 +162,7 @@ class SeriesEstimator(BaseEstimator):
         self, task: Any, parameters: dict[str, Any], generator: np.random.RandomState, validated: bool, continues: bool
     ) -> Trained:
         if continues:
+            assert self._trained.settings is not None
             return train(task, parameters, self._trained.settings.seeds, validated=validated, before=self.models_)
         return train(task, parameters, seeds_of(generator, int(self.n_seeds)), validated=validated)
 
@@ -169,13 +170,17 @@ class SeriesEstimator(BaseEstimator):
         """Set the fitted attributes; nothing before this changes the estimator, so a failed fit leaves it as it was."""
         earlier = self.history_ if continues else {}
         self._trained = trained
-        self._shape = {name: getattr(self, name) for name in ("hidden_size", "unit", "num_layers", "n_seeds")}
-        self._shape["unit_options"] = None if self.unit_options is None else dict(self.unit_options)
+        self._shape = self._shape_now()
         self.models_ = trained.models
         self.history_ = {name: earlier.get(name, []) + values for name, values in trained.history.items()}
         self.n_features_in_ = len(series.columns)
         self.n_iter_ = len(next(iter(trained.history.values()), []))
         self.notes_ = notes
+
+    def _shape_now(self) -> dict[str, Any]:
+        """The parameters that a warm start cannot change."""
+        options = None if self.unit_options is None else dict(self.unit_options)
+        return {name: getattr(self, name) for name in _SHAPE} | {"unit_options": options}
 
     # -- predicting --------------------------------------------------------------------------------------------------
 
@@ -188,6 +193,8 @@ class SeriesEstimator(BaseEstimator):
         owner = type(self).__name__
         series = as_series(X, times, owner=owner)
         require_channels(series, self.n_features_in_, owner)
+        # By position: arrays have no names, but a model that was trained on a file has those of its columns.
+        series = replace(series, columns=self.models_[0].preprocessing.columns)
         return as_trained(series, self.models_[0])
 
     def _outputs(self, X: Any, times: Any) -> list[npt.NDArray[np.float64]]:
@@ -211,6 +218,37 @@ class SeriesEstimator(BaseEstimator):
             options["step_size"] = spans
         networks = nn.ModuleList([model.unit for model in self.models_])
         return certify(networks, **({"time_limit": 10.0} | options))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the fitted estimator to one .safetensors file, which `load` and `lipschitz_rnn.data.load_model` read.
+
+        The series of the training are not in it.
+        """
+        check_is_fitted(self)
+        from lipschitz_rnn.estimators.storing import save_estimator
+
+        return save_estimator(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The estimator of a file that `save` wrote, or of a model file that `lipschitz-rnn export` wrote."""
+        from lipschitz_rnn.estimators.storing import load_estimator
+
+        found: Self = load_estimator(cls, path)
+        return found
+
+    def _extra(self) -> dict[str, Any]:
+        """What a file keeps besides models and parameters, as plain values."""
+        return {}
+
+    def _restore(self, trained: Trained, extra: dict[str, Any]) -> None:
+        """Set the fitted attributes from a file."""
+        self._trained = trained
+        self._shape = self._shape_now()
+        self.models_, self.history_ = trained.models, trained.history
+        self.n_features_in_ = len(trained.models[0].preprocessing.columns)
+        self.n_iter_ = int(extra.get("n_iter", 0))
+        self.notes_ = tuple(extra.get("notes", ()))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

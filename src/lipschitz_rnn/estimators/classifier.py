@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from lipschitz_rnn.data import SeriesSet, probabilities
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
-from lipschitz_rnn.estimators.fitting import validation_part
+from lipschitz_rnn.estimators.fitting import Trained, validation_part
 from lipschitz_rnn.estimators.inputs import as_series
 from lipschitz_rnn.estimators.signatures import with_parameters_of
 from lipschitz_rnn.estimators.task import EstimatorTask
@@ -106,6 +106,15 @@ class LipschitzRNNClassifier(ClassifierMixin, SeriesEstimator):
         chances = self.predict_proba(X, times)
         labels: Array = self.classes_[chances.argmax(1)]
         return labels
+
+    def _extra(self) -> dict[str, Any]:
+        return {"classes": {"dtype": str(self.classes_.dtype), "values": self.classes_.tolist()}}
+
+    def _restore(self, trained: Trained, extra: dict[str, Any]) -> None:
+        kept = extra.get("classes")
+        names = trained.models[0].target.classes
+        self.classes_ = np.array(names) if kept is None else np.array(kept["values"], dtype=kept["dtype"])
+        super()._restore(trained, extra)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, times: Any = None) -> float:
         """Accuracy."""

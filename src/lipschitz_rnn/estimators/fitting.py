@@ -43,7 +43,8 @@ class Trained:
     """What a fit leaves: whole models, the task's record, the range of timespans, and the history."""
 
     models: tuple[SeriesModel, ...]
-    settings: Settings
+    settings: Settings | None
+    """None for a model that no estimator trained."""
     record: dict[str, Any]
     spans: tuple[float, float] | None
     history: dict[str, list[float]]
@@ -151,7 +152,7 @@ def train(
         unit=unit,
         unit_options=with_max_step(unit, options) if task.preprocessing_module.fitted.time_use == "step" else options,
         seeds=tuple(seeds),
-        batch_size=_batch_size(plain(parameters["batch_size"]), task.size("train")),
+        batch_size=_batch_size(plain(parameters["batch_size"]), task),
         warmup=_WARMUP,
         log_steps=2**31 - 1,  # one record per epoch
         checkpoint_minutes=math.inf,
@@ -171,9 +172,13 @@ def train(
     return Trained(models, settings, record, spans, history.values)
 
 
-def _batch_size(asked: Any, cases: int) -> int:
-    """By default about eight batches an epoch, so that small data sets get enough updates and large ones are fast."""
-    return int(asked) if asked != "auto" else int(np.clip(cases // 8, 4, 64))
+def _batch_size(asked: Any, task: SeriesTask) -> int:
+    """By default about eight batches an epoch, so that small data sets get enough updates and large ones are fast.
+
+    A part of a series to forecast has a goal at every sample, so one part is enough.
+    """
+    fewest = 1 if task.kind == "forecast" else 4
+    return int(asked) if asked != "auto" else int(np.clip(task.size("train") // 8, fewest, 64))
 
 
 def _builder(settings: Settings, before: Sequence[SeriesModel] | None) -> Any:

@@ -74,7 +74,13 @@ class LipschitzRNNForecaster(SeriesEstimator):
         continues = self._continues(len(series.columns))
         share = validation_share(self.validation_fraction, series.total)
         windows, validated = _windows(series, share, int(plain(self.window)))
-        names = [series.columns[index] for index in _positions(self.channels, len(series.columns))]
+        positions = _positions(self.channels, len(series.columns))
+        if continues and tuple(positions) != self.models_[0].target.columns:
+            raise ValueError(
+                f"warm_start goes on with a model that forecasts the channels {self.models_[0].target.columns}, but "
+                f"channels are now {tuple(positions)}; set them back, or set warm_start=False"
+            )
+        names = [series.columns[index] for index in positions]
         options = self._task_options(parameters, continues)
         task = EstimatorTask(series, "forecast", windows=windows, forecast=names, **options)
         trained = self._train(task, parameters, generator, validated, continues)

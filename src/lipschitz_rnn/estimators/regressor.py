@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from lipschitz_rnn.data import SeriesSet
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
-from lipschitz_rnn.estimators.fitting import validation_part
+from lipschitz_rnn.estimators.fitting import Trained, validation_part
 from lipschitz_rnn.estimators.inputs import as_series
 from lipschitz_rnn.estimators.task import EstimatorTask
 
@@ -73,6 +73,14 @@ class LipschitzRNNRegressor(RegressorMixin, SeriesEstimator):
         """(cases,), or (cases, q) if `fit` had such targets: the mean of the networks."""
         mean: Array = np.mean(self._outputs(X, times), axis=0)
         return mean[:, 0] if self._flat else mean
+
+    def _extra(self) -> dict[str, Any]:
+        return {"flat": self._flat}
+
+    def _restore(self, trained: Trained, extra: dict[str, Any]) -> None:
+        self.n_outputs_ = trained.models[0].target.size
+        self._flat = bool(extra.get("flat", self.n_outputs_ == 1))
+        super()._restore(trained, extra)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, times: Any = None) -> float:
         """R², the share of the variance that is explained."""

@@ -1,0 +1,105 @@
+"""Two real data sets that come with aeon, for the tables of docs/estimators.md.
+
+    make test-peers                                                   # sets up the environment with aeon
+    .venv-peers/bin/python benchmarks/own_data_sets.py                # both data sets, all models, 5 seeds
+    .venv-peers/bin/python benchmarks/own_data_sets.py --choose       # how the settings were chosen: training part only
+
+Settings were chosen by cross-validation on the training part with the Lipschitz unit; GRU and LSTM get the same ones.
+The test part is read once per model and seed. ROCKET is aeon's, with its own defaults; it needs equal lengths, so its
+series are padded with their last value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from aeon.classification.convolution_based import RocketClassifier
+from aeon.datasets import load_basic_motions, load_japanese_vowels
+from sklearn.model_selection import StratifiedKFold
+
+from lipschitz_rnn.estimators import LipschitzRNNClassifier
+
+DATA: dict[str, Callable[..., Any]] = {"JapaneseVowels": load_japanese_vowels, "BasicMotions": load_basic_motions}
+CHOSEN: dict[str, dict[str, Any]] = {
+    "JapaneseVowels": {"hidden_size": 128, "input_noise": 0.5},
+    "BasicMotions": {},
+}
+TRIED: dict[str, list[dict[str, Any]]] = {
+    "JapaneseVowels": [
+        {},
+        {"validation_fraction": 0.15},
+        {"input_noise": 0.3},
+        {"input_noise": 0.6},
+        {"input_noise": 0.5, "dropout": 0.5},
+        {"input_noise": 0.5, "hidden_size": 128},
+        {"input_noise": 0.8, "hidden_size": 128},
+    ],
+    "BasicMotions": [{}, {"validation_fraction": 0.15}, {"input_noise": 0.3}],
+}
+UNITS = ("lipschitz", "gru", "lstm")
+
+
+def equal_lengths(X: Any) -> Any:
+    longest = max(case.shape[1] for case in X)
+    return np.stack([np.pad(case, ((0, 0), (0, longest - case.shape[1])), mode="edge") for case in X])
+
+
+def choose(name: str) -> None:
+    """Five-fold cross-validation on the training part."""
+    X, y = DATA[name](split="train")
+    for settings in TRIED[name]:
+        scores = []
+        folds = StratifiedKFold(5, shuffle=True, random_state=0).split(np.zeros(len(y)), y)
+        for seed, (train, held) in enumerate(folds):
+            model = LipschitzRNNClassifier(**settings, random_state=seed).fit([X[i] for i in train], y[train])
+            scores.append(model.score([X[i] for i in held], y[held]))
+        print(f"{name} {settings}: {100 * np.mean(scores):.1f} %", flush=True)
+
+
+def measure(name: str, seeds: int, units: list[str]) -> None:
+    X, y = DATA[name](split="train")
+    unseen, labels = DATA[name](split="test")
+    for unit in units:
+        scores, seconds = [], []
+        for seed in range(seeds):
+            start = time.perf_counter()
+            if unit == "rocket":
+                model: Any = RocketClassifier(random_state=seed).fit(equal_lengths(X), y)
+                scores.append(float((model.predict(equal_lengths(unseen)) == labels).mean()))
+            else:
+                model = LipschitzRNNClassifier(**CHOSEN[name], unit=unit, random_state=seed).fit(X, y)
+                scores.append(model.score(unseen, labels))
+            seconds.append(time.perf_counter() - start)
+        shown = " ".join(f"{100 * score:.1f}" for score in scores)
+        spread = 100 * np.std(scores, ddof=1) if seeds > 1 else 0.0
+        print(
+            f"{name} {unit}: {100 * np.mean(scores):.1f} ± {spread:.1f} % ({shown}), {np.median(seconds):.0f} s each",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--choose", action="store_true")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", choices=tuple(DATA))
+    parser.add_argument("--units", nargs="+", default=[*UNITS, "rocket"])
+    options = parser.parse_args()
+    print(
+        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} thread(s), torch {torch.__version__}"
+    )
+    for name in [options.only] if options.only else list(DATA):
+        if options.choose:
+            choose(name)
+        else:
+            measure(name, options.seeds, options.units)
+
+
+if __name__ == "__main__":
+    main()
