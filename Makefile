@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Two processes with one thread each (tests/conftest.py); whichever has nothing left takes tests from the other.
 WORKERS ?= -n 2 --dist worksteal
 
-.PHONY: install test test-full lint types quick-test quickstart clean
+.PHONY: install test test-full test-peers lint types quick-test quickstart clean
 
 install: $(VENV)/.installed
 
@@ -24,6 +24,17 @@ test-full: export LIPSCHITZ_RNN_USEFUL ?= 100
 test-full: install lint types
 	$(BIN)/python -m pytest $(WORKERS) -m ""
 
+# The estimators against aeon's and sktime's own checks. aeon needs an older NumPy, so it has an environment of its own.
+PEERS ?= .venv-peers
+
+$(PEERS)/.installed: pyproject.toml constraints-peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-peers.txt -e ".[peers]"
+	touch $@
+
+test-peers: $(PEERS)/.installed
+	$(PEERS)/bin/python -m pytest tests/peers -m "" -W ignore
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -39,4 +50,4 @@ quickstart: install
 	$(BIN)/lipschitz-rnn quickstart
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache

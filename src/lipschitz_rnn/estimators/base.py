@@ -255,6 +255,3 @@ class SeriesEstimator(BaseEstimator):
         tags.input_tags.three_d_array = True
         tags.input_tags.allow_nan = True
         return tags
-
-    def _more_tags(self) -> dict[str, Any]:  # scikit-learn before 1.6
-        return {"X_types": ["3darray", "2darray"], "allow_nan": True}
