@@ -78,10 +78,11 @@ def export_model(
     if place.suffix not in ENDINGS:
         raise ValueError(f"the file is {str(path)!r}; its name must end in {' or '.join(ENDINGS)}")
     require_alike(models)
-    if place.suffix == ".onnx" and getattr(models[0].unit, "complex_state", False):
-        raise ExportError(
-            f"the state of the unit {_name(models[0])!r} is complex, and ONNX has no such numbers; use .pt2"
-        )
+    for model in models if place.suffix == ".onnx" else ():
+        if getattr(model.unit, "complex_state", False):
+            raise ExportError(
+                f"the state of the unit {_name(model)!r} is complex, and ONNX has no such numbers; use .pt2"
+            )
     eager = SeriesEnsemble(models).eval()
     dtype = torch.float64 if float64 else torch.float32
     module: nn.Module = StepModel(models) if step else SeriesEnsemble([for_export(model) for model in models])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.data.model import SeriesModel
-from lipschitz_rnn.data.stepping import initial_state, pack, unpack
-from lipschitz_rnn.units.base import Recurrent
+from lipschitz_rnn.data.stepping import frozen_copy, initial_state, pack, unpack
 from lipschitz_rnn.units.library import LibraryUnit
 from lipschitz_rnn.units.lipschitz import LipschitzRNN
 
@@ -85,10 +83,8 @@ class _LibraryStep(nn.Module):
 
 def for_export(model: SeriesModel) -> SeriesModel:
     """A copy that `torch.export` takes with any number of steps: matrices formed, no gradients."""
-    own = copy.deepcopy(model).eval().requires_grad_(False)
+    own = frozen_copy(model)
     if isinstance(own.unit, LipschitzRNN):
         return own  # it has such a loop of its own
     with torch.no_grad():
-        if isinstance(own.unit, Recurrent):
-            own.unit.freeze()
         return SeriesModel(own.preprocessing, ScannedUnit(own), own.head, own.target).eval()

@@ -13,6 +13,7 @@ from lipschitz_rnn.data.ensemble import SeriesEnsemble
 from lipschitz_rnn.data.model import SeriesModel
 from lipschitz_rnn.data.preprocessing import Preprocessing
 from lipschitz_rnn.units.base import Recurrent
+from lipschitz_rnn.units.lipschitz import LipschitzRNN, LipschitzRNNCell
 
 _STARTED, _TIME, _VALUES = 0, 1, 2  # places in the memory
 
@@ -101,6 +102,28 @@ def initial_state(model: SeriesModel) -> tuple[Tensor, ...]:
     return tuple(torch.zeros_like(part) for part in ((state,) if isinstance(state, Tensor) else state))
 
 
+def frozen_copy(model: SeriesModel) -> SeriesModel:
+    """A copy for export: without gradients, and with the matrices of its unit formed once and stored.
+
+    Exporters have no operators for some of what forms them, e.g. the linear solve of a contracting layer.
+    """
+    own = copy.deepcopy(model).eval().requires_grad_(False)
+    with torch.no_grad():
+        if isinstance(own.unit, Recurrent):
+            own.unit.freeze()
+        if isinstance(own.unit, LipschitzRNN):
+            for cell in own.unit.cells.values():
+                assert isinstance(cell, LipschitzRNNCell)
+                _store_matrices(cell)
+    return own
+
+
+def _store_matrices(cell: LipschitzRNNCell) -> None:
+    for name, matrix in zip(("stored_A", "stored_W"), cell.hidden_matrices(), strict=True):
+        cell.register_buffer(name, matrix.clone(), persistent=False)
+    cell.hidden_matrices = lambda: (cell.stored_A, cell.stored_W)  # type: ignore[method-assign,assignment,return-value]
+
+
 class StepModel(nn.Module):
     """One sample of each series through whole models: (values, times, state) to (prediction, state).
 
@@ -110,14 +133,12 @@ class StepModel(nn.Module):
 
     def __init__(self, models: Sequence[SeriesModel]) -> None:
         super().__init__()
-        self.ensemble = SeriesEnsemble([copy.deepcopy(model).eval().requires_grad_(False) for model in models])
+        self.ensemble = SeriesEnsemble([frozen_copy(model) for model in models])
         self.step = StepPreprocessing(models[0].preprocessing)
         self._starts: list[list[str]] = []
         with torch.no_grad():
             for index, model in enumerate(self._models):
                 require_streaming(model)
-                if isinstance(model.unit, Recurrent):
-                    model.unit.freeze()
                 self._starts.append([])
                 for number, part in enumerate(initial_state(model)):
                     self._starts[-1].append(f"start_{index}_{number}")
