@@ -36,7 +36,8 @@ def export(
         typer.Option("--variant", metavar="K", help="Variant of a run that has several, from 0.", show_default=False),
     ] = None,
     step: Annotated[
-        bool, typer.Option("--step", help="Export one step for live data: a sample and the state in, both out.")
+        bool,
+        typer.Option("--step", help="One step for live data: a sample and the state in, prediction and new state out."),
     ] = False,
     float64: Annotated[
         bool, typer.Option("--float64", help="Take values in float64 instead of float32, e.g. with large offsets.")

@@ -7,12 +7,14 @@ from typing import Any
 
 from lipschitz_rnn import data
 from lipschitz_rnn.training.errors import RunError
-from lipschitz_rnn.training.reading import read_result
+from lipschitz_rnn.training.reading import is_there, read_result
 from lipschitz_rnn.training.runs import LoadedRun, load_run
 
 
 def open_models(source: Path, seed: int | None = None, variant: int | None = None) -> data.SavedModels:
     """All networks of a run folder or a model file, or those of one seed."""
+    if not is_there(source):
+        raise RunError(f"there is no {source}; give a run folder of `lipschitz-rnn train FILE`, or a model file")
     if source.is_dir() and not (source / "model.safetensors").is_file():
         found = _of_run(source, variant)
     else:

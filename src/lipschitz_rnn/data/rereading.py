@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,23 +52,25 @@ def read_for(
         )
     if fitted.gap is not None and found.times is None and not (fitted.regular or fitted.time_use == "ignored"):
         raise SeriesError(f"the model needs times, but {found.source} has none; name their column with --time")
-    if not ignore_unknown:
-        _require_known(found, fitted.categories)
-    return found
+    return _known(found, fitted.categories, ignore_unknown)
 
 
-def _require_known(found: SeriesSet, tables: Mapping[str, tuple[str, ...]]) -> None:
+def _known(found: SeriesSet, tables: Mapping[str, tuple[str, ...]], ignore_unknown: bool) -> SeriesSet:
+    values = found.values
     for name, table in tables.items():
         if name not in found.categories:
             continue  # with_categories says what is wrong
         texts = found.categories[name]
         unknown = [index for index, text in enumerate(texts) if text not in table]
-        codes = found.values[:, found.columns.index(name)]
+        place = found.columns.index(name)
+        codes = found.values[:, place]
         used = np.isin(codes, unknown)
-        if used.any():
+        if used.any() and not ignore_unknown:
             sample = int(used.argmax())
             raise SeriesError(
                 f"column {name!r} has {texts[int(codes[sample])]!r} at {found.where(sample)}, which the model does not "
                 f"know; it knows {', '.join(map(repr, table[:20]))}{', …' if len(table) > 20 else ''}. Correct it, or "
                 "count it as missing with --ignore-unknown"
             )
+        values = np.where(used[:, None] & (np.arange(values.shape[1]) == place), np.nan, values)
+    return replace(found, values=values)
