@@ -174,6 +174,7 @@ def test_npz_and_ts_files_need_no_columns(tmp_path: Path) -> None:
     [
         ("id,x,y\na,1,u\n", ["--target", "state"], 1, ["'state'"]),
         ("id,x,y\na,1,u\na,2,v\nb,1,u\n", ["--target", "y", "--series", "id", "--task", "classify"], 1, ["line 3"]),
+        ("id,x,y\na,1,u\na,2,v\nb,1,u\nb,2,u\nc,1,v\nc,2,v\n", ["--target", "y", "--series", "id"], 1, ["line 3"]),
         ("id,t,x,y\na,2,1,u\na,1,2,u\n", ["--target", "y", "--series", "id", "--time", "t"], 1, ["line 3", "--sort"]),
         ("id,x,y\na,1,u\nb,zero,v\n", ["--target", "y", "--series", "id"], 1, ["line 3", "zero"]),
         ("id,x,y\na,1,u\nb,2,u\nc,2,u\nd,3,u\n", ["--target", "y", "--series", "id"], 1, ["'u'"]),

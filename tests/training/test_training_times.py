@@ -199,7 +199,7 @@ def test_an_interrupted_run_with_times_ends_as_an_uninterrupted_one(tmp_path: Pa
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("unit", ["lipschitz", "lem", "gru-d"])
+@pytest.mark.parametrize("unit", ["lipschitz", "gru-d"])
 def test_a_trained_network_is_exported_with_times_and_lengths_as_inputs(unit: str, tmp_path: Path) -> None:
     fit(settings(unit=unit, unit_options={}, epochs=1), Uneven(), tmp_path / "run")
     network = load_run(tmp_path / "run", task=Uneven()).networks[0]

@@ -53,12 +53,18 @@ class Target:
 
 
 def guess_kind(series: SeriesSet) -> Kind:
-    """The task that fits the target: forecast without one, sequence if it changes within a series, and so on."""
+    """The task that fits the target: forecast without one, sequence if it changes within series, and so on.
+
+    A target that changes in less than half of the series is taken for a mistake in them, which the task then names.
+    """
     goal = series.targets
     if goal is None:
         return "forecast"
-    if series.target_level == "sample" and _changes(series).any():
-        return "sequence"
+    if series.target_level == "sample":
+        several = series.lengths > 1
+        changing = np.add.reduceat(_changes(series), series.offsets[:-1], dtype=np.int64) > 0
+        if changing.any() and int(changing.sum()) >= 0.5 * int(several.sum()):
+            return "sequence"
     return "classify" if _looks_like_classes(series) else "regress"
 
 

@@ -253,7 +253,18 @@ class SeriesTask(Task):
         first = f"{len(self.series):,} series of {shortest:,} to {longest:,} samples ({what}: {sizes})"
         goal = f"{self.kind}: {', '.join(self.target.names)}"
         goal += f" ({', '.join(self.target.classes[:10])})" if self.target.classes is not None else ""
-        return (first, goal, *self.preprocessing_module.fitted.notes)
+        return (first, goal, *self._untrained(), *self.preprocessing_module.fitted.notes)
+
+    def _untrained(self) -> list[str]:
+        """Classes that a given split leaves out of training."""
+        classes = self.target.classes
+        if classes is None:
+            return []
+        seen = set(self._data["goals"].cpu()[self._scored_goals("train")].unique().tolist())
+        absent = [name for index, name in enumerate(classes) if index not in seen]
+        return (
+            [f"no training series has the class {', '.join(map(repr, absent))}: it cannot be learned"] if absent else []
+        )
 
 
 def _given(splits: Mapping[Split, Sequence[int]], series: SeriesSet) -> dict[Split, Integers]:

@@ -36,7 +36,8 @@ DEFAULTS: dict[str, Any] = {
     "schedule": "one-cycle",
     "warmup": 0.2,
 }
-_STEP = 0.1  # of the Lipschitz unit, for one typical gap
+# Steps for one typical gap, of units whose own defaults do not fit: nais is a contraction up to 1, ten such gaps.
+_STEPS = {"lipschitz": 0.1, "nais": 0.1}
 _LONGEST_STEP = 2.0  # steps: a longer time between samples is integrated in several
 
 
@@ -51,8 +52,8 @@ def file_settings(
     """
     unit = changes.get("unit", "lipschitz")
     unit_options = dict(changes.get("unit_options", {}))
-    if unit == "lipschitz":
-        unit_options.setdefault("step_size", _STEP)
+    if unit in _STEPS:
+        unit_options.setdefault("step_size", _STEPS[unit])
     step = unit_step(unit, unit_options)
     asked: dict[str, Any] = {**options, "path": os.path.abspath(options["path"]), "step_size": step}
     task = FileTask(**asked)

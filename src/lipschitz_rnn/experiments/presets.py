@@ -46,7 +46,7 @@ _OURS: dict[str, dict[str, Any]] = {
     "pendulum": {"hidden_size": 16, "learning_rate": 0.01, "epochs": 50, "unit_options": {"step_size": 0.1}}
     | _ONE_CYCLE,
     # One step size for times="input" and "ignored": the mean time between samples. Longer steps are divided.
-    "irregular-digits": {**_UNEVEN, "epochs": 100, "unit_options": {"step_size": 0.25, "max_step": 0.5}},
+    "irregular-digits": {**_UNEVEN, "epochs": 60, "unit_options": {"step_size": 0.25, "max_step": 0.5}},
     "irregular-pendulum": {**_UNEVEN, "epochs": 30, "unit_options": {"step_size": 0.2, "max_step": 0.4}},
     "adding": {**_MEMORY, "unit_options": {"step_size": 0.03}},
     "copying": {**_MEMORY, "unit_options": {"step_size": 0.03}},

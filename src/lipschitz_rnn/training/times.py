@@ -31,8 +31,8 @@ def require_timed(model: nn.Module, task: str = "") -> None:
         return
     given = f"the task {task!r} gives the times between samples (timespans)" if task else "timespans was given"
     alternative = (
-        "load the task with times='input', which makes them one more input, or times='ignored', which drops them; in "
-        "a task of your own, pass each batch through tasks.with_times"
+        "load the task with times='input' (--task-option times=input), which makes them one more input, or with "
+        "times='ignored', which drops them; in a task of your own, pass each batch through tasks.with_times"
     )
     unit = getattr(model, "unit", None)
     if getattr(model, "takes_timespans", None) is None or unit is None:

@@ -61,11 +61,11 @@ class GRUDCell(Cell):
         return self.hidden[: 2 * self.hidden_size].mT, self.hidden[2 * self.hidden_size :].mT
 
     def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, Tensor]) -> State:
-        return self.advance(inputs, state, weights, inputs.new_full(inputs.shape[:1], float(self.step_size)))
+        time = torch.full(inputs.shape[:1], float(self.step_size), dtype=_wide(state), device=inputs.device)
+        return self.advance(inputs, state, weights, time)
 
     def advance(self, inputs: Tensor, state: State, weights: tuple[Tensor, Tensor], time: Tensor) -> State:
-        # At least float32: 16 bits would round the time too much.
-        wide = torch.float64 if state[0].dtype == torch.float64 else torch.float32
+        wide = _wide(state)
         h, last, since = state
         elapsed = time.to(wide).unsqueeze(-1)
         drive = inputs
@@ -147,6 +147,11 @@ def _means(mean: float | Sequence[float], values: int) -> Tensor:
     if means.dim() > 1 or (means.dim() == 1 and len(means) != values) or not bool(means.isfinite().all()):
         raise ValueError(f"mean is {mean!r}; give a finite number, or one for each of the {values} values")
     return means.expand(values)
+
+
+def _wide(state: State) -> torch.dtype:
+    """For times: at least float32, because 16 bits would round them too much."""
+    return torch.float64 if state[0].dtype == torch.float64 else torch.float32
 
 
 def _decayed(rate: Tensor) -> Tensor:
