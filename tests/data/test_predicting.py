@@ -269,6 +269,32 @@ def test_wrong_usage(
     assert os.listdir(tmp_path) == ["new.csv"]
 
 
+def test_arrays_are_read_by_the_order_of_their_channels(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    X, y = generator.normal(size=(24, 2, 6)), np.array(["a", "b"] * 12)
+    np.savez(tmp_path / "train.npz", X=X, y=y)
+    options = {"path": str(tmp_path / "train.npz"), "kind": "classify"}
+    settings = Settings(task="file", task_options=options, unit="gru", hidden_size=3, epochs=1, batch_size=8)
+    fit(settings, tasks.load("file", **options), tmp_path / "run")  # type: ignore[arg-type]
+    np.savez(tmp_path / "new.npz", X=X[:5])
+    assert call("predict", tmp_path / "run", tmp_path / "new.npz", "-o", tmp_path / "out.csv").exit_code == 0
+    assert [row["id"] for row in read_rows(tmp_path / "out.csv")] == [str(index) for index in range(5)]
+    for channels, named in ((1, "channel 1"), (3, "3 channels")):
+        np.savez(tmp_path / "bad.npz", X=generator.normal(size=(5, channels, 6)))
+        done = call("predict", tmp_path / "run", tmp_path / "bad.npz", "-o", tmp_path / "bad.csv")
+        assert done.exit_code == 1
+        assert named in text_of(done)
+
+
+def test_columns_that_the_table_has_itself(runs: dict[str, Path], new: Path, tmp_path: Path) -> None:
+    table = [row | {"prediction": row["machine"]} for row in read_rows(new)]
+    given = write_rows(tmp_path / "given.csv", table)
+    done = call("predict", runs["classify"], given, "-o", tmp_path / "out.csv", "--series", "prediction")
+    assert done.exit_code == 1
+    assert "'prediction'" in text_of(done)
+    assert not (tmp_path / "out.csv").exists()
+
+
 def test_a_run_on_a_built_in_task_is_refused(tmp_path: Path, new: Path) -> None:
     settings = Settings(task="adding", task_options={"length": 5}, hidden_size=2, epochs=0, batch_size=4)
     fit(settings, tasks.load("adding", length=5), tmp_path / "run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import logging
@@ -24,7 +25,7 @@ from lipschitz_rnn.data.export_checks import Feed, expected_steps, largest_diffe
 from lipschitz_rnn.data.model import SeriesModel
 from lipschitz_rnn.data.scanning import for_export
 from lipschitz_rnn.data.series import SeriesSet
-from lipschitz_rnn.data.stepping import StepModel
+from lipschitz_rnn.data.stepping import StepModel, require_streaming
 from lipschitz_rnn.storage import atomic_write
 
 ENDINGS = (".onnx", ".pt2")
@@ -78,12 +79,14 @@ def export_model(
     if place.suffix not in ENDINGS:
         raise ValueError(f"the file is {str(path)!r}; its name must end in {' or '.join(ENDINGS)}")
     require_alike(models)
-    for model in models if place.suffix == ".onnx" else ():
-        if getattr(model.unit, "complex_state", False):
+    for model in models:
+        if place.suffix == ".onnx" and getattr(model.unit, "complex_state", False):
             raise ExportError(
                 f"the state of the unit {_name(model)!r} is complex, and ONNX has no such numbers; use .pt2"
             )
-    eager = SeriesEnsemble(models).eval()
+        require_streaming(model)
+    models = [copy.deepcopy(model).cpu().eval() for model in models]
+    eager = SeriesEnsemble(models)
     dtype = torch.float64 if float64 else torch.float32
     module: nn.Module = StepModel(models) if step else SeriesEnsemble([for_export(model) for model in models])
     graph = _Graph(module, uses_times(models[0]), step)

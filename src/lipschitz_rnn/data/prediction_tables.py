@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from lipschitz_rnn.data.ensemble import Predictions
+from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.prediction import as_trained
 from lipschitz_rnn.data.saving import SavedModels
 from lipschitz_rnn.data.series import SeriesSet
@@ -33,22 +34,24 @@ def prediction_table(
     several targets, `prediction_NAME` and `spread_NAME`.
     """
     target = saved.target
+    parts: list[Columns] = []
     if target.kind == "forecast":
         found = _forecast(saved, series, horizon)
         steps = np.tile(np.arange(1, horizon + 1), len(series))
-        table = {id_name: np.repeat(series.ids, horizon), "step": steps}
-        table |= _times(_later(saved, series, horizon), series, time_name)
+        parts += [{id_name: np.repeat(series.ids, horizon)}, {"step": steps}]
+        parts.append(_times(_later(saved, series, horizon), series, time_name))
     else:
         found = saved.predict(series)
-        per_sample = target.readout == "all"
-        table = {id_name: np.repeat(series.ids, series.lengths) if per_sample else np.asarray(series.ids)}
-        if per_sample:
-            table |= _times(series.times, series, time_name)
-            if series.times is None:
-                table["sample"] = np.concatenate([np.arange(length) for length in series.lengths])
-    for name, column in _results(found).items():
+        if target.readout == "last":
+            parts.append({id_name: np.asarray(series.ids)})
+        else:
+            own = np.concatenate([np.arange(length) for length in series.lengths])
+            parts.append({id_name: np.repeat(series.ids, series.lengths)})
+            parts.append({"sample": own} if series.times is None else _times(series.times, series, time_name))
+    table: Columns = {}
+    for name, column in (item for part in (*parts, _results(found)) for item in part.items()):
         if name in table:
-            raise ValueError(f"the file has a column {name!r}, which is a column of the predictions; rename it")
+            raise SeriesError(f"column {name!r} of {series.source} is also a column of the predictions; rename it")
         table[name] = column
     return table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,14 +38,16 @@ def read_for(
     fitted = saved.preprocessing.fitted
     reading: Mapping[str, Any] = saved.extra.get("reading") or {}
     series, time = series or reading.get("series"), time or reading.get("time")
-    found = read(
-        path,
-        series=series,
-        time=time if fitted.gap is not None else None,
-        features=fitted.columns,
-        categories=tuple(fitted.categories),
-        sort=sort,
-    )
+    columns: dict[str, Any] = {"features": fitted.columns, "categories": tuple(fitted.categories)}
+    columns |= {"series": series, "time": time if fitted.gap is not None else None, "sort": sort}
+    table = Path(path).suffix.lower() in (".csv", ".parquet")
+    found = read(path, **columns if table else {})
+    if not table and len(found.columns) > len(fitted.columns):  # arrays have no names by which to leave some out
+        raise SeriesError(
+            f"{found.source} has {len(found.columns)} channels, but the model was trained with {len(fitted.columns)}; "
+            "give those in the order of training"
+        )
+    found = found.with_columns(fitted.columns)
     trained, now = reading.get("clock"), found.clock.kind
     if found.times is not None and trained is not None and (trained == "number") != (now == "number"):
         raise SeriesError(
