@@ -49,7 +49,7 @@ def obstacle() -> str | None:
     if tuple(int(part) for part in installed.split(".")[:2] if part.isdigit()) < OLDEST:
         return f"llvmlite is {installed}, and they need {'.'.join(map(str, OLDEST))} or later"
     if processor() is None:
-        return "the processor has neither AVX2 nor NEON"
+        return "the processor has no AVX2, and they were not measured on others"
     return None
 
 
@@ -68,9 +68,15 @@ def processor() -> Processor | None:
         return Processor(name, features, 64, 8)
     if found.get("avx2") and found.get("fma"):
         return Processor(name, features, 32, 6)
-    if found.get("neon"):
-        return Processor(name, features, 16, 8)
     return None
+
+
+def describe() -> str:
+    """How the cpu backend runs on this machine, in words."""
+    reason, target = obstacle(), None
+    if reason is None:
+        target = processor()
+    return f"PyTorch's operations: {reason}" if target is None else f"kernels compiled for {target.name}"
 
 
 _compiling = Lock()

@@ -44,4 +44,5 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="lipschitz_rnn")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads
