@@ -85,7 +85,7 @@ def another_processor(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("compiled", "nan_memory", "another_processor")
 @pytest.mark.parametrize(
     "another_processor",
-    [pytest.param((32, 6), id="32 bytes"), pytest.param((16, 8), id="16 bytes", marks=pytest.mark.full)],
+    [pytest.param((32, 6), id="32 bytes")],  # as of AVX2
     indirect=True,
 )
 def test_other_registers(generator: torch.Generator) -> None:
@@ -226,8 +226,8 @@ def test_without_a_usable_llvmlite(
 @pytest.mark.usefixtures("compiled")
 def test_what_the_kernels_leave_to_others() -> None:
     assert support.serves(outline())
-    assert support.serves(outline(torch.float64, size=support.MOST_UNITS))
-    assert not support.serves(outline(size=support.MOST_UNITS + 1))
+    assert support.serves(outline(torch.float64, size=support.most_units()))
+    assert not support.serves(outline(size=support.most_units() + 1))
     assert not support.serves(outline(torch.bfloat16))
     assert not support.serves_forward(outline(batch=1))
     assert support.serves(outline(batch=1))
