@@ -43,7 +43,7 @@ SIGNATURES = {
     "backend='auto' * input_weight=None bias=None need_output=True recompute_every=None exact_products=False "
     "max_step=None noise=None",
     "robustness.white_noise": "inputs amount generator * bounds=None clip=False",
-    "robustness.salt_and_pepper": "inputs amount generator * bounds=(0.0, 1.0) batch_first=False",
+    "robustness.salt_and_pepper": "inputs amount generator * bounds=(0.0, 1.0) lengths=None batch_first=False",
 }
 
 

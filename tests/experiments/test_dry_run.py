@@ -83,9 +83,9 @@ def test_a_contracting_layer_can_start() -> None:
     check_train(settings(unit_options={"stability": "contracting"}))
 
 
-@pytest.mark.parametrize("name", ["digits", "pendulum", "adding", "copying"])
+@pytest.mark.parametrize("name", ["digits", "pendulum", "adding", "copying", "irregular-digits", "irregular-pendulum"])
 def test_shapes_without_data_are_those_of_the_task(name: str) -> None:
-    options = {"steps": 8} if name == "digits" else {"train_size": 5, "eval_size": 5}
+    options = {"digits": {"steps": 8}, "irregular-digits": {"kept": 9}}.get(name, {"train_size": 5, "eval_size": 5})
     built = tasks.load(name, **options)
     found = tasks.check(name, **options)
     assert {fact: getattr(built, fact) for fact in vars(found)} == vars(found)

@@ -8,7 +8,7 @@ from torch import nn
 
 from lipschitz_rnn import tasks
 
-FREE = ("digits", "adding", "copying", "pendulum")
+FREE = ("digits", "adding", "copying", "pendulum", "irregular-digits", "irregular-pendulum")
 PUBLIC = tuple(name for name in tasks.available() if name not in (*FREE, "timit"))
 
 

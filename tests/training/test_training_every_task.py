@@ -22,6 +22,8 @@ GENERATED = {
     "adding": {"length": 40, "train_size": 64, "eval_size": 8},
     "copying": {"delay": 10, "train_size": 64, "eval_size": 8},
     "pendulum": {"train_size": 64, "eval_size": 8},
+    "irregular-digits": {"times": "input"},  # which an LSTM can take too
+    "irregular-pendulum": {"train_size": 64, "eval_size": 8, "times": "input"},
 }
 FROM_FILES: dict[str, dict[str, Any]] = {
     "ordered-mnist": {},

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from test_training_ensembles import build_plain, weights
+from test_training_ensembles import Records, build_plain, weights
 from test_training_nothing_lost import SignalAt, newest
-from tiny_tasks import Letters, NextValue, SignTask, tiny_settings
+from tiny_tasks import Letters, NextValue, SignTask, Uneven, tiny_settings
 
 from lipschitz_rnn.training import Interrupted, build_model, fit
 
@@ -31,6 +31,22 @@ def test_a_cuda_graph_trains_what_eager_steps_train(task: str, optimiser: str) -
     for index in (0, 1):
         for name, value in weights(eager, index).items():
             torch.testing.assert_close(weights(graphed, index)[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("unit", ["lipschitz", "neural-ode", "cornn", "lem", "gru-d"])
+def test_a_cuda_graph_reads_new_times_at_every_step(unit: str) -> None:
+    """The padding of these batches holds NaN and times below zero, and the times differ between members."""
+    common: dict[str, Any] = {"task": "uneven", "seeds": (0, 1), "device": "cuda", "unit": unit, "epochs": 4}
+    notes = Records()
+    graphed = fit(tiny_settings(**common, cuda_graph="on"), Uneven(), watcher=notes)
+    eager = fit(tiny_settings(**common, cuda_graph="off"), Uneven())
+    alone = fit(tiny_settings(**common | {"device": "cpu", "seeds": (1,)}), Uneven())
+    assert notes.notes == []
+    for index in (0, 1):
+        for name, value in weights(eager, index).items():
+            torch.testing.assert_close(weights(graphed, index)[name], value, rtol=1e-3, atol=1e-4)
+    for name, value in weights(alone, 0).items():
+        torch.testing.assert_close(weights(eager, 1)[name].cpu(), value, rtol=1e-2, atol=1e-3)
 
 
 @pytest.mark.parametrize("unit", ["lipschitz", "lstm"])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lipschitz_rnn.tasks.base import ACCURACY, BITS, MSE, Batch, Generators, Split, Task, TaskInfo, check_split
 from lipschitz_rnn.tasks.objectives import Classification, Regression, TokenPrediction
+from lipschitz_rnn.tasks.times import Times, with_times
 from lipschitz_rnn.training import Settings
 
 _SIZES = {"train": 48, "validation": 16, "test": 16}
@@ -97,6 +98,38 @@ class Letters(TokenPrediction):
         start = 5 * int(indices.item())
         text = self._data["text"][start : start + 6]
         return Batch(text[:-1], text[1:])
+
+
+class Uneven(Classification):
+    """Is the integral of a signal positive? Sampled at uneven times, in series of unequal length.
+
+    The padding holds NaN and times below zero, which nothing may read. `times` as in `tasks.with_times`.
+    """
+
+    info = _info(
+        name="uneven", summary="", input_size=1, output_size=2, sequence_length=7, readout="last", metric=ACCURACY,
+        sizes=_SIZES,
+    )  # fmt: skip
+
+    def __init__(self, *, times: Times = "step") -> None:
+        super().__init__({"times": times}, input_size=2 if times == "input" else 1)
+        self.times = times
+        generator = torch.Generator().manual_seed(6)
+        for split, count in _SIZES.items():
+            self._data[f"{split}.x"] = torch.randn(count, 7, 1, generator=generator)
+            self._data[f"{split}.spans"] = 0.5 * torch.rand(count, 7, generator=generator)
+
+    def size(self, split: Split) -> int:
+        return len(self._data[f"{check_split(split)}.x"])
+
+    def batch(self, split: Split, indices: Tensor, generator: Generators = None) -> Batch:
+        indices = indices.to(self.device)
+        x, spans = self._data[f"{split}.x"][indices], self._data[f"{split}.spans"][indices]
+        lengths = 3 + indices % 5
+        padding = torch.arange(7, device=self.device) >= lengths[..., None]
+        targets = ((x[..., 0] * spans).masked_fill(padding, 0.0).sum(-1) > 0).long()
+        x, spans = x.masked_fill(padding[..., None], torch.nan), spans.masked_fill(padding, -1.0)
+        return with_times(Batch(x.transpose(-3, -2), targets, lengths, spans.transpose(-2, -1)), self.times)
 
 
 def tiny_settings(**changes: Any) -> Settings:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tiny_tasks import Letters, NextValue, SignTask, tiny_settings
+from tiny_tasks import Letters, NextValue, SignTask, Uneven, tiny_settings
 
 from lipschitz_rnn.training import fit
 from lipschitz_rnn.training.folder import RunFolder
@@ -36,6 +36,8 @@ fit(tiny_settings(**common, dropout=0.3, batch_size=15), SignTask(noise=0.3), f"
 fit(tiny_settings(**common, task="next-value"), NextValue(), f"{folder}/next-value")
 noisy = common | {"unit": "lipschitz", "unit_options": {"noise": 0.3, "multiplicative_noise": 0.2}}
 fit(tiny_settings(**noisy, batch_size=15), SignTask(), f"{folder}/noisy")
+timed = common | {"unit": "gru-d", "task": "uneven"}
+fit(tiny_settings(**timed, batch_size=15), Uneven(), f"{folder}/uneven")
 RunFolder.save = slowly(RunFolder.save)  # type: ignore[method-assign]
 fit(tiny_settings(**common, task="letters"), Letters(streams=5), f"{folder}/letters", resume=True)
 fit(tiny_settings(**common, task="letters"), Letters(streams=5), f"{folder}/letters", resume=True)

@@ -358,6 +358,32 @@ def lem(p: Parameters, options: dict[str, Any], x: Array) -> Array:
     return np.array(out)
 
 
+def gru_d(p: Parameters, options: dict[str, Any], x: Array, times: Array | None = None) -> Array:
+    """Che et al. 2018, one value and one hidden entry at a time where the paper does; NaN is missing."""
+    U, W, V = (np.split(p[name], 3) for name in ("hidden", "input.weight", "mask.weight"))
+    b = np.split(p["input.bias"], 3)
+    values, n = V[0].shape[1], U[0].shape[1]
+    mean, (w, v) = p["mean"], p["input_decay"]
+    h, last, since, out = np.zeros(n), mean.copy(), np.zeros(values), []
+    for t, x_t in enumerate(x):
+        m = x_t[values:] if options.get("masked") else 1.0 - np.isnan(x_t)
+        since = since + (options.get("step_size", 1.0) if times is None else times[t])
+        filled = np.zeros(values)
+        for d in range(values):
+            gamma = np.exp(-max(0.0, w[d] * since[d] + v[d]))
+            filled[d] = x_t[d] if m[d] == 1 else gamma * last[d] + (1 - gamma) * mean[d]
+        for i in range(n):
+            h[i] *= np.exp(-max(0.0, p["hidden_decay.weight"][i] @ since + p["hidden_decay.bias"][i]))
+        r = sigmoid(W[0] @ filled + U[0] @ h + V[0] @ m + b[0])
+        z = sigmoid(W[1] @ filled + U[1] @ h + V[1] @ m + b[1])
+        proposal = np.tanh(W[2] @ filled + U[2] @ (r * h) + V[2] @ m + b[2])
+        h = (1 - z) * h + z * proposal
+        out.append(h.copy())
+        last = np.where(m == 1, x_t[:values], last)
+        since = np.where(m == 1, 0.0, since)
+    return np.array(out)
+
+
 def lipschitz(p: Parameters, options: dict[str, Any], x: Array) -> Array:
     A, W = symmetric_skew(p["M_A"]), symmetric_skew(p["M_W"])
     h, out = np.zeros(len(A)), []
@@ -397,4 +423,5 @@ RECURRENCES = {
     "lipschitz-gated": lipschitz_gated,
     "cornn": cornn,
     "lem": lem,
+    "gru-d": gru_d,
 }

@@ -103,6 +103,7 @@ def hessian(
                     probes=probes,
                     dtype=torch.float64 if double else None,
                     lengths=batch.lengths,
+                    timespans=batch.timespans,
                     batch_size=batch_size,
                     progress=named(progress, f"seed {seed}"),
                 )
@@ -173,7 +174,8 @@ def attack(
     opened = open_run(run, which, seeds, variant, device, data_dir, offline)
     total = opened.task.size(split)
     batch = draw_samples(opened.task, split, None if samples is None else min(samples, total))
-    shared: dict[str, Any] = {"bounds": valid_range(opened.task), "lengths": batch.lengths, "batch_size": batch_size}
+    shared: dict[str, Any] = {"bounds": valid_range(opened.task), "batch_size": batch_size}
+    shared |= {"lengths": batch.lengths, "timespans": batch.timespans}
     found: dict[str, dict[int, Any]] = {}
     with progress_bar(quiet=as_json) as progress, opened.precision():
         for name in chosen:

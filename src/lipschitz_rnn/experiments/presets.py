@@ -18,6 +18,7 @@ _ONE_CYCLE = {"schedule": "one-cycle", "warmup": 0.3}
 _SPEECH = {"hidden_size": 128, "learning_rate": 0.003, "clip": 1.0, "epochs": 60, **_ONE_CYCLE}
 _SPEECH_UNIT = {"beta": 0.8, "gamma": [0.8, 0.001], "step_size": 0.3, "init_scale": 6.0}
 _MEMORY = {"hidden_size": 128, "learning_rate": 0.003, "clip": 1.0, "epochs": 50, **_ONE_CYCLE}
+_UNEVEN = {"hidden_size": 32, "batch_size": 64, "learning_rate": 0.03, "clip": 1.0, **_ONE_CYCLE}
 
 # Tasks that are not in the paper's table of tuning parameters. `digits` was tuned on its validation split.
 _OURS: dict[str, dict[str, Any]] = {
@@ -44,6 +45,9 @@ _OURS: dict[str, dict[str, Any]] = {
     "spoken-digits": {**_SPEECH, "unit_options": _SPEECH_UNIT},
     "pendulum": {"hidden_size": 16, "learning_rate": 0.01, "epochs": 50, "unit_options": {"step_size": 0.1}}
     | _ONE_CYCLE,
+    # One step size for times="input" and "ignored": the mean time between samples. Longer steps are divided.
+    "irregular-digits": {**_UNEVEN, "epochs": 60, "unit_options": {"step_size": 0.25, "max_step": 0.5}},
+    "irregular-pendulum": {**_UNEVEN, "epochs": 30, "unit_options": {"step_size": 0.2, "max_step": 0.4}},
     "adding": {**_MEMORY, "unit_options": {"step_size": 0.03}},
     "copying": {**_MEMORY, "unit_options": {"step_size": 0.03}},
 }

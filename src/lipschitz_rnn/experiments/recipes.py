@@ -82,4 +82,5 @@ RECIPES: dict[str, Recipe] = {
     "lipschitz-gated": Recipe(0.04, 20, _TIME),
     "cornn": Recipe(0.04, 20, {"step_size": 0.2, "gamma": 1.0, "epsilon": 0.5}),
     "lem": Recipe(0.02, 20),
+    "gru-d": Recipe(0.02, 20),
 }

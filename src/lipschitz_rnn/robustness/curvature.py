@@ -53,7 +53,7 @@ class LossHessian:
         self.size = sum(parameter.numel() for parameter in self.parameters)
         self.dtype, self.device = self.parameters[0].dtype, self.parameters[0].device
         self.loss = loss
-        self.samples = check_batch(batch.inputs, batch.targets, batch.lengths, 0 if batch_first else 1)
+        self.samples = check_batch(batch, 0 if batch_first else 1)
         self.parts, self.weights = self._split(batch, batch_first, batch_size)
         self.products = 0
         self._kept: Tensor | None = None
@@ -63,21 +63,20 @@ class LossHessian:
         if size < 1:
             raise ValueError(f"batch_size is {size}; it must be at least 1")
         axis = 0 if batch_first else 1
-        inputs = batch.inputs.to(self.dtype) if batch.inputs.is_floating_point() else batch.inputs
-        targets = batch.targets.to(self.dtype) if batch.targets.is_floating_point() else batch.targets
-        lengths = batch.lengths
-        with torch.no_grad(), plain_kernels():
-            one = outputs_of(self.model, inputs.narrow(axis, 0, 1), None if lengths is None else lengths[:1])
-        every_step = one.dim() == 3
-        starts = range(0, self.samples, size)
-        parts = [
-            Batch(
-                inputs.narrow(axis, start, min(size, self.samples - start)),
-                targets.narrow(axis if every_step else 0, start, min(size, self.samples - start)),
-                None if lengths is None else lengths[start : start + size],
+        whole = batch.map(lambda part: part.to(self.dtype) if part.is_floating_point() else part)
+
+        def cut(start: int, count: int, target_axis: int) -> Batch:
+            return Batch(
+                whole.inputs.narrow(axis, start, count),
+                whole.targets.narrow(target_axis, start, count),
+                None if whole.lengths is None else whole.lengths[start : start + count],
+                None if whole.timespans is None else whole.timespans.narrow(axis, start, count),
             )
-            for start in starts
-        ]
+
+        with torch.no_grad(), plain_kernels():
+            every_step = self._outputs(cut(0, 1, 0)).dim() == 3
+        starts = range(0, self.samples, size)
+        parts = [cut(start, min(size, self.samples - start), axis if every_step else 0) for start in starts]
         # A loss over the valid steps of padded sequences is a mean over steps, any other one over samples.
         counts = [
             float(part.lengths.sum()) if every_step and part.lengths is not None else float(part.inputs.shape[axis])
@@ -85,9 +84,12 @@ class LossHessian:
         ]
         return parts, [count / sum(counts) for count in counts]
 
+    def _outputs(self, part: Batch) -> Tensor:
+        return outputs_of(self.model, part.inputs, part.lengths, part.timespans)
+
     def _gradient(self, part: Batch) -> tuple[Tensor, Tensor]:
         """∇ loss of one part as a flat vector that can be differentiated, and the loss."""
-        value = self.loss(outputs_of(self.model, part.inputs, part.lengths), part)
+        value = self.loss(self._outputs(part), part)
         pieces = torch.autograd.grad(value, self.parameters, create_graph=True, materialize_grads=True)
         return torch.cat([piece.flatten() for piece in pieces]), value.detach()
 

@@ -70,6 +70,7 @@ def hessian(
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
     lengths: Tensor | None = None,
+    timespans: Tensor | None = None,
     batch_first: bool = False,
     batch_size: int = 1000,
     progress: Progress = ignore_progress,
@@ -93,6 +94,7 @@ def hessian(
         generator: of the random vectors; a fresh one with seed 0 by default.
         dtype: in which to compute, such as torch.float64; that of the model by default.
         lengths: (B,), passed on to model and loss where sequences are padded.
+        timespans: (T, B), or (B, T) with `batch_first`, passed on to the model as `timespans=` where given.
         batch_size: samples in one graph. Where all fit into one, the graph is built only once.
         progress: called with what is being estimated, the products done, and their number where it is known.
     """
@@ -101,7 +103,7 @@ def hessian(
             raise ValueError(f"{name} is {given!r}; it must be at least {least}")
     if not 0.0 < tolerance < 1.0:
         raise ValueError(f"tolerance is {tolerance!r}; it must be between 0 and 1")
-    batch = Batch(inputs, targets, lengths)
+    batch = Batch(inputs, targets, lengths, timespans)
     operator = LossHessian(model, batch, loss, parameters, batch_first=batch_first, batch_size=batch_size, dtype=dtype)
     gradient, value = operator.gradient()
     if not math.isfinite(value):

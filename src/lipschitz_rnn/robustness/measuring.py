@@ -44,7 +44,8 @@ def measure(network: nn.Module, task: Task, method: Method, noise_only: bool = F
     if noise_only:
         return found
     batch = draw_samples(task, "test", method.attacked)
-    common: dict[str, Any] = {"steps": method.steps, "bounds": valid_range(task), "lengths": batch.lengths}
+    common: dict[str, Any] = {"steps": method.steps, "bounds": valid_range(task)}
+    common |= {"lengths": batch.lengths, "timespans": batch.timespans}
     for name, radius in (("pgd", method.radius_pgd), ("pgd-wide", None)):  # as far as the steps reach
         attack = pgd(network, batch.inputs, batch.targets, step_size=method.step_size, radius=radius, **common)
         found[name] = attack.to_dict()
@@ -64,6 +65,7 @@ def measure(network: nn.Module, task: Task, method: Method, noise_only: bool = F
         runs=1,
         steps=method.lanczos,
         lengths=batch.lengths,
+        timespans=batch.timespans,
         generator=torch.Generator().manual_seed(0),
     )
     return found | {"hessian": curvature.to_dict(density=False)}

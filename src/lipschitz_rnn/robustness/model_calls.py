@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops.common.validation import require_number, require_tensor
+from lipschitz_rnn.tasks import Batch
 
 Progress = Callable[[str, int, int | None], None]  # stage, units done so far, units in all where known
 
@@ -17,13 +18,16 @@ def ignore_progress(stage: str, done: int, total: int | None) -> None:
     """The default: report nothing."""
 
 
-def outputs_of(model: nn.Module, inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
+def outputs_of(
+    model: nn.Module, inputs: Tensor, lengths: Tensor | None = None, timespans: Tensor | None = None
+) -> Tensor:
     """The outputs of a model for inputs in its own layout; a state returned with them is dropped.
 
     Works for `training.SequenceModel`, which returns (outputs, state), and for any module that returns the outputs.
-    `lengths` is passed only if given, so that a plain module need not accept it.
+    `lengths` and `timespans` are passed only if given, so that a plain module need not accept them.
     """
-    result = model(inputs) if lengths is None else model(inputs, lengths)
+    times = {} if timespans is None else {"timespans": timespans}
+    result = model(inputs, **times) if lengths is None else model(inputs, lengths, **times)
     return result[0] if isinstance(result, tuple) else result
 
 
@@ -53,10 +57,11 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             each.training = mode
 
 
-def check_batch(inputs: Tensor, targets: Tensor, lengths: Tensor | None, axis: int) -> int:
+def check_batch(batch: Batch, axis: int) -> int:
     """The number of samples, which must be the same in all tensors; `axis` is the sample axis of the inputs."""
-    for name, given in (("inputs", inputs), ("targets", targets), ("lengths", lengths)):
-        if given is not None or name != "lengths":
+    inputs, targets, lengths, timespans = batch.inputs, batch.targets, batch.lengths, batch.timespans
+    for name, given in (("inputs", inputs), ("targets", targets), ("lengths", lengths), ("timespans", timespans)):
+        if given is not None or name in ("inputs", "targets"):
             require_tensor(name, given)
     if inputs.dim() not in (2, 3):
         raise ValueError(
@@ -70,7 +75,20 @@ def check_batch(inputs: Tensor, targets: Tensor, lengths: Tensor | None, axis: i
         raise ValueError(f"there are {count} samples, but targets have shape {tuple(targets.shape)}")
     if lengths is not None and lengths.shape != (count,):
         raise ValueError(f"lengths have shape {tuple(lengths.shape)}; for {count} samples they must be ({count},)")
+    if timespans is not None and timespans.shape != inputs.shape[:2]:
+        raise ValueError(
+            f"timespans have shape {tuple(timespans.shape)}; they must be {tuple(inputs.shape[:2])}, as the first two "
+            "axes of the inputs"
+        )
     return count
+
+
+def padding_of(inputs: Tensor, lengths: Tensor, batch_first: bool) -> Tensor:
+    """Where inputs (T, B, …), or (B, T, …) with `batch_first`, are padding: bool, with the number of axes of inputs."""
+    steps = torch.arange(inputs.shape[1 if batch_first else 0], device=inputs.device)
+    ends = lengths.to(inputs.device)
+    beyond = steps >= ends[:, None] if batch_first else steps[:, None] >= ends
+    return beyond.reshape(*beyond.shape, *(1,) * (inputs.dim() - 2))
 
 
 def check_classes(targets: Tensor, count: int) -> None:

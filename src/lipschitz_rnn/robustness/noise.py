@@ -19,6 +19,7 @@ from lipschitz_rnn.robustness.model_calls import (
     evaluation_mode,
     ignore_progress,
     outputs_of,
+    padding_of,
 )
 from lipschitz_rnn.robustness.samples import Range, draw_samples, unit_range, valid_range
 from lipschitz_rnn.tasks import Split, Task
@@ -64,6 +65,7 @@ def salt_and_pepper(
     generator: torch.Generator,
     *,
     bounds: Range = (0.0, 1.0),
+    lengths: Tensor | None = None,
     batch_first: bool = False,
 ) -> Tensor:
     """A fraction `amount` of the values of every sample is replaced: half by the lowest, half by the highest value.
@@ -74,6 +76,7 @@ def salt_and_pepper(
     Args:
         inputs: (T, B, p), or (B, T, p) with `batch_first`.
         bounds: lowest and highest valid value.
+        lengths: (B,), the numbers of valid steps; the rest is left as it is and does not count.
     """
     _check(inputs, amount, 1.0, generator)
     if inputs.dim() != 3:
@@ -81,17 +84,22 @@ def salt_and_pepper(
             f"inputs have shape {tuple(inputs.shape)}; they must be (T, B, p), or (B, T, p) with batch_first=True"
         )
     if not batch_first:
-        swapped = salt_and_pepper(inputs.transpose(0, 1), amount, generator, bounds=bounds, batch_first=True)
+        swapped = salt_and_pepper(
+            inputs.transpose(0, 1), amount, generator, bounds=bounds, lengths=lengths, batch_first=True
+        )
         return swapped.transpose(0, 1).contiguous()
     low, span = unit_range(bounds, inputs)
     flat = inputs.flatten(1)
-    replaced = round(amount * flat.shape[1])
-    order = torch.rand(flat.shape, generator=generator, device=generator.device).argsort(1).to(inputs.device)
-    pepper, salt = order[:, : replaced // 2], order[:, replaced // 2 : replaced]
-    lowest = low.expand(inputs.shape[1:]).reshape(1, -1).expand_as(flat)
-    highest = (low + span).expand(inputs.shape[1:]).reshape(1, -1).expand_as(flat)
-    noisy = flat.scatter(1, pepper, lowest.gather(1, pepper)).scatter(1, salt, highest.gather(1, salt))
-    return noisy.view(inputs.shape)
+    draws = torch.rand(flat.shape, generator=generator, device=generator.device).to(inputs.device)
+    valid = inputs.new_full((len(flat), 1), flat.shape[1], dtype=torch.float64)
+    if lengths is not None:
+        draws = draws.masked_fill(padding_of(inputs, lengths, batch_first=True).expand_as(inputs).flatten(1), 2.0)
+        valid = lengths.to(valid)[:, None] * inputs.shape[2]
+    rank = draws.argsort(1).argsort(1)  # the padding comes last
+    replaced = (amount * valid).round()
+    pepper, salt = rank < (replaced / 2).floor(), rank < replaced
+    lowest, highest = (end.expand(inputs.shape[1:]).reshape(1, -1) for end in (low, low + span))
+    return torch.where(pepper, lowest, torch.where(salt, highest, flat)).view(inputs.shape)
 
 
 @dataclass(frozen=True)
@@ -141,7 +149,8 @@ def noise_curve(
     """Accuracy on a split of `task` under noise of every amount, for every seed of the noise.
 
     A seed draws the same noise for every model and, up to its scale, for every amount, so that curves differ by what
-    the models do and not by chance. The amount 0 gives the clean accuracy. Model and data must be on one device.
+    the models do and not by chance. The amount 0 gives the clean accuracy. Lengths and timespans of the batches go to
+    the model as they are. Model and data must be on one device.
 
     Args:
         amounts: see `white_noise` and `salt_and_pepper`; by default those of `AMOUNTS`.
@@ -171,13 +180,13 @@ def noise_curve(
         correct = 0
         for start in range(0, count, batch_size):
             part = slice(start, start + batch_size)
-            inputs = batch.inputs[:, part]
+            inputs, lengths = batch.inputs[:, part], None if batch.lengths is None else batch.lengths[part]
             if kind == "white":
                 inputs = white_noise(inputs, amount, generator, bounds=bounds, clip=clip)
             elif bounds is not None:
-                inputs = salt_and_pepper(inputs, amount, generator, bounds=bounds)
-            lengths = None if batch.lengths is None else batch.lengths[part]
-            outputs = outputs_of(model, inputs.to(precision), lengths)
+                inputs = salt_and_pepper(inputs, amount, generator, bounds=bounds, lengths=lengths)
+            times = None if batch.timespans is None else batch.timespans[:, part]
+            outputs = outputs_of(model, inputs.to(precision), lengths, times)
             correct += int((outputs.argmax(-1) == batch.targets[part]).sum())
         return correct / count
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lipschitz_rnn.tasks import Batch, Split, Task
 from lipschitz_rnn.tasks.cifar import MEAN, STD, OrderedCifar10
+from lipschitz_rnn.tasks.irregular import LONGEST, IrregularDigits
 from lipschitz_rnn.tasks.mnist import PermutedMnist
 from lipschitz_rnn.tasks.pixels import PixelTask
 
@@ -35,6 +36,10 @@ def valid_range(task: Task) -> Range | None:
     if isinstance(task, PixelTask):
         raw = isinstance(task, PermutedMnist) and task.options["scaling"] == "raw"
         return 0.0, 255.0 if raw else 1.0
+    if isinstance(task, IrregularDigits):
+        if task.times != "input":
+            return 0.0, 1.0
+        return torch.zeros(2, device=task.device), torch.tensor([1.0, LONGEST], device=task.device)
     if isinstance(task, OrderedCifar10):
         mean, std = torch.tensor(MEAN), torch.tensor(STD)
         limits = torch.stack((-mean / std, (1.0 - mean) / std)).to(task.device)

@@ -13,3 +13,4 @@ from lipschitz_rnn.tasks.registry import info as info
 from lipschitz_rnn.tasks.registry import is_registered as is_registered
 from lipschitz_rnn.tasks.registry import load as load
 from lipschitz_rnn.tasks.registry import register as register
+from lipschitz_rnn.tasks.times import with_times as with_times

@@ -11,7 +11,7 @@ import inspect
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -52,15 +52,26 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (ACCURACY, BITS,
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch. `lengths`: the number of valid steps of each sequence; None if all steps are valid."""
+    """One batch. `lengths`: the number of valid steps of each sequence; None if all steps are valid. `timespans`: the
+    time since the previous sample, which is the length of the step that reads each input; None if all are equal."""
 
     inputs: Tensor  # (T, B, p) floating, or (T, B) int64 tokens
     targets: Tensor  # (B,) classes | (T, B, q) values | (T, B) tokens | (B, q) values
     lengths: Tensor | None = None  # (B,) int64
+    timespans: Tensor | None = None  # (T, B) floating, finite and at least 0 in the valid steps
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """A batch with `change` applied to every tensor."""
+        parts = (self.inputs, self.targets, self.lengths, self.timespans)
+        return Batch(*(None if part is None else change(part) for part in parts))  # type: ignore[arg-type]
 
     def to(self, device: torch.device | str) -> Batch:
-        lengths = None if self.lengths is None else self.lengths.to(device)
-        return Batch(self.inputs.to(device), self.targets.to(device), lengths)
+        return self.map(lambda part: part.to(device))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors that the batch has, in order."""
+        return [part for part in (self.inputs, self.targets, self.lengths, self.timespans) if part is not None]
 
 
 @dataclass(frozen=True)
@@ -105,10 +116,12 @@ class Task(ABC):
 
     Subclasses set the class attribute `info`, take their options as keyword-only arguments, and put every tensor that
     must follow `to(device)` into `self._data`. Those that read files take `root` (a folder or None) first, and
-    `offline`. `defaults` are the settings with which `lipschitz-rnn train` trains the task by default.
+    `offline`. `defaults` are the settings with which `lipschitz-rnn train` trains the task by default. `timed` says
+    that batches have timespans, so that a unit that cannot take them is rejected before any data is read.
     """
 
     info: ClassVar[TaskInfo]
+    timed: bool = False
     defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, options: Mapping[str, Any], **differing: Any) -> None:
@@ -161,7 +174,7 @@ class Task(ABC):
         facts["sizes"] = {split: self.size(split) for split in SPLITS}
         facts["options"] = dict(self.options)
         facts["preprocessing"] = dict(self.preprocessing())
-        return facts
+        return facts | ({"timed": True} if self.timed else {})  # others: the same record as before it existed
 
     def preprocessing(self) -> Mapping[str, Any]:
         """How raw inputs are transformed before a network sees them, as plain values recorded with every run.
@@ -179,8 +192,9 @@ class Task(ABC):
 
     @classmethod
     def shapes(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """What a network must know before any data is read: input_size, output_size, vocabulary and readout."""
-        return {fact: getattr(cls.info, fact) for fact in ("input_size", "output_size", "vocabulary", "readout")}
+        """What a network must know before any data is read: input_size, output_size, vocabulary, readout, timed."""
+        facts = {fact: getattr(cls.info, fact) for fact in ("input_size", "output_size", "vocabulary", "readout")}
+        return facts | {"timed": cls.timed}
 
 
 def member_generators(generator: Generators, indices: Tensor) -> list[torch.Generator]:

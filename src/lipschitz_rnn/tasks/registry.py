@@ -13,6 +13,7 @@ from lipschitz_rnn.plugins import MissingCodeError, Registered
 from lipschitz_rnn.tasks.base import Task, TaskInfo
 from lipschitz_rnn.tasks.cifar import NoisePaddedCifar10, OrderedCifar10
 from lipschitz_rnn.tasks.files import NotRead, without_reading
+from lipschitz_rnn.tasks.irregular import IrregularDigits, IrregularPendulum
 from lipschitz_rnn.tasks.mnist import OrderedMnist, PermutedMnist, RowsMnist
 from lipschitz_rnn.tasks.pixels import Digits
 from lipschitz_rnn.tasks.speech import SpokenDigits, Timit, TimitSample
@@ -34,6 +35,8 @@ _ALL: tuple[type[Task], ...] = (
     Pendulum,
     Adding,
     Copying,
+    IrregularDigits,
+    IrregularPendulum,
 )
 _TASKS = {task.info.name: task for task in _ALL}
 _OWN = Registered("task", _TASKS)

@@ -27,8 +27,10 @@ class _WithPenalty(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, *arguments: Any) -> Outcome:
-        result = self.model(*arguments)
+    def forward(self, inputs: Tensor, lengths: Any, state: Any, keep: Any, timespans: Any = None) -> Outcome:
+        # Timespans by name and only if there are any: a model of somebody's own need not know of them.
+        times = {} if timespans is None else {"timespans": timespans}
+        result = self.model(inputs, lengths, state, keep, **times)
         if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
             raise TypeError(f"the model {type(self.model).__name__} must return (outputs, state)")
         outputs, state = result
@@ -58,7 +60,9 @@ class Ensemble:
         device: torch.device | str,
         mode: EnsembleMode = "auto",
         shapes: Shapes | None = None,
+        timed: bool = False,
     ) -> None:
+        """`timed`: the batches will have timespans, so a model is tried with them."""
         if not models:
             raise ValueError("an ensemble needs at least one network")
         self.size = len(models)
@@ -76,6 +80,7 @@ class Ensemble:
         self._plain = copy.deepcopy(self._module.model)
         self._noise_seeds = self._hold_noise_seeds()
         self._modes = [(module, module.training) for module in self._module.model.modules()]
+        self._timed = timed
         self.random = draws_random_numbers(self._module) or (shapes is not None and self._is_seen_to_draw(shapes))
         self.mode, self.reason = self._choose(mode, shapes)
 
@@ -126,6 +131,9 @@ class Ensemble:
         dtype = next(iter(self.parameters.values())).dtype
         return torch.zeros(2, 2, size, device=self.device, dtype=dtype)
 
+    def _example_times(self, inputs: Tensor) -> Tensor | None:
+        return torch.zeros(inputs.shape[:2], device=self.device) if self._timed else None
+
     def _is_seen_to_draw(self, shapes: Shapes) -> bool:
         """Whether a model of somebody's own draws random numbers in its mode of now, without saying so."""
         model = self._module.model
@@ -137,7 +145,8 @@ class Ensemble:
             warnings.simplefilter("ignore")  # of this trial; those of the run are shown
             before = _generator_states(self.device)
             try:
-                self._module.call(values, (self._example(shapes), None, None, None))
+                inputs = self._example(shapes)
+                self._module.call(values, (inputs, None, None, None, self._example_times(inputs)))
             except Exception:  # what is wrong with it shows in training, with the real inputs
                 return False
             return any(not torch.equal(a, b) for a, b in zip(before, _generator_states(self.device), strict=True))
@@ -151,7 +160,8 @@ class Ensemble:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
-                outputs, _, _ = self._vmapped(buffers | own, inputs, None, None, None, shared=True)
+                times = self._example_times(inputs)
+                outputs, _, _ = self._vmapped(buffers | own, inputs, None, None, None, times, shared=True)
                 torch.autograd.grad(outputs.abs().sum(), list(own.values()), allow_unused=True)
             except (RuntimeError, NotImplementedError, ValueError, TypeError, UserWarning) as error:
                 return str(error).strip().splitlines()[0]
@@ -164,6 +174,7 @@ class Ensemble:
         lengths: Tensor | None = None,
         state: State = None,
         keep: Tensor | None = None,
+        timespans: Tensor | None = None,
         *,
         shared: bool = False,
         random_seeds: Sequence[int] | None = None,
@@ -172,19 +183,19 @@ class Ensemble:
 
         Args:
             values: usually `self.values`; averaged or selected ones for evaluation.
-            inputs, lengths, keep: with a leading axis S, or without it if `shared` by all members (a state has it).
+            inputs, lengths, keep, timespans: with a leading axis S, or without it if `shared` by all members (a state
+                has it).
             random_seeds: one per member, where the unit draws from the global generator.
         """
         if self.mode == "vmap":
-            return self._vmapped(values, inputs, lengths, state, keep, shared)
+            return self._vmapped(values, inputs, lengths, state, keep, timespans, shared)
         members = {name: value.unbind(0) for name, value in (values | self._noise_seeds).items()}
         results = []
         for member in range(self.size):
             own = {name: parts[member] for name, parts in members.items()}
-            given = (
-                (inputs, lengths, keep) if shared else tuple(_pick(item, member) for item in (inputs, lengths, keep))
-            )
-            arguments = (given[0], given[1], _pick(state, member), given[2])
+            given = (inputs, lengths, keep, timespans)
+            given = given if shared else tuple(_pick(item, member) for item in given)
+            arguments = (*given[:2], _pick(state, member), *given[2:])
             results.append(self._call_one(own, arguments, None if random_seeds is None else random_seeds[member]))
         outputs, states, penalties = zip(*results, strict=True)
         return torch.stack(outputs), _stack(states), torch.stack(penalties)
@@ -209,15 +220,16 @@ class Ensemble:
         lengths: Tensor | None,
         state: State,
         keep: Tensor | None,
+        timespans: Tensor | None,
         shared: bool,
     ) -> Outcome:
         def call(own: Values, *arguments: Any) -> Outcome:
             return self._module.call(own, arguments)
 
         axis = None if shared else 0
-        lengths_axis, keep_axis = (None if value is None else axis for value in (lengths, keep))
-        axes = (0, axis, lengths_axis, None if state is None else 0, keep_axis)
-        return vmap(call, in_dims=axes)(values | self._noise_seeds, inputs, lengths, state, keep)
+        of_lengths, of_keep, of_times = (None if value is None else axis for value in (lengths, keep, timespans))
+        axes = (0, axis, of_lengths, None if state is None else 0, of_keep, of_times)
+        return vmap(call, in_dims=axes)(values | self._noise_seeds, inputs, lengths, state, keep, timespans)
 
     def training(self, on: bool) -> None:
         """Switch dropout inside the unit off, or restore the mode that every module came with, so frozen ones stay."""

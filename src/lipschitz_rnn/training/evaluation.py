@@ -14,7 +14,8 @@ from lipschitz_rnn.training.ensemble import Ensemble, Values, map_state
 from lipschitz_rnn.training.parallel import World
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.streams import for_members
-from lipschitz_rnn.training.update import forward_precision, matmul_precision
+from lipschitz_rnn.training.times import has_times, require_timed
+from lipschitz_rnn.training.update import forward_precision, in_precision, matmul_precision
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,12 @@ class Scores:
 def evaluate(model: nn.Module, task: Task, split: Split = "test", batch_size: int = 1000) -> float:
     """The task's metric for one model on a split; the model and the task's data must be on the same device.
 
-    The model is called as `model(inputs, lengths, state)` and returns (outputs, state), as `SequenceModel` does. A copy
-    is evaluated, so the model and the modes of its submodules do not change.
+    The model is called as `model(inputs, lengths, state, keep)`, with `timespans=…` if the batches have them, and
+    returns (outputs, state), as `SequenceModel` does. A copy is evaluated, so the model and the modes of its submodules
+    do not change.
     """
+    if has_times(task, split):
+        require_timed(model, task.name)
     ensemble = Ensemble([model], task.device)
     settings = Settings(task=task.name, eval_batch_size=batch_size)
     scores = evaluate_members(ensemble, ensemble.values, task, split, settings)
@@ -65,11 +69,11 @@ def evaluate_members(
             pause()
             indices = torch.arange(start, min(start + size, count))
             batch = task.batch(split, indices)
-            inputs = batch.inputs
-            if settings.precision == "float64" and inputs.is_floating_point():
-                inputs = inputs.double()
+            seen = in_precision(batch, settings)
             with torch.no_grad(), forward_precision(settings, ensemble.device):
-                outputs, new_state, _ = ensemble(values, inputs, batch.lengths, state, shared=True)
+                outputs, new_state, _ = ensemble(
+                    values, seen.inputs, seen.lengths, state, timespans=seen.timespans, shared=True
+                )
             state = map_state(torch.Tensor.detach, new_state) if task.stateful else None
             judged = for_members(batch, ensemble.size)
             value, weight = task.measure(outputs, judged)
@@ -94,7 +98,10 @@ def score_networks(
     batch with the number of batches done and the total."""
     total = -(-task.size(split) // (1 if task.stateful else settings.eval_batch_size))
     numbers = itertools.count()
-    ensemble = Ensemble(networks, task.device, settings.ensemble, task)
+    timed = has_times(task, split)
+    if timed:
+        require_timed(networks[0], task.name)
+    ensemble = Ensemble(networks, task.device, settings.ensemble, task, timed)
     with matmul_precision(settings.precision):
         arguments = (ensemble, ensemble.values, task, split, settings)
         return evaluate_members(*arguments, pause=lambda: progress(next(numbers), total))

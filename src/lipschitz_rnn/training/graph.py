@@ -76,9 +76,7 @@ class GraphedStep:
 
     def _capture(self, batch: Batch, keep: Tensor | None, state: State) -> torch.cuda.CUDAGraph | None:
         """Capture the update on separate buffers, without running it; None if it cannot be captured."""
-        fixed = Batch(
-            batch.inputs.clone(), batch.targets.clone(), None if batch.lengths is None else batch.lengths.clone()
-        )
+        fixed = batch.map(Tensor.clone)
         fixed_keep = None if keep is None else keep.clone()
         self._state = map_state(torch.Tensor.clone, state)
         graph = torch.cuda.CUDAGraph()
@@ -115,4 +113,4 @@ def graph_obstacle(settings: Settings, device: torch.device, draws: bool, world:
 
 
 def _tensors(batch: Batch, keep: Tensor | None) -> list[Tensor]:
-    return [value for value in (batch.inputs, batch.targets, batch.lengths, keep) if value is not None]
+    return [*batch.tensors, *(() if keep is None else (keep,))]

@@ -24,6 +24,7 @@ from lipschitz_rnn.training.schedules import learning_rate
 from lipschitz_rnn.training.settings import Member, Settings
 from lipschitz_rnn.training.sources import Builder, describe_sources
 from lipschitz_rnn.training.streams import Stream, derived_seed
+from lipschitz_rnn.training.times import has_times, require_timed
 from lipschitz_rnn.training.update import Updater, finite_or_none
 from lipschitz_rnn.training.variation import check_variants
 from lipschitz_rnn.training.watchers import Watcher
@@ -53,8 +54,11 @@ class Trainer:
         self.members = settings.members
         models = [build(settings.of_variant(member.variant), task, member.seed) for member in self.members]
         check_variants(models[0], settings.unit, settings.variants)
+        timed = has_times(task)
+        if timed:
+            require_timed(models[0], task.name)
         self.parameter_count = count_parameters(models[0])
-        self.ensemble = Ensemble(models, device, settings.ensemble, task)
+        self.ensemble = Ensemble(models, device, settings.ensemble, task, timed)
         self.updater = Updater(settings, task, self.ensemble, world)
         drawn = (read_size(models[0]), self.ensemble.noisy_cells)
         self.stream = Stream(settings.per_member(), task, device, world.shard, *drawn)

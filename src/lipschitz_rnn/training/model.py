@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn import units
 from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.training.times import require_timed
 from lipschitz_rnn.units.base import Recurrent
 
 
@@ -21,6 +22,7 @@ class Shapes(Protocol):
     readout: Literal["last", "all"]
 
 
+_Sequence = TypeVar("_Sequence", Tensor, Tensor | None)
 State = Any  # the state of a unit: a tensor (layers, B, N), a tuple of such tensors, or None for zeros
 
 
@@ -38,14 +40,26 @@ class SequenceModel(nn.Module):
         self.readout = readout
 
     def forward(
-        self, inputs: Tensor, lengths: Tensor | None = None, state: State = None, keep: Tensor | None = None
+        self,
+        inputs: Tensor,
+        lengths: Tensor | None = None,
+        state: State = None,
+        keep: Tensor | None = None,
+        timespans: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """inputs: (T, B, p), or (T, B) tokens; lengths: (B,); keep: dropout factors in the shape that the head reads.
+        """inputs: (T, B, p), or (T, B) tokens; lengths: (B,); keep: dropout factors in the shape that the head reads;
+        timespans: (T, B), the time since the previous sample, for units that take them.
 
         The recurrence is causal, so padding after the last valid step changes nothing that is read.
         """
+        if lengths is not None:  # NaN in the padding would otherwise reach the gradients, and bad times raise
+            inputs, timespans = _without_padding(inputs, lengths), _without_padding(timespans, lengths)
         x = inputs if self.embedding is None else self.embedding(inputs)
-        result = self.unit(x) if state is None else self.unit(x, state)
+        times: dict[str, Tensor] = {}
+        if timespans is not None:
+            require_timed(self)
+            times = {"timespans": timespans}
+        result = self.unit(x, **times) if state is None else self.unit(x, state, **times)
         if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
             raise TypeError(f"the unit {type(self.unit).__name__} must return (output, h_n), as nn.RNN does")
         hidden, state = result
@@ -63,10 +77,23 @@ class SequenceModel(nn.Module):
             hidden = hidden * keep
         return self.head(hidden), state
 
+    @property
+    def takes_timespans(self) -> bool:
+        """Whether the unit takes the times between samples."""
+        return bool(getattr(self.unit, "takes_timespans", False))
+
     def penalty(self) -> Tensor:
         """The term that the unit's paper adds to the loss for a soft constraint; zero for most units."""
         own = getattr(self.unit, "penalty", None)
         return self.head.weight.new_zeros(()) if own is None else own()
+
+
+def _without_padding(sequence: _Sequence, lengths: Tensor) -> _Sequence:
+    """(T, B, …) with zeros after the last valid step of each sample; None stays None."""
+    if sequence is None:
+        return sequence
+    beyond = torch.arange(sequence.shape[0], device=sequence.device)[:, None] >= lengths.to(sequence.device)
+    return sequence.masked_fill(beyond.reshape(*beyond.shape, *(1,) * (sequence.dim() - 2)), 0)
 
 
 def _last(hidden: Tensor, state: State, lengths: Tensor | None) -> Tensor:

@@ -17,6 +17,7 @@ from lipschitz_rnn.training.model import Shapes, build_model, draws_random_numbe
 from lipschitz_rnn.training.parallel import World, choose_device
 from lipschitz_rnn.training.run_settings import check_builder, check_folder
 from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.training.times import require_timed
 from lipschitz_rnn.training.variation import check_variants
 
 _LARGE = 1024  # from this hidden size on, building takes noticeable time or memory
@@ -44,6 +45,8 @@ def check_start(
         check_folder(folder, settings, resume)
         check_builder(Path(folder), {})
     plain = _built(settings.of_variant({}), shapes)
+    if getattr(shapes, "timed", False):  # not recorded by earlier versions
+        require_timed(plain, settings.task)
     check_variants(plain, settings.unit, settings.variants)
     for variant in settings.variants:
         _built(settings.of_variant(variant), shapes)

@@ -111,8 +111,9 @@ class Stream:
     def cut(self, batch: Batch) -> Batch:
         """This process's shard, along the batch axis."""
         lengths = None if batch.lengths is None else self._shard.cut(batch.lengths, 1)
+        timespans = None if batch.timespans is None else self._shard.cut(batch.timespans, 2)
         targets = self._shard.cut(batch.targets, 2 if self._task.readout == "all" else 1)
-        return Batch(self._shard.cut(batch.inputs, 2), targets, lengths)
+        return Batch(self._shard.cut(batch.inputs, 2), targets, lengths, timespans)
 
     def states(self) -> dict[str, Tensor]:
         """The states of all generators, to be saved with the position in the epoch."""
@@ -133,6 +134,4 @@ class Stream:
 
 def for_members(batch: Batch, members: int) -> Batch:
     """The same batch for every member, with a leading axis S, without a copy."""
-    lengths = None if batch.lengths is None else batch.lengths.expand(members, *batch.lengths.shape)
-    inputs, targets = (value.expand(members, *value.shape) for value in (batch.inputs, batch.targets))
-    return Batch(inputs, targets, lengths)
+    return batch.map(lambda value: value.expand(members, *value.shape))

@@ -100,12 +100,16 @@ class Updater:
         self, batch: Batch, keep: Tensor | None, state: State, random_seeds: list[int] | None
     ) -> tuple[Tensor, list[Tensor], State]:
         """Losses (S,), gradients of each member's mean over the global batch, and the detached states."""
-        inputs = batch.inputs
-        if self._settings.precision == "float64" and inputs.is_floating_point():
-            inputs = inputs.double()
+        seen = in_precision(batch, self._settings)
         with forward_precision(self._settings, self.device):
             outputs, state, penalties = self.ensemble(
-                self.ensemble.values, inputs, batch.lengths, state, keep, random_seeds=random_seeds
+                self.ensemble.values,
+                seen.inputs,
+                seen.lengths,
+                state,
+                keep,
+                seen.timespans,
+                random_seeds=random_seeds,
             )
         losses = self._task.loss(outputs, batch) + penalties
         if self._world.size == 1:
@@ -166,6 +170,13 @@ def member_norms(gradients: list[Tensor]) -> Tensor:
     """Gradient norm of each member over all its parameters, (S,)."""
     squares = [_rows(gradient).abs().square().sum(1) for gradient in gradients]
     return torch.stack(squares).sum(0).sqrt()
+
+
+def in_precision(batch: Batch, settings: Settings) -> Batch:
+    """The batch as the network sees it: in float64 if the run is."""
+    if settings.precision != "float64":
+        return batch
+    return batch.map(lambda part: part.double() if part.is_floating_point() else part)
 
 
 def forward_precision(settings: Settings, device: torch.device) -> AbstractContextManager[Any]:

@@ -14,7 +14,7 @@ class Row(NamedTuple):
     ensembles: bool = True
     """Whether several networks can be trained at once by `torch.func.vmap` over stacked parameters."""
     timespans: bool = False
-    """Whether the unit has continuous time, so that each step can take the time since the previous sample."""
+    """Whether each step can take the time since the previous sample: as its length, or as the time of a decay."""
 
 
 # fmt: off
@@ -85,6 +85,9 @@ ROWS = (
     Row("lem", "Rusch et al., ICLR", 2022,
         "z⁺ = (1 − a) ⊙ z + a ⊙ tanh(W₃ y + …), y⁺ = (1 − d) ⊙ y + d ⊙ tanh(W₄ z⁺ + …)", "none",
         "oscillatory:LEMCell", timespans=True),
+    Row("gru-d", "Che et al., Scientific Reports", 2018,
+        "h⁺ = (1 − z) ⊙ ĥ + z ⊙ n, ĥ = exp(−max(0, W δ + b)) ⊙ h, δ: time since a value was seen", "none",
+        "decay:GRUD", timespans=True),
 )
 # fmt: on
 

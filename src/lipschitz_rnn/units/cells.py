@@ -13,7 +13,7 @@ from lipschitz_rnn.ops.common.noise import StateNoise, draw_noise, steps_at_once
 from lipschitz_rnn.ops.common.precision import full_products
 from lipschitz_rnn.ops.common.validation import require_number
 from lipschitz_rnn.units.base import Recurrent, State
-from lipschitz_rnn.units.catalogue import ROWS, name_of
+from lipschitz_rnn.units.catalogue import name_of
 from lipschitz_rnn.units.noise import NOISE_OPTIONS, NoisyCell
 from lipschitz_rnn.units.sequences import Sequences
 
@@ -273,7 +273,9 @@ def takes_noise(kind: type) -> bool:
 
 def _require_noisy(name: str, value: float, kind: type[Cell]) -> None:
     if not takes_noise(kind):
-        takers = ", ".join(row.name for row in ROWS if row.timespans)
+        from lipschitz_rnn.units.registry import UNITS
+
+        takers = ", ".join(name for name in UNITS if "noise" in UNITS[name].options())
         raise ValueError(
             f"{name} is {value:g}, but the unit {name_of(kind)!r} does not add noise to its state; {takers} do. "
             f"Leave {name} out"

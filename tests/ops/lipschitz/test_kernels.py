@@ -68,33 +68,53 @@ SMALL = [
     Case(3, 4, 20, scale=1e4, precision="bfloat16"),
 ]
 
-LARGE = [
-    Case(steps, batch, hidden, networks=networks, integrator=integrator, one_feature=one_feature, precision=precision)
-    for steps, batch, hidden, networks, integrator, one_feature in [
-        (1, 1, 1, 1, "euler", True),
-        (2, 3, 5, 1, "midpoint", False),
-        (63, 17, 32, 2, "euler", True),
-        (784, 128, 64, 1, "euler", True),
-        (63, 17, 100, 1, "midpoint", False),
-        (784, 128, 128, 1, "euler", True),
-        (63, 128, 128, 12, "euler", True),
-        (63, 33, 128, 1, "midpoint", True),
-        (63, 17, 200, 1, "euler", False),
-        (63, 128, 256, 2, "euler", True),
-        (63, 17, 256, 1, "midpoint", False),
-        (20, 40, 750, 1, "euler", False),
+LARGE = (
+    [
+        Case(
+            steps, batch, hidden, networks=networks, integrator=integrator, one_feature=one_feature, precision=precision
+        )
+        for steps, batch, hidden, networks, integrator, one_feature in [
+            (1, 1, 1, 1, "euler", True),
+            (2, 3, 5, 1, "midpoint", False),
+            (63, 17, 32, 2, "euler", True),
+            (784, 128, 64, 1, "euler", True),
+            (63, 17, 100, 1, "midpoint", False),
+            (784, 128, 128, 1, "euler", True),
+            (63, 128, 128, 12, "euler", True),
+            (63, 33, 128, 1, "midpoint", True),
+            (63, 17, 200, 1, "euler", False),
+            (63, 128, 256, 2, "euler", True),
+            (63, 17, 256, 1, "midpoint", False),
+            (20, 40, 750, 1, "euler", False),
+        ]
+        for precision in ("highest", "high", "bfloat16")
     ]
-    for precision in ("highest", "high", "bfloat16")
-] + [
-    Case(63, 33, hidden, integrator=integrator, one_feature=True, precision=precision)
-    for hidden, integrator, precision in [
-        (128, "euler", "medium"),
-        (100, "midpoint", "medium"),
-        (64, "midpoint", "bfloat16"),
-        (128, "midpoint", "float16"),
-        (128, "rk4", "bfloat16"),
+    + [
+        Case(63, 33, hidden, integrator=integrator, one_feature=True, precision=precision)
+        for hidden, integrator, precision in [
+            (128, "euler", "medium"),
+            (100, "midpoint", "medium"),
+            (64, "midpoint", "bfloat16"),
+            (128, "midpoint", "float16"),
+            (128, "rk4", "bfloat16"),
+            # on clusters of multiprocessors, where a GPU has them
+            (129, "euler", "float16"),
+            (256, "rk4", "bfloat16"),
+            (256, "heun", "medium"),
+            (321, "midpoint", "float16"),
+            (384, "midpoint", "high"),
+            (512, "euler", "bfloat16"),
+            (751, "midpoint", "bfloat16"),
+        ]
     ]
-]
+    + [
+        Case(20, 128, 256, networks=8, precision="bfloat16", one_feature=True),
+        Case(20, 30, 256, precision="highest", nonlinearity="sigmoid", timespans=True),
+        Case(20, 30, 200, precision="bfloat16", nonlinearity="relu", timespans=True, lengths=True, networks=2),
+        Case(20, 30, 100, precision="high", integrator="midpoint", timespans=True),
+        Case(20, 30, 256, precision="float16", nonlinearity="identity", alpha=0.7),
+    ]
+)
 
 
 def tensors(case: Case, device: torch.device) -> dict[str, Tensor]:
@@ -191,7 +211,7 @@ def test_same_input_same_bits(case: Case, device: torch.device) -> None:
 )
 @pytest.mark.parametrize("integrator", ["euler", "midpoint"])
 @pytest.mark.parametrize("precision", ["bfloat16", "medium", "high", "highest"])
-@pytest.mark.parametrize("hidden", [64, 128])
+@pytest.mark.parametrize("hidden", [64, 128, 256])
 def test_same_bits_again_and_again(hidden: int, precision: str, integrator: str, device: torch.device) -> None:
     case = Case(200, 128, hidden, one_feature=True, precision=precision, integrator=integrator)
     with float32_products("highest" if precision == "bfloat16" else precision):

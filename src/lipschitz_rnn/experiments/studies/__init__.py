@@ -1,9 +1,9 @@
-"""The paper's studies, by name. Each is one object in its own file or folder."""
+"""The paper's studies and our own, by name. Each is one object in its own file or folder."""
 
 from __future__ import annotations
 
-from lipschitz_rnn.experiments.studies import ablation, cifar, figures, mnist, ptb, robustness, speech
+from lipschitz_rnn.experiments.studies import ablation, cifar, figures, irregular, mnist, ptb, robustness, speech
 from lipschitz_rnn.experiments.study import Study
 
-_MODULES = (mnist, robustness, ablation, figures, cifar, ptb, speech)
+_MODULES = (mnist, robustness, ablation, figures, cifar, ptb, speech, irregular)
 STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}

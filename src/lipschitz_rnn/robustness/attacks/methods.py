@@ -12,6 +12,7 @@ from lipschitz_rnn.robustness.attacks.result import AttackResult
 from lipschitz_rnn.robustness.attacks.runner import require_foolbox, run_attack, within
 from lipschitz_rnn.robustness.model_calls import Progress, check_positive, ignore_progress
 from lipschitz_rnn.robustness.samples import Range
+from lipschitz_rnn.tasks import Batch
 
 UNIT_RANGE: Range = (0.0, 1.0)
 
@@ -28,6 +29,7 @@ def pgd(
     generator: torch.Generator | None = None,
     bounds: Range | None = UNIT_RANGE,
     lengths: Tensor | None = None,
+    timespans: Tensor | None = None,
     batch_first: bool = False,
     batch_size: int = 500,
     progress: Progress = ignore_progress,
@@ -44,7 +46,8 @@ def pgd(
         radius: of the l∞ ball; by default as far as the steps reach, steps · step_size.
         random_start: begin at a uniformly drawn point of the ball; needs `generator`.
         bounds: lowest and highest valid value, see `valid_range`; None for no limits.
-        lengths: (B,), passed on to the model where sequences are padded.
+        lengths: (B,), passed on to the model where sequences are padded; the padding is not perturbed.
+        timespans: (T, B), or (B, T) with `batch_first`, passed on as `timespans=` where given; they are not perturbed.
         batch_size: samples that are attacked at once.
         progress: called with ("pgd", samples done, samples in all).
     """
@@ -66,7 +69,8 @@ def pgd(
     attack.get_random_start = draw
     settings = {"steps": steps, "step_size": step_size, "radius": reach, "random_start": random_start}
     ball = within(attack, reach)
-    return run_attack("pgd", settings, ball, model, inputs, targets, bounds, lengths, batch_first, batch_size, progress)
+    batch = Batch(inputs, targets, lengths, timespans)
+    return run_attack("pgd", settings, ball, model, batch, bounds, batch_first, batch_size, progress)
 
 
 def fgsm(
@@ -77,6 +81,7 @@ def fgsm(
     radius: float = 0.07,
     bounds: Range | None = UNIT_RANGE,
     lengths: Tensor | None = None,
+    timespans: Tensor | None = None,
     batch_first: bool = False,
     batch_size: int = 500,
     progress: Progress = ignore_progress,
@@ -84,10 +89,8 @@ def fgsm(
     """The fast gradient sign method: one step x + radius · sign ∇ₓ loss. Arguments as for `pgd`."""
     check_positive("radius", radius)
     attack = within(require_foolbox().attacks.LinfFastGradientAttack(), radius)
-    settings = {"radius": radius}
-    return run_attack(
-        "fgsm", settings, attack, model, inputs, targets, bounds, lengths, batch_first, batch_size, progress
-    )
+    batch = Batch(inputs, targets, lengths, timespans)
+    return run_attack("fgsm", {"radius": radius}, attack, model, batch, bounds, batch_first, batch_size, progress)
 
 
 def deepfool(
@@ -102,6 +105,7 @@ def deepfool(
     candidates: int | None = None,
     bounds: Range | None = UNIT_RANGE,
     lengths: Tensor | None = None,
+    timespans: Tensor | None = None,
     batch_first: bool = False,
     batch_size: int = 500,
     progress: Progress = ignore_progress,
@@ -143,7 +147,5 @@ def deepfool(
         return end if radius is None else iteration.distance.clip_perturbation(start, end, radius)
 
     settings = {"norm": norm, "steps": steps, "overshoot": overshoot, "radius": radius}
-    name = f"deepfool-{norm}"
-    return run_attack(
-        name, settings, attack, model, inputs, targets, bounds, lengths, batch_first, batch_size, progress
-    )
+    batch = Batch(inputs, targets, lengths, timespans)
+    return run_attack(f"deepfool-{norm}", settings, attack, model, batch, bounds, batch_first, batch_size, progress)

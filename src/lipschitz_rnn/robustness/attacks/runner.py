@@ -19,8 +19,10 @@ from lipschitz_rnn.robustness.model_calls import (
     check_device,
     evaluation_mode,
     outputs_of,
+    padding_of,
 )
 from lipschitz_rnn.robustness.samples import Range, unit_range
+from lipschitz_rnn.tasks import Batch
 
 Attack = Callable[[Any, Tensor, Tensor], Tensor]  # foolbox's view of a model, inputs (B, T, p), classes ▶ inputs
 
@@ -44,15 +46,17 @@ def within(attack: Any, radius: float | None) -> Attack:
 class _OnUnitRange(nn.Module):
     """A model as foolbox sees it: from (B, T, p) with values in [0, 1] to class scores (B, q)."""
 
-    def __init__(self, model: nn.Module, low: Tensor, span: Tensor, time_major: bool, lengths: Tensor | None) -> None:
+    def __init__(self, model: nn.Module, low: Tensor, span: Tensor, time_major: bool, batch: Batch) -> None:
+        """`batch`: lengths and timespans of the samples, in the model's layout."""
         super().__init__()
         self.model, self.low, self.span = model, low, span
-        self.time_major, self.lengths = time_major, lengths
+        self.time_major, self.batch = time_major, batch
         self.training = False  # of this wrapper alone; `evaluation_mode` handles the modules inside
 
     def forward(self, x: Tensor) -> Tensor:
         values = self.low + self.span * x
-        scores = outputs_of(self.model, values.transpose(0, 1) if self.time_major else values, self.lengths)
+        inputs = values.transpose(0, 1) if self.time_major else values
+        scores = outputs_of(self.model, inputs, self.batch.lengths, self.batch.timespans)
         if not isinstance(scores, Tensor) or scores.dim() != 2 or len(scores) != len(x):
             found = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(
@@ -67,17 +71,16 @@ def run_attack(
     settings: dict[str, Any],
     attack: Attack,
     model: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
+    batch: Batch,
     bounds: Range | None,
-    lengths: Tensor | None,
     batch_first: bool,
     batch_size: int,
     progress: Progress,
 ) -> AttackResult:
     """Attack the correctly classified samples, batch after batch, and measure what became of them."""
     require_count("batch_size", batch_size)
-    count = check_batch(inputs, targets, lengths, 0 if batch_first else 1)
+    inputs, targets = batch.inputs, batch.targets
+    count = check_batch(batch, 0 if batch_first else 1)
     check_classes(targets, count)
     if inputs.dim() != 3 or not inputs.is_floating_point():
         raise ValueError(
@@ -89,6 +92,9 @@ def run_attack(
     values = (inputs if batch_first else inputs.transpose(0, 1)).to(precision)
     low, span = unit_range(bounds, values)
     start = (values - low) / span
+    padding = None if batch.lengths is None else padding_of(start, batch.lengths, batch_first=True)
+    if padding is not None:  # whatever is there is outside the data
+        start = start.masked_fill(padding, 0.0)
     if bounds is not None:
         start = _inside(start)
     limits = (-math.inf, math.inf) if bounds is None else (0.0, 1.0)
@@ -98,20 +104,23 @@ def run_attack(
         for first in range(0, count, batch_size):
             progress(name, first, count)
             part = torch.arange(first, min(first + batch_size, count), device=targets.device)
-            scores = _classifier(model, low, span, batch_first, lengths, part)
+            scores = _classifier(model, low, span, batch_first, batch, part)
             with torch.no_grad():
                 part = part[scores(start[part]).argmax(-1) == targets[part]]
             correct[part] = True
             if len(part) == 0:
                 continue
-            scores = _classifier(model, low, span, batch_first, lengths, part)
+            scores = _classifier(model, low, span, batch_first, batch, part)
             seen = require_foolbox().PyTorchModel(scores, bounds=limits, device=start.device)
-            end[part] = attack(seen, start[part], targets[part]).detach().clamp(*limits)
+            found = attack(seen, start[part], targets[part]).detach().clamp(*limits)
+            end[part] = found if padding is None else torch.where(padding[part], start[part], found)
             with torch.no_grad():
                 fooled[part] = scores(end[part]).argmax(-1) != targets[part]
         progress(name, count, count)
     distance = (end - start).flatten(1)
     perturbed = low + span * end
+    if padding is not None:
+        perturbed = torch.where(padding, values, perturbed)
     return AttackResult(
         name=name,
         settings=settings,
@@ -124,9 +133,14 @@ def run_attack(
 
 
 def _classifier(
-    model: nn.Module, low: Tensor, span: Tensor, batch_first: bool, lengths: Tensor | None, part: Tensor
+    model: nn.Module, low: Tensor, span: Tensor, batch_first: bool, batch: Batch, part: Tensor
 ) -> _OnUnitRange:
-    return _OnUnitRange(model, low, span, not batch_first, None if lengths is None else lengths[part])
+    lengths = None if batch.lengths is None else batch.lengths[part]
+    times = batch.timespans
+    if times is not None:
+        times = times[part] if batch_first else times[:, part]
+    chosen = Batch(batch.inputs, batch.targets[part], lengths, times)
+    return _OnUnitRange(model, low, span, not batch_first, chosen)
 
 
 def _inside(values: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ the rounding error that this can cause.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,19 @@ from torch import Tensor, nn
 from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
+from lipschitz_rnn.units.lipschitz.construction import (
+    Numbers,
+    Parts,
+    euler_pair,
+    free_parts,
+    in_slopes,
+    log_stretch,
+    shifted_generator,
+)
+from lipschitz_rnn.units.lipschitz.fused import pair_matrices
 from lipschitz_rnn.units.lipschitz.midpoint_level import largest_scale, midpoint_level
-from lipschitz_rnn.units.lipschitz.rounding import LARGEST_NORM, held_dtype, matrix_reserve, step_rounding, within
+from lipschitz_rnn.units.lipschitz.resolvent import by_elimination
+from lipschitz_rnn.units.lipschitz.rounding import held_dtype, matrix_reserve, step_rounding
 from lipschitz_rnn.units.recurrence import Recurrence, repeatable_matrices, require_own_statement
 
 SUPPORTED_INTEGRATORS = ("euler", "heun", "midpoint")
@@ -37,6 +48,12 @@ _PROVED = ("hidden_size", "step_size", "alpha", "rate", "integrator", "nonlinear
 _LARGEST_SETTING = (
     1e6  # for step_size, alpha, their inverses and metric_spread: keeps A and W within the range of float32
 )
+
+
+class _Slowed(Protocol):
+    def __call__(
+        self, scale: Tensor, stretch: Tensor | None = None, units: tuple[float, float] = (1.0, 1.0)
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 def _logit(fraction: float) -> float:
@@ -166,16 +183,14 @@ class ContractingPair(nn.Module):
 
     def forward(self) -> tuple[Tensor, Tensor]:
         """The pair (A, W), (N, N) each, in float64 if the parameters are, otherwise in float32."""
-        step, dtype = self.step_size, held_dtype(self.rotation.dtype)
+        numbers = self._numbers()
         with without_autocast(self.rotation.device):
-            step_A, step_W, _ = self._euclidean()
-            sector_A, sector_W = step_A / step, step_W / step
-            stretch = self._stretch()
-            change = stretch.unsqueeze(0) / stretch.unsqueeze(1)
-            low, high = self.slopes
-            W = sector_W * change / ((high - low) or 1.0)
-            A = (sector_A * change - low * W) / self.alpha
-            return A.to(dtype), W.to(dtype)
+            if self.integrator != "midpoint":
+                parameters = self.rotation, self.feedback, self.leak, self.restoring, self.scale
+                return pair_matrices(numbers, *parameters)
+            slowed, scale, _ = self._midpoint(numbers)
+            A, W = slowed(scale, log_stretch(numbers, self.scale).exp(), numbers.units)
+            return in_slopes(numbers, A, W)
 
     @torch.no_grad()
     def metric(self) -> tuple[Tensor, Tensor]:
@@ -183,11 +198,13 @@ class ContractingPair(nn.Module):
 
         Λ is (N,) for Euler and Heun (the multiplier of the Euler map) and (2N,) for the two stages of the midpoint map.
         """
-        _, _, restoring = self._euclidean()
-        metric = self._stretch().square()
+        numbers = self._numbers()
+        metric = (2.0 * log_stretch(numbers, self.scale)).exp()
         if self.integrator != "midpoint":
-            return metric, self.step_size**2 * metric / restoring
-        return metric, self.step_size**2 * torch.cat([metric * stage for stage in self._stage_multipliers(restoring)])
+            return metric, self.step_size**2 * metric / self._parts(numbers).restoring
+        _, scale, restoring = self._midpoint(numbers)
+        stages = self._stage_multipliers(scale * restoring)
+        return metric, self.step_size**2 * torch.cat([metric * stage for stage in stages])
 
     @torch.no_grad()
     def step_rounding(self, state: float, drive: float = 0.0, *, input_size: int = 0) -> float:
@@ -200,7 +217,7 @@ class ContractingPair(nn.Module):
             drive: a bound on ‖|U||x| + |b|‖_P, with ``input_size`` products per sum.
         """
         A, W = (matrix.double() for matrix in self())
-        sigma, stretch = get_nonlinearity(self.nonlinearity), self._stretch()
+        sigma, stretch = get_nonlinearity(self.nonlinearity), log_stretch(self._numbers(), self.scale).exp()
         norm = float(torch.linalg.vector_norm(stretch))
         lipschitz, rest = sigma.lipschitz, abs(float(sigma.function(torch.zeros(()))))
         held = (self.alpha * A).abs() + lipschitz * W.abs()
@@ -232,12 +249,15 @@ class ContractingPair(nn.Module):
             )
         ]
 
-    def _stretch(self) -> Tensor:
-        """The square root of P's diagonal, within [1/√spread, √spread]."""
-        bound = 0.5 * math.log(self.metric_spread)
-        if bound == 0.0:
-            return torch.ones_like(self.scale, dtype=torch.float64)
-        return torch.exp(bound * torch.tanh(self.scale.double() / bound))
+    def _numbers(self) -> Numbers:
+        """The constants of the construction, for the dtype that the parameters have now."""
+        target = self._target()
+        factor = math.sqrt(2.0 * self._spare(target)) if self.integrator == "heun" else target
+        spread, dtype = 0.5 * math.log(self.metric_spread), held_dtype(self.rotation.dtype)
+        return Numbers(self.step_size, factor, self.alpha, self.slopes, spread, dtype)
+
+    def _parts(self, numbers: Numbers) -> Parts:
+        return free_parts(numbers, self.rotation, self.feedback, self.leak, self.restoring)
 
     def _target(self) -> float:
         """The contraction factor, minus what computing and rounding A and W can add to the norm of the map."""
@@ -248,54 +268,34 @@ class ContractingPair(nn.Module):
         """The part of the target that can be kept in reserve."""
         return target - (0.75 if self.integrator == "midpoint" else 0.5)
 
-    def _euclidean(self) -> tuple[Tensor, Tensor, Tensor]:
-        """εA, εW and εω for slopes in [0, 1] and the Euclidean metric, in float64: only the result is rounded."""
-        step = self.step_size
-        # Halved first, so that the difference cannot overflow.
-        rotation, feedback = 0.5 * self.rotation.double(), self.feedback.double()
-        rotation = step * within(rotation - rotation.T, LARGEST_NORM / step)
-        feedback = math.sqrt(step) * within(feedback, math.sqrt(LARGEST_NORM / step))
-        # εω stays away from the ends of (0, 2), where the multiplier degenerates and amplifies rounding errors.
-        restoring = 2.0 * (0.001 + 0.949 * torch.sigmoid(self.restoring.double()))
-        leak = 2.0 * torch.sigmoid(self.leak.double())
-        generator = rotation + feedback.T @ feedback + torch.diag(leak)
-        target = self._target()
-        if self.integrator == "euler":
-            return *_euler_pair(target, generator, feedback, restoring), restoring
-        if self.integrator == "heun":
-            return *_euler_pair(math.sqrt(2.0 * self._spare(target)), generator, feedback, restoring), restoring
+    def _midpoint(self, numbers: Numbers) -> tuple[_Slowed, Tensor, Tensor]:
+        """A function for the pair at a scale, the scale at which the midpoint map contracts enough, and εω."""
+        step, target, parts = self.step_size, self._target(), self._parts(numbers)
         kept = self._spare(target) * (1e-4 + 0.9 * torch.sigmoid(self.reserve.double()).squeeze(0))
         decay = 0.5 - 0.5 * (1.0 - 4.0 * (1.0 - target + kept)).sqrt()
+        factor = 1.0 - 0.5 * decay
+        identity = torch.eye(self.hidden_size, device=self.rotation.device, dtype=torch.float64)
+        generator = shifted_generator(step, parts) - identity
 
-        def slowed(scale: Tensor) -> tuple[Tensor, Tensor]:
+        def slowed(
+            scale: Tensor, stretch: Tensor | None = None, units: tuple[float, float] = (1.0, 1.0)
+        ) -> tuple[Tensor, Tensor]:
             # Euler steps of half the length contract. Rotations then cost less than with full steps, and together with
             # the midpoint map of the full step this covers all shorter steps.
             half = 0.5 * scale
-            step_A, step_W = _euler_pair(1.0 - 0.5 * decay, half * generator, half.sqrt() * feedback, half * restoring)
-            return 2.0 * step_A, 2.0 * step_W
+            X = by_elimination(torch.addcmul(identity, generator, half))
+            twice = 2.0 * units[0], 2.0 * units[1]
+            root = (half * step).sqrt()
+            return euler_pair(factor, X, parts.feedback, root, half * parts.restoring, stretch, twice)[:2]
 
         def excess(scale: Tensor) -> Tensor:
-            return midpoint_level(*slowed(scale), *self._stage_multipliers(scale * restoring)) - target**2
+            return midpoint_level(*slowed(scale), *self._stage_multipliers(scale * parts.restoring)) - target**2
 
         scale = largest_scale(excess, generator)
         scale = scale + 0.0 * torch.tanh(self.multipliers.double()).sum()  # unused multipliers get a zero gradient
-        return *slowed(scale), scale * restoring
+        return slowed, scale, parts.restoring
 
     def _stage_multipliers(self, restoring: Tensor) -> tuple[Tensor, Tensor]:
         """M₁ > ¼ and M₂ of the midpoint inequality, scaled with εω like the best multipliers of trained networks."""
         first, second = torch.tanh(self.multipliers.double())
         return 0.25 + 0.1 * torch.exp(2.0 * first) / restoring.sqrt(), 0.95 * 1.5**second / restoring
-
-
-def _euler_pair(
-    factor: Tensor | float, generator: Tensor, feedback: Tensor, restoring: Tensor
-) -> tuple[Tensor, Tensor]:
-    """εA and εW from εS, √ε B and εω, such that the norm of the Euler map is at most ``factor`` for all slopes."""
-    half = 0.5 * generator
-    identity = torch.eye(len(half), device=half.device, dtype=half.dtype)
-    # [I − H; √(2ε) B] (I + H)⁻¹ is an isometry, which is the whole proof.
-    # I + H is invertible for all finite parameters. solve_ex skips the check, so a GPU need not wait; others give NaN.
-    resolvent, _ = torch.linalg.solve_ex(identity + half, torch.cat((identity - half, feedback)), left=False)
-    turned, fed = factor * resolvent[: len(half)], factor * resolvent[len(half) :]
-    gain = (2.0 * restoring * (2.0 - restoring)).sqrt()
-    return turned - identity, gain.unsqueeze(1) * fed - restoring.unsqueeze(1) * turned

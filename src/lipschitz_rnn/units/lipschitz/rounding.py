@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from lipschitz_rnn.ops.lipschitz.integrators import Tableau
 
@@ -27,12 +26,6 @@ def matrix_reserve(integrator: str, size: int, dtype: torch.dtype) -> float:
     epsilon, root = torch.finfo(dtype).eps, math.sqrt(size)
     rounding = 32.0 * (root + 1.0) * epsilon if integrator == "midpoint" else 16.0 * root * epsilon
     return max(rounding, 1e-9 * size)
-
-
-def within(matrix: Tensor, limit: float) -> Tensor:
-    """The matrix, scaled down to Frobenius norm ``limit`` if it exceeds that, otherwise unchanged bit for bit."""
-    largest = matrix.abs().amax().clamp_min(torch.finfo(matrix.dtype).tiny)  # its square may overflow
-    return matrix / (torch.linalg.matrix_norm(matrix / largest) * (largest / limit)).clamp_min(1.0)
 
 
 def step_rounding(

@@ -1,0 +1,111 @@
+"""Loads machine code and launches it: a thin layer over CUDA's driver, on the device and stream that PyTorch uses."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import torch
+
+from lipschitz_rnn.ops.common.cuda.compiler import compiled
+
+_DYNAMIC_SHARED_BYTES, _ANY_CLUSTER_SIZE = 8, 14  # attributes of a function
+_CLUSTER_DIMENSION = 4  # an attribute of a launch
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_uint * 16))
+
+
+class _Configuration(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+class DriverError(RuntimeError):
+    """CUDA's driver refused; the message is its own."""
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        name = ctypes.c_char_p()
+        _driver().cuGetErrorString(status, ctypes.byref(name))
+        raise DriverError(f"CUDA's driver reports: {(name.value or b'error ' + str(status).encode()).decode()}")
+
+
+class Function:
+    """One kernel of a module, for launches of one size of block, cluster and shared memory."""
+
+    def __init__(
+        self, code: bytes, name: str, device: torch.device, threads: int, shared_bytes: int, cluster: int
+    ) -> None:
+        driver, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+        with torch.cuda.device(device):
+            torch.cuda.current_stream()  # makes sure that this thread has a context
+            _check(driver.cuModuleLoadData(ctypes.byref(module), code))
+            _check(driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()))
+            _check(driver.cuFuncSetAttribute(function, _DYNAMIC_SHARED_BYTES, shared_bytes))
+            if cluster > 8:
+                _check(driver.cuFuncSetAttribute(function, _ANY_CLUSTER_SIZE, 1))
+        self._function, self._launch = function, driver.cuLaunchKernel
+        self._device, self._threads, self._shared, self._cluster = device, threads, shared_bytes, cluster
+
+    def clusters_at_once(self) -> int:
+        """How many clusters the whole GPU runs at once; 0 if it cannot run one."""
+        attribute = _Attribute(_CLUSTER_DIMENSION, b"", (ctypes.c_uint * 16)(self._cluster, 1, 1))
+        grid, block = (ctypes.c_uint * 3)(self._cluster, 1, 1), (ctypes.c_uint * 3)(self._threads, 1, 1)
+        given = _Configuration(grid, block, self._shared, None, ctypes.pointer(attribute), 1)
+        count = ctypes.c_int()
+        with torch.cuda.device(self._device):
+            status = _driver().cuOccupancyMaxActiveClusters(ctypes.byref(count), self._function, ctypes.byref(given))
+        return count.value if status == 0 else 0
+
+    def launch(self, groups: int, arguments: bytes) -> None:
+        """``groups`` clusters; ``arguments`` is the one structure that the kernel takes, by value."""
+        place = ctypes.c_char_p(arguments)
+        pointers = (ctypes.c_void_p * 1)(ctypes.cast(place, ctypes.c_void_p))
+        with _on(self._device):
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            _check(
+                self._launch(
+                    self._function, self._cluster, groups, 1, self._threads, 1, 1, self._shared, stream, pointers, None
+                )
+            )
+
+
+@cache
+def largest_cluster(device: torch.device) -> int:
+    """The most blocks, of one multiprocessor each, that run as one cluster."""
+    architecture = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+    code = compiled('extern "C" __global__ void nothing() {}', "nothing.cu", architecture, {})
+    whole = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor // 2 + 1024
+    sizes = (16, 8, 4, 2)
+    return next((n for n in sizes if Function(code, "nothing", device, 256, whole, n).clusters_at_once()), 1)
+
+
+class _Nothing:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+
+_NOTHING = _Nothing()
+
+
+def _on(device: torch.device) -> Any:
+    """The device as the current one; asking is cheaper than setting it again."""
+    return _NOTHING if device.index == torch.cuda.current_device() else torch.cuda.device(device)

@@ -1,0 +1,145 @@
+"""The forward and the backward scan on clusters: the arguments of a kernel, and its launch."""
+
+from __future__ import annotations
+
+import struct
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.ops.common.cuda.compiler import compiled
+from lipschitz_rnn.ops.common.cuda.driver import Function
+from lipschitz_rnn.ops.common.triton.launching import divide_up
+from lipschitz_rnn.ops.lipschitz.clusters.plan import ClusterPlan
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.problem import Problem
+
+_FORWARD, _BACKWARD = struct.Struct("8P7q6If4x"), struct.Struct("9P10q4If4x")  # the structures of scan.cu
+_MEMORY = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
+_NONLINEARITIES = {"tanh": 0, "sigmoid": 1, "relu": 2, "identity": 3}
+
+
+def scan_forward(
+    problem: Problem, plan: ClusterPlan, weights: Tensor, tape: Tensor, keep_states: bool, save: bool, fused: bool
+) -> Tensor:
+    """Runs all steps, fills the tape and returns the last state, (S, B, N)."""
+    S, T, B, N = problem.shape
+    like = problem.A
+    last = like.new_empty((S, B, N))
+    drive = problem.drive if fused else problem.expanded_drive()
+    start = None if problem.h0 is None else problem.h0.contiguous()
+    U = problem.input_weight.contiguous() if fused and problem.input_weight is not None else None
+    bias = problem.bias.contiguous() if fused and problem.bias is not None else None
+    spans, span_strides = _spans(problem)
+    tiles = divide_up(B, plan.samples)
+    arguments = _FORWARD.pack(
+        *map(_address, (drive, weights, start, U, bias, spans, tape, last)),
+        *drive.stride(), *span_strides, T, B, N, tiles,
+        keep_states, save, problem.scheme.step_size,
+    )  # fmt: skip
+    pairs = N % 2 == 0 and (fused or _in_pairs(drive))
+    _function("forward", plan, problem, fused, pairs).launch(S * tiles, arguments)
+    return last
+
+
+def scan_backward(
+    problem: Problem,
+    plan: ClusterPlan,
+    weights: Tensor,
+    tape: Tensor,
+    grad_states: Tensor | None,
+    grad_last: Tensor | None,
+    x: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """κ and d of every stage, (S, T, stages, B, 2N); ∂h0, (S, B, N); partial sums of ∂U and ∂b, (S, tiles, 2, N)."""
+    S, T, B, N = problem.shape
+    like, tiles = problem.A, divide_up(B, plan.samples)
+    kappa_d = like.new_empty((S, len(problem.scheme.tableau), T, B, 2 * N)).transpose(1, 2)
+    grad_h0 = like.new_empty((S, B, N))
+    sums = torch.empty((S, tiles, 2, N), device=like.device) if x is not None else None
+    final = None if grad_last is None else grad_last.contiguous()
+    spans, span_strides = _spans(problem)
+    arguments = _BACKWARD.pack(
+        *map(_address, (weights, spans, tape, grad_states, final, x, kappa_d, grad_h0, sums)),
+        *((0, 0, 0, 0) if grad_states is None else grad_states.stride()),
+        *span_strides, *((0, 0, 0) if x is None else x.stride()), T, B, N, tiles,
+        problem.scheme.step_size,
+    )  # fmt: skip
+    pairs = N % 2 == 0 and (grad_states is None or _in_pairs(grad_states))
+    _function("backward", plan, problem, False, pairs).launch(S * tiles, arguments)
+    return kappa_d, grad_h0, sums
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _in_pairs(tensor: Tensor) -> bool:
+    """Whether neighbouring units can be read in one access, wherever a row starts."""
+    *outer, inner = tensor.stride()
+    even = inner == 1 and not any(stride % 2 for stride in outer) and tensor.shape[-1] % 2 == 0
+    return even and tensor.data_ptr() % (2 * tensor.element_size()) == 0
+
+
+def _spans(problem: Problem) -> tuple[Tensor | None, tuple[int, ...]]:
+    if problem.timespans is None:
+        return None, (0, 0, 0)
+    spans = problem.timespans.float()
+    return spans, spans.stride()
+
+
+def _function(name: str, plan: ClusterPlan, problem: Problem, fused: bool, pairs: bool) -> Function:
+    scheme, like, has_spans = problem.scheme, problem.A, problem.timespans is not None
+    key = (scheme.integrator, scheme.nonlinearity, fused, has_spans, pairs, like.dtype)
+    return _compiled(name, plan, like.device, key)
+
+
+@lru_cache(maxsize=256)
+def _compiled(name: str, plan: ClusterPlan, device: torch.device, key: tuple[Any, ...]) -> Function:
+    major, minor = torch.cuda.get_device_capability(device)
+    code = compiled(source(), "scan.cu", f"sm_{major}{minor}", macros(plan, *key))
+    shared_bytes = plan.forward_bytes if name == "forward" else plan.backward_bytes
+    return Function(code, name, device, plan.threads, shared_bytes, plan.cluster)
+
+
+@cache
+def source() -> str:
+    return (files(__package__) / "scan.cu").read_text()
+
+
+def macros(
+    plan: ClusterPlan,
+    integrator: str,
+    nonlinearity: str,
+    fused: bool,
+    has_spans: bool,
+    pairs: bool,
+    dtype: torch.dtype,
+) -> dict[str, str]:
+    """What scan.cu is compiled for."""
+    tableau = get_integrator(integrator)
+    coefficients = [row[-1] if row else 0.0 for row in tableau.stages]
+    values: dict[str, Any] = {
+        "CLUSTER": plan.cluster,
+        "WARPS": plan.warps,
+        "SAMPLES": plan.samples,
+        "LEAST_BLOCKS": plan.least_blocks,
+        "PARTS": plan.parts,
+        "OPERAND": int(plan.precision == "fp16"),
+        "MEMORY": _MEMORY[dtype],
+        "STAGES": len(tableau),
+        "COEFFICIENTS": _list(coefficients),
+        "WEIGHTS": _list(tableau.weights),
+        "NONLINEARITY": _NONLINEARITIES[nonlinearity],
+        "FUSED_INPUT": int(fused),
+        "HAS_SPANS": int(has_spans),
+        "PAIRS": int(pairs),
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def _list(numbers: Any) -> str:
+    return "{" + ",".join(f"{number!r}f" for number in map(float, numbers)) + "}"

@@ -1,0 +1,183 @@
+"""The formulas of a contracting pair: from free parameters to A and W. ``docs/theory.md`` has the proof.
+
+All matrices are (…, N, N) and all vectors (…, N). Everything is computed in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.units.lipschitz.resolvent import by_elimination
+from lipschitz_rnn.units.lipschitz.rounding import LARGEST_NORM
+
+# εω stays within (0.002, 1.9), away from the ends of (0, 2): the multiplier degenerates and amplifies rounding there.
+LOWEST_RESTORING, RESTORING_RANGE = 0.002, 1.898
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a pair for Euler maps depends on besides its parameters."""
+
+    step: float  # ε
+    factor: float  # the norm of the Euler map in its metric
+    alpha: float
+    slopes: tuple[float, float]
+    spread: float  # half the logarithm of metric_spread
+    dtype: torch.dtype  # of A and W
+
+    @property
+    def units(self) -> tuple[float, float]:
+        """What εA and εW, for slopes in [0, 1], are multiplied with."""
+        low, high = self.slopes
+        return 1.0 / (self.step * self.alpha), 1.0 / (self.step * ((high - low) or 1.0))
+
+    @property
+    def rotation_limit(self) -> float:
+        return LARGEST_NORM / self.step
+
+    @property
+    def feedback_limit(self) -> float:
+        return math.sqrt(LARGEST_NORM / self.step)
+
+
+class Parts(NamedTuple):
+    """The parameters after their bounded functions: what the theorem is about, before the metric."""
+
+    rotation: Tensor  # skew-symmetric
+    rotation_excess: Tensor  # what it was divided by, (…, 1, 1)
+    feedback: Tensor
+    feedback_excess: Tensor
+    leak: Tensor  # ε/2 times the leak
+    restoring: Tensor  # εω
+
+
+def free_parts(numbers: Numbers, rotation: Tensor, feedback: Tensor, leak: Tensor, restoring: Tensor) -> Parts:
+    """K, B, leak and ω from the free parameters, limited where the theorem or float64 needs it."""
+    wide = rotation.dtype == torch.float64, feedback.dtype == torch.float64
+    half = 0.5 * rotation.double()  # halved first, so that the difference cannot overflow
+    return Parts(
+        *_within(half - half.mT, numbers.rotation_limit, wide[0]),
+        *_within(feedback.double(), numbers.feedback_limit, wide[1]),
+        torch.sigmoid(leak.double()),
+        LOWEST_RESTORING + RESTORING_RANGE * torch.sigmoid(restoring.double()),
+    )
+
+
+def shifted_generator(step: float, parts: Parts) -> Tensor:
+    """I + H with H = (ε/2)(K + BᵀB + leak)."""
+    skew = torch.add(torch.diag_embed(1.0 + parts.leak), parts.rotation, alpha=0.5 * step)
+    return plus_product(skew, parts.feedback.mT, parts.feedback, alpha=0.5 * step)
+
+
+def log_stretch(numbers: Numbers, scale: Tensor) -> Tensor:
+    """Half the logarithm of P's diagonal, within ± ``spread``."""
+    if numbers.spread == 0.0:
+        return torch.zeros_like(scale, dtype=torch.float64)
+    return numbers.spread * torch.tanh(scale.double() / numbers.spread)
+
+
+class EulerPair(NamedTuple):
+    """εA and εW in their units. With the rows a, b, c they are aX − …I and bV − cX + …I."""
+
+    A: Tensor
+    W: Tensor
+    turned: Tensor  # X: (I + H)⁻¹ with its columns times t
+    fed: Tensor  # V: B (I + H)⁻¹, likewise
+    rows: tuple[Tensor | float, Tensor, Tensor]
+
+
+def euler_pair(
+    factor: Tensor | float,
+    inverse: Tensor,
+    feedback: Tensor,
+    root: Tensor | float,
+    restoring: Tensor,
+    stretch: Tensor | None = None,
+    units: tuple[float, float] = (1.0, 1.0),
+) -> EulerPair:
+    """εA and εW from (I + H)⁻¹, B, √ε and εω, such that the norm of the Euler map is at most ``factor``.
+
+    [I − H; √(2ε) B] (I + H)⁻¹ is an isometry, which is the whole proof, and (I − H)(I + H)⁻¹ = 2(I + H)⁻¹ − I. The
+    metric multiplies column j by t_j and divides row i by t_i, which leaves the diagonal as it is.
+    """
+    for_A, for_W = units
+    gain, restored = (restoring * (2.0 - restoring)).sqrt(), (for_W * factor) * restoring
+    rows: tuple[Tensor | float, Tensor, Tensor] = (
+        (2.0 * for_A) * factor,
+        ((math.sqrt(2.0) * for_W) * factor * root * gain).unsqueeze(-1),
+        (2.0 * restored).unsqueeze(-1),
+    )
+    if stretch is not None:
+        inverse = inverse * stretch.unsqueeze(-2)
+        back = stretch.reciprocal().unsqueeze(-1)
+        rows = rows[0] * back, rows[1] * back, rows[2] * back
+    fed = feedback @ inverse
+    A = rows[0] * inverse
+    A.diagonal(dim1=-2, dim2=-1).sub_(for_A * (factor + 1.0))
+    W = torch.addcmul(rows[1] * fed, rows[2], inverse, value=-1.0)
+    W.diagonal(dim1=-2, dim2=-1).add_(restored)
+    return EulerPair(A, W, inverse, fed, rows)
+
+
+def in_slopes(numbers: Numbers, A: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+    """A and W for the slopes of σ instead of [0, 1], in their dtype."""
+    low, _ = numbers.slopes
+    if low != 0.0:
+        A = A - (low / numbers.alpha) * W
+    return A.to(numbers.dtype), W.to(numbers.dtype)
+
+
+class Built(NamedTuple):
+    """A and W, and what a gradient needs."""
+
+    A: Tensor
+    W: Tensor
+    parts: Parts
+    inverse: Tensor
+    log_stretch: Tensor
+    pair: EulerPair
+
+
+def build(
+    numbers: Numbers,
+    rotation: Tensor,
+    feedback: Tensor,
+    leak: Tensor,
+    restoring: Tensor,
+    scale: Tensor,
+    *,
+    inverse: Callable[[Tensor], Tensor] = by_elimination,
+) -> Built:
+    """The pair for Euler and Heun maps."""
+    parts = free_parts(numbers, rotation, feedback, leak, restoring)
+    log = log_stretch(numbers, scale)
+    X = inverse(shifted_generator(numbers.step, parts))
+    root, units = math.sqrt(numbers.step), numbers.units
+    pair = euler_pair(numbers.factor, X, parts.feedback, root, parts.restoring, log.exp(), units)
+    return Built(*in_slopes(numbers, pair.A, pair.W), parts, X, log, pair)
+
+
+def plus_product(base: Tensor, left: Tensor, right: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
+    """β·base + α·left @ right, in one operation."""
+    flat = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (base, left, right)]
+    return torch.baddbmm(*flat, beta=beta, alpha=alpha).reshape(base.shape)
+
+
+def _within(matrix: Tensor, limit: float, wide: bool) -> tuple[Tensor, Tensor]:
+    """The matrix, scaled down to Frobenius norm ``limit`` if it exceeds that, otherwise unchanged; and the divisor."""
+    if wide:  # squares may overflow; the result does not depend on ``largest``, hence neither does its gradient
+        largest = matrix.detach().abs().amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(matrix.dtype).tiny)
+        excess = torch.linalg.vector_norm(matrix / largest, dim=(-2, -1), keepdim=True) * (largest / limit)
+    else:
+        excess = torch.linalg.vector_norm(matrix, dim=(-2, -1), keepdim=True) / limit
+        excess = torch.add(
+            excess, excess, alpha=0.0
+        )  # infinity becomes NaN, so that a parameter of that size gives no matrix at all
+    excess = excess.clamp_min(1.0)
+    return matrix / excess, excess

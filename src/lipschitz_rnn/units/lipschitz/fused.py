@@ -1,0 +1,134 @@
+"""A contracting pair as one operation with its own gradient, for any number of networks at once.
+
+The gradient reuses the inverse, so it costs five products and no second elimination. Second derivatives, forward-mode
+derivatives and traced programs use the formulas of ``construction.py`` as PyTorch differentiates them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.ops.common.tracing import exporting, forward_mode, plain_eager
+from lipschitz_rnn.units.lipschitz.construction import RESTORING_RANGE, Numbers, build, plus_product
+from lipschitz_rnn.units.lipschitz.resolvent import by_elimination, inverse, traced_inverse
+
+_PARAMETERS = 5
+
+
+def pair_matrices(numbers: Numbers, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+    """A and W, (N, N), from rotation, feedback, leak, restoring and scale."""
+    if torch.compiler.is_compiling():
+        return build(numbers, *parameters, inverse=by_elimination if exporting() else traced_inverse)[:2]
+    if exporting() or forward_mode():
+        return build(numbers, *parameters)[:2]
+    if plain_eager() and not torch.is_grad_enabled():
+        return build(numbers, *parameters, inverse=inverse)[:2]
+    A, W = _FusedPair.apply(numbers, *parameters)[:2]
+    return A, W
+
+
+class _FusedPair(torch.autograd.Function):
+    """Under vmap the stacked parameters of all networks arrive here as one batch."""
+
+    @staticmethod
+    def forward(numbers: Numbers, *parameters: Tensor) -> tuple[Tensor, ...]:
+        A, W, parts, X, log, pair = build(numbers, *parameters, inverse=inverse)
+        rows: Any = pair.rows
+        return A, W, *parts, X, log, pair.turned, pair.fed, *rows
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.numbers, *parameters = inputs
+        _, _, *saved = output
+        ctx.mark_non_differentiable(*saved)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*parameters, *saved)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        numbers: Numbers = ctx.numbers
+        parameters, saved = ctx.saved_tensors[:_PARAMETERS], ctx.saved_tensors[_PARAMETERS:]
+        G_A, G_W = (
+            torch.zeros_like(parameters[0], dtype=numbers.dtype) if gradient is None else gradient
+            for gradient in gradients[:2]
+        )
+        if torch.is_grad_enabled() or not saved:  # second derivatives follow
+            pullback: Any = torch.func.vjp(lambda *own: build(numbers, *own)[:2], *parameters)[1]
+            return None, *pullback((G_A, G_W))
+        sigmoid = torch.sigmoid(parameters[3].double())
+        results = _gradients(numbers, G_A.double(), G_W.double(), sigmoid, *saved)
+        pairs = zip(results, parameters, strict=True)
+        return None, *[gradient.to(parameter.dtype) for gradient, parameter in pairs]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], numbers: Numbers, *parameters: Tensor) -> tuple[Any, int]:
+        stacked = [
+            value.expand(info.batch_size, *value.shape) if axis is None else value.movedim(axis, 0)
+            for value, axis in zip(parameters, in_dims[1:], strict=True)
+        ]
+        # The inner call keeps the rest. A gradient taken inside vmap has only these, and differentiates the formulas.
+        return _FusedPair.apply(numbers, *stacked)[:2], 0
+
+
+def _gradients(
+    numbers: Numbers,
+    G_A: Tensor,
+    G_W: Tensor,
+    sigmoid: Tensor,
+    rotation: Tensor,
+    rotation_excess: Tensor,
+    feedback: Tensor,
+    feedback_excess: Tensor,
+    leak: Tensor,
+    restoring: Tensor,
+    inverse: Tensor,
+    log_stretch: Tensor,
+    turned: Tensor,
+    fed: Tensor,
+    row_A: Tensor,
+    row_fed: Tensor,
+    row_turned: Tensor,
+) -> tuple[Tensor, ...]:
+    """Gradients of the five parameters from those of A and W, with what :func:`build` computed.
+
+    With X = (I + H)⁻¹, Y = X diag(t) and V = BY: A = aY + …, W = bV − cY + … with rows a, b, c that contain 1/t. The
+    gradient of X times Xᵀ is that of Y times Yᵀ, so the gradient of I + H, −Xᵀ (∂X) Xᵀ, needs no ∂X.
+    """
+    low, _ = numbers.slopes
+    if low != 0.0:
+        G_W = G_W - (low / numbers.alpha) * G_A
+    G_V = row_fed * G_W
+    direct = row_A * G_A - row_turned * G_W  # of Y, without the way through V
+    from_fed, through_turned = G_V * fed, (G_W * turned).sum(-1)
+    weights = torch.addcmul(from_fed, direct, turned)
+    G_log = weights.sum(-2) - weights.sum(-1)
+
+    # b grows with the square root of ω(2 − ω), and c with ω, which is on the diagonal of W as well.
+    rest = (1.0 - restoring) / (2.0 - restoring) * from_fed.sum(-1) - row_turned.squeeze(-1) * through_turned
+    on_diagonal = numbers.units[1] * numbers.factor * G_W.diagonal(dim1=-2, dim2=-1)
+    G_restoring = rest / restoring + on_diagonal
+
+    G_feedback = G_V @ turned.mT
+    inner = plus_product(direct @ turned.mT, feedback.mT, G_feedback, beta=-1.0, alpha=-1.0)
+    G_M = inverse.mT @ inner
+    step = numbers.step
+    G_feedback = plus_product(G_feedback, feedback, G_M + G_M.mT, alpha=0.5 * step)
+    G_rotation = (0.25 * step) * (G_M - G_M.mT)
+    G_leak = G_M.diagonal(dim1=-2, dim2=-1)
+    tame = log_stretch if numbers.spread == 0.0 else 1.0 - (log_stretch / numbers.spread).square()
+    return (
+        _before_limit(G_rotation, rotation, rotation_excess, numbers.rotation_limit),
+        _before_limit(G_feedback, feedback, feedback_excess, numbers.feedback_limit),
+        torch.ops.aten.sigmoid_backward(G_leak, leak),
+        torch.ops.aten.sigmoid_backward(RESTORING_RANGE * G_restoring, sigmoid),
+        G_log * tame,
+    )
+
+
+def _before_limit(gradient: Tensor, matrix: Tensor, excess: Tensor, limit: float) -> Tensor:
+    """The gradient of a matrix before it was scaled down: the part along the matrix itself is lost there."""
+    along = (gradient * matrix).sum(dim=(-2, -1), keepdim=True) * (excess > 1.0)
+    return torch.addcmul(gradient, matrix, along, value=-1.0 / limit**2) / excess
