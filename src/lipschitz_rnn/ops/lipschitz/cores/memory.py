@@ -14,13 +14,13 @@ HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)  # on Linux only
 
 
 def in_huge_pages(tensor: Tensor) -> Tensor:
-    """Asks for pages of 2 MB before a large tensor is first written; the tensor itself comes back.
+    """Asks for pages of 2 MB before a large tensor of the CPU is first written; the tensor itself comes back.
 
     Linux hands out memory page by page as it is touched. At 4 KB that took as long as half of a forward pass.
     """
     storage = tensor.untyped_storage()
     advise = _madvise()
-    if advise is not None and storage.nbytes() >= WORTHWHILE:
+    if advise is not None and tensor.device.type == "cpu" and storage.nbytes() >= WORTHWHILE:
         first = -(-storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         last = (storage.data_ptr() + storage.nbytes()) // mmap.PAGESIZE * mmap.PAGESIZE
         advise(
