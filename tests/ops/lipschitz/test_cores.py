@@ -17,7 +17,6 @@ from torch import Tensor
 
 from lipschitz_rnn import lipschitz_scan
 from lipschitz_rnn.ops.lipschitz.cores import machine, plan, support, threads
-from lipschitz_rnn.ops.lipschitz.cores.memory import WORTHWHILE, in_huge_pages
 from lipschitz_rnn.ops.lipschitz.problem import Problem as Scan
 from lipschitz_rnn.ops.lipschitz.problem import Scheme
 
@@ -280,13 +279,6 @@ def test_threads_after_a_fork() -> None:
         os._exit(0 if total() == 4950 else 1)
     _, status = os.waitpid(child, 0)
     assert status == 0
-
-
-def test_huge_pages_change_no_value() -> None:
-    large = torch.arange(WORTHWHILE // 4, dtype=torch.float32)
-    assert torch.equal(in_huge_pages(large.clone()), large)
-    for empty in (torch.empty(0), torch.empty(3, 0)):
-        assert in_huge_pages(empty) is empty
 
 
 @pytest.mark.usefixtures("compiled", "nan_memory")

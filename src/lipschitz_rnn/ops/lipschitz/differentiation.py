@@ -12,7 +12,6 @@ from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.common.tracing import plain_eager
 from lipschitz_rnn.ops.common.vjp import vector_jacobian
 from lipschitz_rnn.ops.lipschitz import reference
-from lipschitz_rnn.ops.lipschitz.cores.memory import in_huge_pages
 from lipschitz_rnn.ops.lipschitz.operators import (
     SCHEME,
     TENSORS,
@@ -91,7 +90,7 @@ class EagerScan(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, tape)
         ctx.scheme, ctx.backend = scheme, backend
-        states = in_huge_pages(tape.new_empty(tape[:, :, 0].shape)).copy_(tape[:, :, 0]) if keep_states else None
+        states = caller_states(tape, keep_states, save=True) if keep_states else None
         if given.single:  # in place: a view returned by a function could not be changed by the caller
             last.squeeze_(0)
             if states is not None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.lipschitz.cores.memory import in_huge_pages
 from lipschitz_rnn.ops.lipschitz.cores.plan import Plan, rowwise
 from lipschitz_rnn.ops.lipschitz.cores.sizes import backward_scratch, forward_scratch, gap
 from lipschitz_rnn.ops.lipschitz.problem import Problem, needs_float64
@@ -25,7 +24,7 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
         "forward_panels": plan.panels((W, 1.0), (A, problem.scheme.alpha)),
         "input_panels": None if problem.input_weight is None else plan.panels((problem.input_weight, 1.0)),
         "bias": bias,
-        "tape": in_huge_pages(tape),
+        "tape": tape,
         "last": last,
     }
     plan.sizes |= {"keep": int(keep_states), "save": int(save)}
@@ -44,7 +43,7 @@ def backward(
     width = gap(padded, lanes)
     matrices = A.new_zeros((S, plan.groups, 2 * padded, width)) if needs[1] or needs[2] else None
     inputs = A.new_zeros((S, plan.groups, features + 1, width)) if needs[4] or needs[5] else None
-    drive = in_huge_pages(A.new_empty((S, T, B, N))) if needs[0] else None
+    drive = A.new_empty((S, T, B, N)) if needs[0] else None
     start = A.new_empty((S, B, N)) if needs[3] else None
     timespans = A.new_empty((S, T, B)) if needs[6] else None
     recompute = plan.stages > 1 or timespans is not None
