@@ -14,6 +14,7 @@ NAMES = [
     "LipschitzRNNCell",
     "SymmetricSkew",
     "__version__",
+    "data",
     "lipschitz_scan",
     "load_run",
     "robustness",

@@ -14,6 +14,7 @@ from lipschitz_rnn.ops import lipschitz_scan
 from lipschitz_rnn.units.lipschitz import LipschitzRNN, LipschitzRNNCell, SymmetricSkew
 
 if TYPE_CHECKING:  # so that a type checker knows what __getattr__ finds
+    from lipschitz_rnn import data as data
     from lipschitz_rnn import robustness as robustness
     from lipschitz_rnn import stability as stability
     from lipschitz_rnn import tasks as tasks
@@ -21,7 +22,7 @@ if TYPE_CHECKING:  # so that a type checker knows what __getattr__ finds
     from lipschitz_rnn import units as units
     from lipschitz_rnn.training.runs import load_run as load_run
 
-_PACKAGES = ("robustness", "stability", "tasks", "training", "units")
+_PACKAGES = ("data", "robustness", "stability", "tasks", "training", "units")
 
 __all__ = ["LipschitzRNN", "LipschitzRNNCell", "SymmetricSkew", "__version__", "lipschitz_scan", "load_run", *_PACKAGES]
 

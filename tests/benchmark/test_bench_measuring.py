@@ -15,7 +15,7 @@ from lipschitz_rnn.benchmark import Effort, Report, Workload, contestants_for, m
 from lipschitz_rnn.benchmark.accuracy import Errors
 from lipschitz_rnn.benchmark.compiled import steps_at_once
 from lipschitz_rnn.benchmark.measuring import Row
-from lipschitz_rnn.benchmark.precision import BFLOAT16, FLOAT32, TF32
+from lipschitz_rnn.benchmark.precision import BFLOAT16, FLOAT16, FLOAT32, TF32
 from lipschitz_rnn.benchmark.tables import captions, comparison_table, time_table
 from lipschitz_rnn.benchmark.timing import Times, peak_memory, time_calls
 from lipschitz_rnn.benchmark.workload import Data
@@ -123,10 +123,10 @@ def test_nan_is_within_no_limit() -> None:
 def test_rows_on_a_gpu() -> None:
     rows = [contestant.key for contestant in contestants_for(CUDA)]
     for name, precisions in {
-        "triton backend": ["bfloat16", "float32 medium", "float32 high", "float32 highest"],
-        "nn.LSTM": ["bfloat16", "float32 high", "float32 highest"],
+        "triton backend": ["bfloat16", "float16", "float32 medium", "float32 high", "float32 highest"],
+        "nn.LSTM": ["bfloat16", "float16", "float32 high", "float32 highest"],
         "torch.compile": ["float32 high"],
-        "LipschitzRNN layer": ["bfloat16"],
+        "LipschitzRNN layer": ["bfloat16", "float16"],
         "LipschitzRNN, graphed": ["bfloat16"],
     }.items():
         assert [row for row in rows if row.startswith(f"{name} [")] == [f"{name} [{each}]" for each in precisions]
@@ -141,6 +141,7 @@ def test_a_peer_is_compared_at_its_fastest_fair_precision() -> None:
         ("nn.LSTM", BFLOAT16, 30.0),
         ("nn.LSTM", TF32, 4.0),
         ("nn.LSTM", FLOAT32, 12.0),
+        ("nn.LSTM", FLOAT16, 3.0),
     ]
     rows = []
     for name, precision, ms in speeds:
@@ -161,7 +162,7 @@ def test_a_peer_is_compared_at_its_fastest_fair_precision() -> None:
     report = Report(SMALL, CUDA, Effort(), rows, {})
     table = comparison_table(report)
     ratios = [row[table.header.index("× LSTM")] for row in table.rows]
-    assert ratios == ["4.00", "2.00", "0.13", "1.00", "1.00"]
+    assert ratios == ["3.00", "2.00", "0.10", "0.75", "1.00", "1.00"]
     times_shown = time_table(report)
     assert times_shown.rows[0][times_shown.header.index("GPU alone, ms")] == "0.50"
     assert times_shown.rows[0][-1] == "5.0"

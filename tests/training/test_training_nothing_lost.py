@@ -95,7 +95,7 @@ def test_a_signal_saves_and_resuming_equals_uninterrupted(tmp_path: Path, number
 def test_a_signal_during_validation_saves_too(tmp_path: Path) -> None:
     class Slow(SignTask):
         def batch(self, split: Any, indices: Any, generator: Any = None) -> Any:
-            if split == "validation":
+            if split == "validation" and len(indices) > 1:  # one sample is drawn before the run, to look for times
                 os.kill(os.getpid(), signal.SIGTERM)
             return super().batch(split, indices, generator)
 

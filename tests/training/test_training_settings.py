@@ -37,6 +37,7 @@ WRONG: dict[str, list[tuple[object, str]]] = {
     "dropout": [(1.0, "between 0 and 1"), (-0.1, "between"), (math.nan, "between"), ("0.1", "number")],
     "seeds": [((1, 1), "each once"), ((), "at least one"), ((-1,), "at least 0"), (5, "list of"), ("012", "list of"),
               ((2**63,), "at most"), (([1],), "integer")],
+    "patience": [(0, "at least 1"), (2.5, "integer"), (True, "integer")],
     "epochs": [(-1, "at least 0"), (1.0, "integer"), (10**12, "at most")],
     "batch_size": [(0, "at least 1"), (math.nan, "integer")],
     "eval_batch_size": [(0, "at least 1")],

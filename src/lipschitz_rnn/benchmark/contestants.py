@@ -19,7 +19,7 @@ from lipschitz_rnn.benchmark.jobs import (
     scan_with,
     stream_steps,
 )
-from lipschitz_rnn.benchmark.precision import BFLOAT16, FLOAT32, MEDIUM, TF32, Precision
+from lipschitz_rnn.benchmark.precision import BFLOAT16, FLOAT16, FLOAT32, MEDIUM, TF32, Precision
 from lipschitz_rnn.benchmark.workload import Data
 
 
@@ -55,11 +55,12 @@ def contestants_for(device: torch.device, *, compile_loop: bool = True, streamin
     on_gpu = device.type == "cuda"
     fast = "triton" if on_gpu else "cpu"
     fastest = BFLOAT16 if on_gpu else FLOAT32
-    ours = (BFLOAT16, MEDIUM, TF32, FLOAT32) if on_gpu else (FLOAT32,)
-    peers = (BFLOAT16, TF32, FLOAT32) if on_gpu else (FLOAT32,)
+    ours = (BFLOAT16, FLOAT16, MEDIUM, TF32, FLOAT32) if on_gpu else (FLOAT32,)
+    peers = (BFLOAT16, FLOAT16, TF32, FLOAT32) if on_gpu else (FLOAT32,)  # cuDNN is fast in float16, not in bfloat16
     rows = [reference_loop(FLOAT32)]
     rows += [Contestant(f"{fast} backend", each, scan_with(fast), scan_with("reference"), ours=True) for each in ours]
-    rows.append(Contestant("LipschitzRNN layer", fastest, layer_with("auto"), layer_with("reference"), ours=True))
+    for precision in (BFLOAT16, FLOAT16) if on_gpu else (FLOAT32,):
+        rows.append(Contestant("LipschitzRNN layer", precision, layer_with("auto"), layer_with("reference"), ours=True))
     if on_gpu:
         row = ("LipschitzRNN, graphed", fastest, graphed_layer, layer_with("reference"))
         rows.append(Contestant(*row, ours=True, graphed=True))

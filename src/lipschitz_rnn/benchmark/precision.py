@@ -41,6 +41,7 @@ class Precision:
 
 
 BFLOAT16 = Precision("bfloat16", torch.bfloat16, "highest", "bfloat16", 2.0**-8)
+FLOAT16 = Precision("float16", torch.float16, "highest", "float16", 2.0**-11)
 MEDIUM = Precision("float32 medium", torch.float32, "medium", "bfloat16", 2.0**-8)
 TF32 = Precision("float32 high", torch.float32, "high", "tf32", 2.0**-11)
 FLOAT32 = Precision("float32 highest", torch.float32, "highest", "float32", 2.0**-24)

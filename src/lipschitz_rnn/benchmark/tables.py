@@ -18,7 +18,7 @@ from lipschitz_rnn.documents.blocks import Heading, Paragraph, Table
 MISSING = "–"
 WORDS = 2  # columns that hold words
 WIDTH = 116
-COARSENESS = {"float32": 0, "tf32": 1, "bfloat16": 2}
+COARSENESS = {"float32": 0, "tf32": 1, "float16": 1, "bfloat16": 2}  # by the bits that operands keep
 
 PEERS = {
     "reference loop": "loop",

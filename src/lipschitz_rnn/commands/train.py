@@ -19,6 +19,8 @@ from lipschitz_rnn.commands.parsing import require_small_file
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
 from lipschitz_rnn.commands.setting_options import with_settings
 from lipschitz_rnn.commands.threads import choose_threads_for_runs, with_threads
+from lipschitz_rnn.commands.train_file import require_no_file_options, run_file, with_file_options
+from lipschitz_rnn.data.reading import is_file_name
 from lipschitz_rnn.documents.numbers import show_score, show_scores
 from lipschitz_rnn.experiments.paper import find_cell
 from lipschitz_rnn.experiments.presets import Preset, preset_settings
@@ -45,9 +47,14 @@ def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
 @with_threads
 @with_imports
 @with_settings
+@with_file_options
 def train(
     task: Annotated[
-        str | None, typer.Argument(metavar="TASK", help="Name of a task; `lipschitz-rnn tasks` lists them.")
+        str | None,
+        typer.Argument(
+            metavar="TASK|FILE",
+            help="Name of a task (`lipschitz-rnn tasks` lists them), or a .csv, .parquet, .npz or .ts file.",
+        ),
     ] = None,
     preset: Annotated[
         Preset,
@@ -72,10 +79,11 @@ def train(
         bool, _option(WHERE, "Continue the run in --out from its newest checkpoint, or start it there.", "--resume")
     ] = False,
     given: Any = None,
+    file: Any = None,
     dry_run: Annotated[bool, _option(OUTPUT, "Check the settings, print them as JSON, and stop.", "--dry-run")] = False,
     as_json: Annotated[bool, _option(OUTPUT, "Print the result as JSON, and no progress.", "--json")] = False,
 ) -> None:
-    """Train one unit on one task, for one or many seeds at once.
+    """Train one unit on one task or on your own file, for one or many seeds at once.
 
     The defaults are the paper's settings for the task. Settings, metrics, checkpoints and the result go to a run
     folder. Stop with Ctrl-C and continue with --resume: on a CPU with the same number of threads, the weights are the
@@ -86,9 +94,18 @@ def train(
       lipschitz-rnn train digits --preset quick
       lipschitz-rnn train ordered-mnist --seeds 0-11 --device cuda -o runs/om
       lipschitz-rnn train ptb-char --unit lstm -n 400 -t length=300 --clip 1
+      lipschitz-rnn train log.csv --target state --series machine --time clock -o runs/log
       torchrun --nproc-per-node 2 -m lipschitz_rnn train digits -o runs/two
     """
     frozen = _frozen(out, resume)
+    if (frozen is not None and frozen.task == "file") or (task is not None and is_file_name(task)):
+        values = {} if config is None else _read_config(config)
+        values.pop("task", None)
+        merged = {**values, **given}
+        arguments = {"quick": preset == "quick", "resume": resume, "dry_run": dry_run, "as_json": as_json}
+        run_file(task, file, merged, frozen, out, **arguments)
+        return
+    require_no_file_options(file, task)
     settings = _merge_frozen(frozen, task, given) if frozen else _resolve(task, preset, config, given)
     folder = out or _free_folder(settings)
     if dry_run:
@@ -128,9 +145,7 @@ def _merge_frozen(frozen: Settings, task: str | None, given: dict[str, Any]) -> 
 
 def _resolve(task: str | None, preset: Preset, config: Path | None, given: dict[str, Any]) -> Settings:
     """Preset, then file, then options."""
-    if config is not None:
-        require_small_file(config, "a TOML file with settings")
-    from_file = read_toml(config) if config else {}
+    from_file = {} if config is None else _read_config(config)
     name = task or from_file.pop("task", None)
     from_file.pop("task", None)
     if name is None:
@@ -140,6 +155,11 @@ def _resolve(task: str | None, preset: Preset, config: Path | None, given: dict[
         given[key] = {**from_file.pop(key, {}), **given.get(key, {})}
     Settings.from_dict({"task": name} | from_file)
     return preset_settings(name, preset, from_file | given)
+
+
+def _read_config(config: Path) -> dict[str, Any]:
+    require_small_file(config, "a TOML file with settings")
+    return read_toml(config)
 
 
 def _recorded_threads(folder: Path) -> int | None:

@@ -149,6 +149,14 @@ class Task(ABC):
     def size(self, split: Split) -> int:
         """Samples in `split`; for stateful tasks the number of consecutive windows."""
 
+    def order(self, generator: torch.Generator, batch_size: int) -> Tensor:
+        """The training samples in a new random order, (n,) int64; batches are cut from its beginning.
+
+        A task may override it, e.g. to put sequences of similar length into the same batch. The order must depend only
+        on the arguments.
+        """
+        return torch.randperm(self.size("train"), generator=generator)
+
     @abstractmethod
     def batch(self, split: Split, indices: Tensor, generator: Generators = None) -> Batch:
         """The samples `indices`, (B,) int64, or (S, B) for S members at once, as a batch on the task's device.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 from collections.abc import Mapping
@@ -40,6 +41,8 @@ _ALL: tuple[type[Task], ...] = (
 )
 _TASKS = {task.info.name: task for task in _ALL}
 _OWN = Registered("task", _TASKS)
+# Tasks of packages above this one, which are imported when asked for. They need options, so `available` has them not.
+_ABOVE = {"file": ("lipschitz_rnn.data.files", "FileTask")}
 Kind = TypeVar("Kind", bound=type[Task])
 
 
@@ -60,12 +63,12 @@ def available() -> tuple[str, ...]:
 
 def is_registered(name: str, own: Mapping[str, Any] | None = None) -> bool:
     """Whether `load` knows the task recorded under this name; `own`: its source, if it is not the package's."""
-    return name in _OWN.names() or (own is None and name in _TASKS)
+    return name in _OWN.names() or (own is None and (name in _TASKS or name in _ABOVE))
 
 
 def find(name: str) -> type[Task]:
     """The class of a task."""
-    found = _TASKS.get(name) or _OWN.find(name)
+    found = _TASKS.get(name) or _above(name) or _OWN.find(name)
     if found is None:
         raise ValueError(
             f"there is no task {name!r}; the tasks are {', '.join(available())}. "
@@ -77,6 +80,13 @@ def find(name: str) -> type[Task]:
             f"the entry point {name!r} gives the task {kind.info.name!r}; the names must be the same"
         )
     return kind
+
+
+def _above(name: str) -> Any:
+    if name not in _ABOVE:
+        return None
+    module, kind = _ABOVE[name]
+    return getattr(importlib.import_module(module), kind)
 
 
 def _require_task(kind: Any) -> type[Task]:

@@ -18,6 +18,7 @@ from lipschitz_rnn.training.graph import GraphedStep
 from lipschitz_rnn.training.interrupts import Interrupted, Interrupts, describe_rest, resume_command
 from lipschitz_rnn.training.model import State, count_parameters, read_size
 from lipschitz_rnn.training.parallel import World
+from lipschitz_rnn.training.patience import Patience
 from lipschitz_rnn.training.probing import Moment, Probe, Probing
 from lipschitz_rnn.training.results import Result, SeedResult, Selection
 from lipschitz_rnn.training.schedules import learning_rate
@@ -63,6 +64,7 @@ class Trainer:
         drawn = (read_size(models[0]), self.ensemble.noisy_cells)
         self.stream = Stream(settings.per_member(), task, device, world.shard, *drawn)
         self.selection = Selection(task.metric, self.updater.evaluated)
+        self._patience = Patience(settings.patience, task.metric, len(self.members))
         self._probing = Probing(probe if world.writes else None, self.ensemble)
         self._graph = GraphedStep(settings, self.updater, self.stream, world, watcher.note)
         self.epoch = self.step = 0
@@ -84,7 +86,7 @@ class Trainer:
         self.watcher.start(self.settings, self.stream.steps, self.done)
         try:
             with self._interrupts:
-                while self.epoch < self.settings.epochs:
+                while self.epoch < self.settings.epochs and not self._patience.is_over(self._known_alive):
                     self._train_epoch()
                     self._finish_epoch()
                 return self._finish_run()
@@ -143,6 +145,7 @@ class Trainer:
     def _finish_epoch(self) -> None:
         scores = self._evaluate("validation", self.updater.evaluated)
         improved = self.selection.consider(scores.metric, self.epoch, self.updater.evaluated, self._known_alive)
+        self._patience.consider(scores.metric, scores.loss)
         record = {"kind": "validation", "epoch": self.epoch, "step": self.done, **self._score_record(scores)}
         self._record(record | {"seconds": self._tick()})
         self._collect_probe()
@@ -282,7 +285,7 @@ class Trainer:
         tensors |= {f"carry/{index}": leaf for index, leaf in enumerate(carry)}
         state: dict[str, Any] = {"epoch": self.epoch, "step": self.step, "steps": self.done, "seconds": self._tick()}
         state |= {"carry": "tensor" if isinstance(self.carry, Tensor) else "tuple", "selection": self.selection.state()}
-        state["probe_pending"] = self._probing.pending
+        state |= {"probe_pending": self._probing.pending, "patience": self._patience.state()}
         self.folder.save(self.done, tensors, state)
 
     def _restore(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -300,6 +303,7 @@ class Trainer:
     def _read_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         self.updater.load(tensors)
         self.selection.load({k: v for k, v in tensors.items() if k.startswith("best/")}, state["selection"])
+        self._patience.load(state.get("patience"))
         self.stream.restore({k.removeprefix("generators/"): v for k, v in tensors.items() if "generators/" in k})
         leaves = [tensors[f"carry/{i}"].to(self.ensemble.device) for i in range(sum("carry/" in k for k in tensors))]
         cut = [self.world.shard.cut(leaf, 2) for leaf in leaves]

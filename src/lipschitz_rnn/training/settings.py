@@ -85,6 +85,15 @@ class Settings:
         tuple[int, ...], Setting("Seeds to train together, e.g. 0-11 or 0,2,5. Default: 0.", NETWORK, ("--seeds", "-s"))
     ] = (0,)
     epochs: Annotated[int, Setting("Number of epochs.", OPTIMISATION, ("--epochs", "-e"), low=0)] = 100
+    patience: Annotated[
+        int | None,
+        Setting(
+            "Stop if no network has improved on validation data for N epochs. Default: train all epochs.",
+            OPTIMISATION,
+            metavar="N",
+            low=1,
+        ),
+    ] = None
     batch_size: Annotated[
         int,
         Setting(

@@ -77,7 +77,7 @@ class Stream:
         self.epoch_start = [generator.get_state() for generator in self.order]
         if not self._task.stateful:
             used = self.steps * self.batch_size
-            drawn = [torch.randperm(self._task.size("train"), generator=g)[:used] for g in self.order]
+            drawn = [self._task.order(g, self.batch_size)[:used] for g in self.order]
             self._indices = torch.stack(drawn).to(self._device)
 
     def indices(self, step: int) -> Tensor:

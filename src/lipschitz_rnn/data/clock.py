@@ -1,0 +1,109 @@
+"""Time columns: numbers, dates and durations become one float64 per sample."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+NANOSECONDS = 1_000_000_000
+# pandas would also read "13.01.2026" as a duration, of 13 nanoseconds and some.
+_DURATION = re.compile(
+    r"[-+]?(\d+\s*days?,?\s+)?[-+]?\d+:\d{1,2}(:\d{1,2}(\.\d+)?)?|[-+]?P[\dYMWDTHS.,]+"
+    r"|[-+]?\d+(\.\d+)?\s*(ns|us|µs|ms|s|sec|seconds?|min|minutes?|m|h|hours?|d|D|days?|W|weeks?)"
+)
+_DOTTED = re.compile(r"\d{1,2}\.\d{1,2}\.\d{4}")
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What the times of a `SeriesSet` mean."""
+
+    kind: Literal["number", "date", "duration"] = "number"
+    origin: int = 0
+    """Nanoseconds since 1970 (UTC) at time 0, for dates; so that float64 keeps what a date resolves."""
+
+    @property
+    def unit(self) -> str:
+        """The word for one unit of time."""
+        return "unit" if self.kind == "number" else "second"
+
+    def show(self, time: float) -> str:
+        """A time as text: an ISO date in UTC, or a number."""
+        if self.kind != "date":
+            return f"{time:.12g}"
+        nanoseconds = self.origin + round(time * NANOSECONDS)
+        return str(np.datetime64(nanoseconds, "ns"))
+
+    def from_nanoseconds(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        return (values - self.origin) / NANOSECONDS
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a column of times is read, decided by its first value: later values that do not fit are mistakes."""
+
+    kind: Literal["number", "date", "duration"]
+    format: str = "ISO8601"
+    """For dates: as `pandas.to_datetime` takes it."""
+
+
+def read_clock(values: Any, reading: Reading | None) -> tuple[Reading, npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """One chunk of a time column (a pandas Series): how it was read, its numbers, and which rows could not be read.
+
+    Numbers are float64; dates and durations are int64 nanoseconds (dates in UTC; a date without a time zone counts
+    as UTC). `reading`: that of the chunks before.
+    """
+    import pandas as pd
+
+    found = _reading_of(values) if reading is None else reading
+    if found.kind == "number":
+        numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        return found, numbers, ~np.isfinite(numbers)
+    if found.kind == "duration":
+        parsed = values if pd.api.types.is_timedelta64_dtype(values) else _durations(values)
+    else:
+        parsed = _dates(values, found.format)
+    bad = (parsed.isna() | values.isna()).to_numpy()
+    return found, parsed.dt.as_unit("ns").astype("int64").to_numpy(), bad
+
+
+def _dates(values: Any, how: str) -> Any:
+    import pandas as pd
+
+    if pd.api.types.is_datetime64_any_dtype(values):
+        return values.dt.tz_localize("UTC") if values.dt.tz is None else values.dt.tz_convert("UTC")
+    return pd.to_datetime(values, errors="coerce", utc=True, format=how)
+
+
+def _durations(values: Any) -> Any:
+    import pandas as pd
+
+    texts = values.astype(str).str.strip()
+    return pd.to_timedelta(texts.where(texts.map(lambda text: bool(_DURATION.fullmatch(text)))), errors="coerce")
+
+
+def _reading_of(values: Any) -> Reading:
+    import pandas as pd
+
+    if pd.api.types.is_datetime64_any_dtype(values):
+        return Reading("date")
+    if pd.api.types.is_timedelta64_dtype(values):
+        return Reading("duration")
+    first = values.dropna().head(1)
+    if first.empty or not pd.to_numeric(first, errors="coerce").isna().any():
+        return Reading("number")
+    if not _durations(first).isna().any():
+        return Reading("duration")
+    if not _dates(first, "ISO8601").isna().any():
+        return Reading("date")
+    text = str(first.iloc[0]).strip()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a first number above 12 must be the day
+        # 1.2.2026 is the first of February, and 1/2/2026 the second of January.
+        guess = pd.tseries.api.guess_datetime_format(text, dayfirst=bool(_DOTTED.match(text)))
+    return Reading("date", guess or "mixed")

@@ -1,0 +1,18 @@
+"""The error of unusable series: it names the place (row, column, value) and the fix."""
+
+from __future__ import annotations
+
+from lipschitz_rnn.tasks.base import DataError
+
+
+class SeriesError(DataError, ValueError):
+    """A file or an array of series cannot be used. The message names the row, the column, the value and the fix.
+
+    A ValueError for Python code, a `DataError` (exit code 1) for the command line.
+    """
+
+
+def shown(value: object, longest: int = 60) -> str:
+    """A value for a message, shortened if it is long."""
+    text = repr(value)
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -1,0 +1,143 @@
+"""`SeriesModel`: preprocessing, recurrent unit and head in one module, from raw values to predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lipschitz_rnn.data.preprocessing import Preprocessing
+from lipschitz_rnn.data.target import Target
+
+
+class SeriesModel(nn.Module):
+    """What a user deploys: raw values (with NaN where missing) and times in, predictions out.
+
+    Training runs on preprocessed batches with the same unit and head; `from_network` joins them afterwards. The module
+    has no data-dependent Python branch, so `torch.export` and ONNX take it as it is.
+    """
+
+    def __init__(self, preprocessing: Preprocessing, unit: nn.Module, head: nn.Module, target: Target) -> None:
+        super().__init__()
+        self.preprocessing, self.unit, self.head, self.target = preprocessing, unit, head, target
+        self.register_buffer("target_center", torch.tensor(target.center, dtype=torch.float64))
+        self.register_buffer("target_scale", torch.tensor(target.scale, dtype=torch.float64))
+        self.takes_timespans = bool(getattr(unit, "takes_timespans", False))
+
+    target_center: Tensor
+    target_scale: Tensor
+
+    @classmethod
+    def from_network(cls, network: nn.Module, preprocessing: Preprocessing, target: Target) -> SeriesModel:
+        """From a trained network with `unit` (called like nn.RNN, time-major) and `head`, e.g. `Result.models[0]` or
+        `load_run(…).networks[0]`; the modules are shared, not copied."""
+        parts: dict[str, Any] = {name: getattr(network, name, None) for name in ("unit", "head")}
+        for name, part in parts.items():
+            if not isinstance(part, nn.Module):
+                raise TypeError(f"the network {type(network).__name__} has no module {name!r}; give a SequenceModel")
+        return cls(preprocessing, parts["unit"], parts["head"], target)
+
+    @classmethod
+    def from_record(cls, network: nn.Module, record: Mapping[str, Any]) -> SeriesModel:
+        """From a trained network and what its task recorded (`SeriesTask.record`, or "series" in a run's task.json)."""
+        preprocessing = Preprocessing.from_dict(record["preprocessing"])
+        return cls.from_network(network, preprocessing, Target.from_dict(record["target"]))
+
+    def forward(self, values: Tensor, times: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+        """Raw outputs: logits, or numbers in the target's own unit.
+
+        Args:
+            values: (B, T, p) raw values in the order of `preprocessing.columns`, NaN where missing, float32 or float64.
+            times: (B, T) float64, in the unit of the training times, increasing; None if training had none.
+            lengths: (B,) int64 if the series are padded to T; what lies beyond has no effect.
+
+        Returns:
+            classify: (B, classes) logits. regress: (B, q). sequence: (B, T, classes) logits or (B, T, q).
+            forecast: (B, T, q), at every step the predicted values of the next sample.
+        """
+        inputs, spans = self.preprocessing(values, times, lengths)
+        hidden, _ = self._run(inputs, spans, None)
+        if self.target.readout == "last":
+            if lengths is None:
+                hidden = hidden[-1]
+            else:
+                last = (lengths - 1).to(hidden.device).view(1, -1, 1).expand(1, -1, hidden.shape[-1])
+                hidden = hidden.gather(0, last).squeeze(0)
+            return self._finish(self.head(hidden), None)
+        base = None
+        if self.target.kind == "forecast":
+            columns = torch.tensor(self.target.columns, dtype=torch.int64, device=values.device)
+            base = self.preprocessing.last_seen(values, lengths).index_select(-1, columns)
+        return self._finish(self.head(hidden).transpose(0, 1), base)
+
+    def _run(self, inputs: Tensor, spans: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+        """(B, T, inputs) through the time-major unit: (T, B, N) and the last state."""
+        dtype = next(self.head.parameters()).dtype
+        arguments: dict[str, Any] = {}
+        if spans is not None and self.takes_timespans:
+            arguments["timespans"] = spans.to(dtype).transpose(0, 1)
+        x = inputs.to(dtype).transpose(0, 1)
+        hidden, last = self.unit(x, **arguments) if state is None else self.unit(x, state, **arguments)
+        return hidden, last
+
+    def _finish(self, outputs: Tensor, base: Tensor | None) -> Tensor:
+        if self.target.classes is not None:
+            return outputs
+        # A large offset needs the digits of the values, so numbers come out at least in their precision.
+        dtype = torch.promote_types(outputs.dtype, outputs.dtype if base is None else base.dtype)
+        numbers = outputs.to(dtype) * self.target_scale.to(dtype) + self.target_center.to(dtype)
+        return numbers if base is None else base + numbers
+
+    @torch.no_grad()
+    def free_run(
+        self, values: Tensor, times: Tensor | None = None, lengths: Tensor | None = None, horizon: int = 1
+    ) -> Tensor:
+        """Forecast `horizon` samples after the end of each series, (B, horizon, q), feeding predictions back.
+
+        Columns that are not predicted keep their last value. Steps ahead are one typical gap apart.
+        """
+        if self.target.kind != "forecast":
+            raise ValueError(f"this model's task is {self.target.kind!r}; a free run needs a forecast model")
+        ends = torch.full((len(values),), values.shape[1], device=values.device) if lengths is None else lengths
+        inputs, spans = self.preprocessing(values, times, ends)
+        columns = list(self.target.columns)
+        here = (ends - 1).view(-1, 1, 1)
+        filled = self.preprocessing.last_seen(values, ends)
+        current = filled.gather(1, here.expand(-1, 1, values.shape[-1]))
+        hidden, state = self._stepwise(inputs, spans, ends)
+        gap = self.preprocessing.fitted.gap
+        now = None if times is None or gap is None else times.gather(1, here.squeeze(-1))
+        found = []
+        for _ in range(horizon):
+            predicted = self._finish(self.head(hidden).unsqueeze(1), current[..., columns])
+            found.append(predicted)
+            following = current.clone()
+            following[..., columns] = predicted.to(current.dtype)
+            later = None if now is None or gap is None else now + gap
+            pair = None if now is None or later is None else torch.cat((now, later), 1)
+            inputs, spans = self.preprocessing(torch.cat((current, following), 1), pair)
+            states, state = self._run(inputs[:, 1:], None if spans is None else spans[:, 1:], state)
+            hidden, current, now = states[-1], following, later
+        return torch.cat(found, 1)
+
+    def _stepwise(self, inputs: Tensor, spans: Tensor | None, lengths: Tensor) -> tuple[Tensor, Any]:
+        """The output (B, N) and the state after each series' own last sample."""
+        if bool((lengths == lengths[0]).all()):
+            steps = int(lengths[0])
+            hidden, state = self._run(inputs[:, :steps], None if spans is None else spans[:, :steps], None)
+            return hidden[-1], state
+        outputs: list[Tensor] = []
+        parts: list[Any] = []
+        for index, steps in enumerate(lengths.tolist()):
+            of_one = None if spans is None else spans[index : index + 1, :steps]
+            output, state = self._run(inputs[index : index + 1, :steps], of_one, None)
+            outputs.append(output[-1])
+            parts.append(state)
+        joined: Any = (
+            torch.cat(parts, 1)
+            if isinstance(parts[0], Tensor)
+            else tuple(torch.cat(each, 1) for each in zip(*parts, strict=True))
+        )
+        return torch.cat(outputs), joined

@@ -1,0 +1,205 @@
+"""`Preprocessing`: raw values with holes, and times, to the inputs of a network. Fitted on training data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from lipschitz_rnn.data.fitting import Fitted, Missing, Scaling, TimeUse, fit
+from lipschitz_rnn.data.series import SeriesSet
+
+LIMIT = 1000.0  # scaled values beyond ±this are clipped, so that one wrong sensor value stays finite
+
+
+class Preprocessing(nn.Module):
+    """Scales numbers, fills holes, turns categories into one input each, and times into timespans.
+
+    It has no parameters: what it learned are buffers and constants, so it is exported with the model. The inputs of the
+    network are, in this order: the number columns that vary in training; one input (0 or 1) per text of every category
+    column; for `mask` and `since`, one input per column that has holes in training; the time, if it is a feature.
+
+    Missing values (`missing`):
+        mask: the value is 0, which is the mean after scaling; the column's second input is 1 where it is missing.
+        forward: the last value seen in the series; 0 before the first.
+        since: as forward; the second input is log(1 + time since the last value, in typical gaps).
+    A category that is missing or unknown sets none of its inputs.
+
+    Timespans: the time since the previous sample, scaled so that the median gap of the training series is `step_size`,
+    at most `longest_gap` such gaps. The first sample of a series has no previous one: it counts as one typical gap.
+    """
+
+    center: Tensor
+    scale: Tensor
+
+    def __init__(self, fitted: Fitted) -> None:
+        super().__init__()
+        self.fitted = fitted
+        # float64, and used in the precision of the values: a large mean does not cost digits of float64 inputs.
+        self.register_buffer("center", torch.tensor(fitted.center, dtype=torch.float64))
+        self.register_buffer("scale", torch.tensor(fitted.scale, dtype=torch.float64))
+        self._categories = [(fitted.columns.index(name), len(table)) for name, table in fitted.categories.items()]
+        self._flags = list(fitted.holes) if fitted.missing in ("mask", "since") else []
+
+    @classmethod
+    def fit(
+        cls,
+        series: SeriesSet,
+        *,
+        scaling: Scaling = "standard",
+        missing: Missing = "auto",
+        times: TimeUse = "auto",
+        step_size: float | None = None,
+        longest_gap: float = 10.0,
+    ) -> Self:
+        """Learn from training series.
+
+        Args:
+            scaling: "standard" (mean and standard deviation), "robust" (median and quartiles), "minmax" ([-1, 1]) or
+                "none".
+            missing: "mask", "forward" or "since"; "auto" is "mask".
+            times: "step": timespans for a unit with continuous time; "input": an input log(1 + gap); "ignored". "auto"
+                is "step" if there is a `step_size`, else "input" if the times are irregular.
+            step_size: the unit's step size, if it has continuous time.
+            longest_gap: in typical gaps; longer ones count as this.
+        """
+        return cls(fit(series, scaling, missing, times, step_size, longest_gap))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The raw columns, in the order of the last axis of `values`."""
+        return self.fitted.columns
+
+    @property
+    def output_size(self) -> int:
+        """How many inputs the network has."""
+        categories = sum(size for _, size in self._categories)
+        return len(self.fitted.numbers) + categories + len(self._flags) + (self.fitted.time_use == "input")
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """A name for every input of the network."""
+        columns = self.columns
+        names = [columns[index] for index in self.fitted.numbers]
+        names += [f"{name} = {text}" for name, table in self.fitted.categories.items() for text in table]
+        word = "missing" if self.fitted.missing == "mask" else "since"
+        names += [f"{columns[index]} {word}" for index in self._flags]
+        return tuple(names + (["time since last sample"] if self.fitted.time_use == "input" else []))
+
+    def forward(
+        self, values: Tensor, times: Tensor | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Inputs of the network (B, T, output_size) in the precision of `values`, and timespans (B, T) in that of
+        `times`, or None.
+
+        Args:
+            values: (B, T, p) raw values in the order of `columns`, NaN where missing; categories by their position.
+            times: (B, T) float64, in the unit of the training times; needed if training used irregular times.
+            lengths: (B,), the number of samples of each series; what lies beyond has no effect.
+        """
+        fitted = self.fitted
+        self._require(values, times)
+        steps = torch.arange(values.shape[1], device=values.device)
+        inside = None if lengths is None else (steps < lengths.unsqueeze(-1))
+        seen = values.isfinite() if inside is None else values.isfinite() & inside.unsqueeze(-1)
+        scaled = ((values - self.center.to(values.dtype)) / self.scale.to(values.dtype)).clamp(-LIMIT, LIMIT)
+        scaled = torch.where(seen, scaled, 0.0)
+        gaps = self._gaps(values, times, inside)
+        last = seen.cumsum(1) if fitted.missing in ("forward", "since") else None
+        if last is not None:
+            known = last > 0
+            scaled = _carry(scaled, seen, last)
+        else:
+            known = seen
+        parts = [scaled.index_select(-1, torch.tensor(fitted.numbers, dtype=torch.int64, device=values.device))]
+        for index, size in self._categories:
+            texts = torch.arange(size, device=values.device)
+            chosen = (scaled[..., index : index + 1].round() == texts) & known[..., index : index + 1]
+            parts.append(chosen.to(scaled.dtype))
+        if self._flags:
+            chosen_columns = torch.tensor(self._flags, dtype=torch.int64, device=values.device)
+            parts.append(self._flag(seen.index_select(-1, chosen_columns), gaps, steps, scaled))
+        if fitted.time_use == "input" and gaps is not None:
+            parts.append(torch.log1p(gaps).unsqueeze(-1).to(scaled.dtype))
+        spans = None
+        if fitted.time_use == "step" and gaps is not None:
+            spans = gaps * fitted.step_size
+        inputs = torch.cat(parts, -1)
+        if inside is not None:
+            inputs = torch.where(inside.unsqueeze(-1), inputs, 0.0)
+            spans = None if spans is None else torch.where(inside, spans, 0.0)
+        return inputs, spans
+
+    def last_seen(self, values: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Raw values (B, T, p) with holes filled by the last value of the series; before the first, by the mean."""
+        seen = values.isfinite()
+        if lengths is not None:
+            seen = seen & (torch.arange(values.shape[1], device=values.device) < lengths.unsqueeze(-1)).unsqueeze(-1)
+        count = seen.cumsum(1)
+        carried = _carry(torch.where(seen, values, 0.0), seen, count)
+        return torch.where(count > 0, carried, self.center.to(values.dtype))
+
+    def _flag(self, seen: Tensor, gaps: Tensor | None, steps: Tensor, like: Tensor) -> Tensor:
+        if self.fitted.missing == "mask":
+            return (~seen).to(like.dtype)
+        elapsed = steps.to(torch.float64).expand(seen.shape[:2]) if gaps is None else gaps.double().cumsum(1)
+        elapsed = (elapsed - elapsed[:, :1]).unsqueeze(-1).expand(seen.shape)
+        before = _carry(torch.where(seen, elapsed, 0.0), seen, seen.cumsum(1))
+        return torch.log1p((elapsed - before).clamp(min=0.0)).to(like.dtype)
+
+    def _gaps(self, values: Tensor, times: Tensor | None, inside: Tensor | None) -> Tensor | None:
+        """(B, T): time since the previous sample in typical gaps; 1 for the first sample; None if it is not needed."""
+        fitted = self.fitted
+        if fitted.time_use == "ignored" and (fitted.missing != "since" or times is None):
+            return None
+        if times is None:  # regular
+            return torch.ones_like(values[..., 0]) if fitted.time_use == "input" else None
+        steps = torch.arange(times.shape[1], device=times.device)
+        before = times.index_select(1, (steps - 1).clamp(min=0))  # not times[:, :-1]: export would exclude T = 2
+        gaps = torch.where(steps == 0, 1.0, (times - before) / (fitted.gap or 1.0))
+        gaps = gaps if inside is None else torch.where(inside, gaps, 0.0)
+        return gaps.clamp(max=fitted.longest_gap)
+
+    def _require(self, values: Tensor, times: Tensor | None) -> None:
+        if values.dim() != 3 or values.shape[-1] != len(self.columns):
+            raise ValueError(
+                f"values have shape {tuple(values.shape)}; they must be (B, T, {len(self.columns)}): "
+                f"{', '.join(map(repr, self.columns))}"
+            )
+        if not values.is_floating_point():
+            raise TypeError(f"values are {values.dtype}; they must be floating, with NaN where they are missing")
+        if times is None and self.fitted.time_use != "ignored" and not self.fitted.regular:
+            raise ValueError("times are None, but the model was trained with irregular times; pass times (B, T)")
+        if times is not None and self.fitted.gap is None:
+            raise ValueError("times were passed, but the model was trained without times; leave them out")
+        if times is not None and times.shape != values.shape[:2]:
+            raise ValueError(
+                f"times have shape {tuple(times.shape)}; they must be {tuple(values.shape[:2])}, as values"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that was learned, as plain values for JSON; `from_dict` gives an equal module."""
+        return self.fitted.to_dict()
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        return cls(Fitted.from_dict(dict(record)))
+
+    def extra_repr(self) -> str:
+        fitted = self.fitted
+        how = f"scaling={fitted.scaling!r}, missing={fitted.missing!r}, times={fitted.time_use!r}"
+        return f"{len(self.columns)} columns, {self.output_size} inputs, {how}"
+
+
+def _carry(values: Tensor, seen: Tensor, count: Tensor) -> Tensor:
+    """(B, T, p): at each step the last value that was seen, 0 before the first.
+
+    `count` is the number of values seen so far. They are written one after another behind a zero, and read back at
+    their number: this needs no loop and no cumulative maximum, which ONNX does not have.
+    """
+    slots = torch.cat((torch.zeros_like(values[:, :1]), torch.zeros_like(values)), 1)
+    kept = torch.where(seen, values, 0.0)
+    slots = slots.scatter(1, torch.where(seen, count, 0), kept)
+    return slots.gather(1, count)

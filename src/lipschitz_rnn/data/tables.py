@@ -1,0 +1,184 @@
+"""Long-format tables, one row a sample: CSV, Parquet and DataFrames, read once, in chunks."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from lipschitz_rnn.data.assembly import assemble
+from lipschitz_rnn.data.columns import NameColumn, NumberColumn, TimeColumn
+from lipschitz_rnn.data.errors import SeriesError
+from lipschitz_rnn.data.series import SeriesSet
+
+ROWS_PER_CHUNK = 200_000
+_CELLS = (
+    "every row needs as many cells as the first line has names: put texts that contain the delimiter in quotes, and "
+    "write decimals with a point"
+)
+_DELIMITERS = (",", ";", "\t", "|")
+
+
+def from_frame(
+    frame: Any,
+    *,
+    target: str | Sequence[str] | None = None,
+    series: str | None = None,
+    time: str | None = None,
+    features: Sequence[str] | None = None,
+    split: str | None = None,
+    categories: Sequence[str] = (),
+    sort: bool = False,
+    source: str = "the DataFrame",
+) -> SeriesSet:
+    """Series from a pandas DataFrame in long format; the arguments are those of `read`."""
+    _require_pandas()
+    layout = _Layout([str(name) for name in frame.columns], target, series, time, features, split, categories, source)
+    named = frame.set_axis([str(name) for name in frame.columns], axis=1)
+    return layout.read([named], sort, "row")
+
+
+def read_csv(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_CHUNK, **columns: Any) -> SeriesSet:
+    """Series from a CSV file; the delimiter is the most frequent of comma, semicolon, tab and bar in the header."""
+    pd = _require_pandas()
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            header = file.readline()
+            delimiter = max(_DELIMITERS, key=header.count)
+            names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+            layout = _Layout(names, source=path.name, **columns)
+            numbered = {names.index(name): str for name in (layout.series, layout.split) if name is not None}
+            # All columns are read, and those not needed dropped: with a choice of columns pandas would not see rows
+            # that have too many cells.
+            chunks = pd.read_csv(
+                file,
+                sep=delimiter,
+                header=None,
+                names=range(len(names)),
+                dtype=numbered,
+                chunksize=rows_per_chunk,
+                skipinitialspace=True,
+                low_memory=False,
+                decimal="," if delimiter == ";" else ".",
+                skip_blank_lines=False,
+            )
+            return layout.read(
+                (_named(chunk, names, layout.used, path, rows_per_chunk) for chunk in chunks), sort, "line"
+            )
+    except UnicodeDecodeError as error:
+        raise SeriesError(f"{path.name} is not text in UTF-8: {error}; save it as CSV in UTF-8") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error) as error:
+        told = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
+        if told is None:
+            raise SeriesError(f"{path.name} cannot be read as CSV: {error}; {_CELLS}") from error
+        allowed, line, found = (int(number) for number in told.groups())
+        raise SeriesError(f"line {line + 1} of {path.name} has {found} cells, not {allowed}; {_CELLS}") from error
+
+
+def _named(chunk: Any, names: Sequence[str], used: Sequence[str], path: Path, rows_per_chunk: int) -> Any:
+    """The used columns of a chunk under their names."""
+    import pandas as pd
+
+    if not isinstance(chunk.index, pd.RangeIndex):  # more cells than names in the first row: pandas makes an index
+        raise SeriesError(f"line 2 of {path.name} has more than {len(names)} cells; {_CELLS}")
+    if len(chunk) < rows_per_chunk and len(names) > 1:  # blank lines at the end of the file
+        filled = chunk.notna().any(axis=1).to_numpy()
+        chunk = chunk.iloc[: len(filled) - int(filled[::-1].argmax()) if filled.any() else 0]
+    return chunk[[names.index(name) for name in used]].set_axis(list(used), axis=1)
+
+
+def read_parquet(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_CHUNK, **columns: Any) -> SeriesSet:
+    """Series from a Parquet file."""
+    _require_pandas()
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
+            layout = _Layout(names, source=path.name, **columns)
+            batches = file.iter_batches(rows_per_chunk, columns=list(layout.used))
+            return layout.read((batch.to_pandas(ignore_metadata=True) for batch in batches), sort, "row")
+    except pyarrow.ArrowInvalid as error:
+        raise SeriesError(f"{path.name} cannot be read as Parquet: {error}; write it again") from error
+
+
+class _Layout:
+    """Which column plays which part, checked against the names in the file."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        target: str | Sequence[str] | None = None,
+        series: str | None = None,
+        time: str | None = None,
+        features: Sequence[str] | None = None,
+        split: str | None = None,
+        categories: Sequence[str] = (),
+        source: str = "the data",
+    ) -> None:
+        self.source, self.series, self.time, self.split = source, series, time, split
+        self.targets = (target,) if isinstance(target, str) else tuple(target or ())
+        self.categories = tuple(categories)
+        repeated = [name for name in names if list(names).count(name) > 1]
+        parts = [name for name in (series, time, *self.targets, split) if name is not None]
+        others = [name for name in names if name not in parts]
+        self.features = tuple(others if features is None else features)
+        self.used = list(dict.fromkeys([*parts, *self.features]))
+        for name in (*self.used, *self.categories):
+            if name not in names:
+                raise SeriesError(
+                    f"{source} has no column {name!r}; it has {', '.join(map(repr, names)) or 'none'}. "
+                    "Correct the name in the command, or in the first line of the file"
+                )
+            if name in repeated:
+                raise SeriesError(f"{source} has several columns {name!r}; give each its own name")
+        named = [*parts, *self.features]
+        if len(set(named)) != len(named):
+            name = next(name for name in named if named.count(name) > 1)
+            raise SeriesError(f"column {name!r} is named twice (as series, time, target or feature); name it once")
+        if not self.features:
+            raise SeriesError(f"{source} has no feature column besides {', '.join(map(repr, parts))}; add one")
+
+    def read(self, chunks: Iterable[Any], sort: bool, word: str) -> SeriesSet:
+        def place(row: int) -> str:
+            return f"{word} {row + (2 if word == 'line' else 1)} of {self.source}"
+
+        ids = None if self.series is None else NameColumn(self.series, place)
+        split = None if self.split is None else NameColumn(self.split, place)
+        times = None if self.time is None else TimeColumn(self.time, place)
+        features = [NumberColumn(name, place, name in self.categories) for name in self.features]
+        targets = [NumberColumn(name, place, name in self.categories, labels=True) for name in self.targets]
+        collectors = [column for column in (ids, split, times, *features, *targets) if column is not None]
+        rows = 0
+        for chunk in _not_empty(chunks):
+            for column in collectors:
+                column.add(chunk[column.name].reset_index(drop=True), rows)
+            rows += len(chunk)
+        if rows == 0:
+            raise SeriesError(f"{self.source} has no rows below its header; add at least one sample")
+        return assemble(ids, split, times, features, targets, rows, sort=sort, source=self.source, word=word)
+
+
+def _not_empty(chunks: Iterable[Any]) -> Iterator[Any]:
+    return (chunk for chunk in chunks if len(chunk))
+
+
+def _require_pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError(
+            "tables need pandas and pyarrow; install them with: pip install lipschitz-rnn[data]"
+        ) from error
+    return pandas
+
+
+def require_file(path: str | os.PathLike[str]) -> Path:
+    place = Path(path)
+    if not place.is_file():
+        raise SeriesError(f"there is no file {place}; check the path")
+    return place

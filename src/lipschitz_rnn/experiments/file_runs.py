@@ -1,0 +1,247 @@
+"""Runs on somebody's own file: their defaults, their training, and what is measured afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lipschitz_rnn import units
+from lipschitz_rnn.data import FileTask, SeriesModel, predict, probabilities, unit_step
+from lipschitz_rnn.data import metrics as measures
+from lipschitz_rnn.data.task import SeriesTask
+from lipschitz_rnn.experiments.file_baselines import baseline
+from lipschitz_rnn.stability.studies.tracking import spectral_probe
+from lipschitz_rnn.training import Result, Settings, Watcher, fit
+from lipschitz_rnn.training.checkpoint import atomic_write
+from lipschitz_rnn.training.preparation import check_start
+
+ASSESSMENT = "assessment.json"
+_PAIRS = 2000  # most points of predicted against true values that are kept
+_WORST = 10  # series
+
+# Chosen on made irregular series (three frequencies, 10 % of the values missing) with other seeds than the tests'.
+DEFAULTS: dict[str, Any] = {
+    "hidden_size": 64,
+    "epochs": 60,
+    "patience": 20,
+    "batch_size": 32,
+    "learning_rate": 0.01,
+    "clip": 1.0,
+    "schedule": "one-cycle",
+    "warmup": 0.2,
+}
+# Steps for one typical gap, of units whose own defaults do not fit: nais is a contraction up to 1, ten such gaps.
+_STEPS = {"lipschitz": 0.1, "nais": 0.1}
+_LONGEST_STEP = 2.0  # steps: a longer time between samples is integrated in several
+
+
+def file_settings(
+    options: Mapping[str, Any], changes: Mapping[str, Any], *, quick: bool = False
+) -> tuple[Settings, FileTask]:
+    """The settings and the task of a run on a file; reads the file, and writes nothing.
+
+    Args:
+        options: those of `FileTask`, without the step size, which follows from the unit.
+        changes: settings that differ from the defaults.
+    """
+    unit = changes.get("unit", "lipschitz")
+    unit_options = dict(changes.get("unit_options", {}))
+    if unit in _STEPS:
+        unit_options.setdefault("step_size", _STEPS[unit])
+    step = unit_step(unit, unit_options)
+    asked: dict[str, Any] = {**options, "path": os.path.abspath(options["path"]), "step_size": step}
+    task = FileTask(**asked)
+    timed = task.preprocessing_module.fitted.time_use == "step"  # also if regular: the series to predict may not be
+    if timed and step is not None and "max_step" in units.info(unit).options():
+        # A contracting unit is proved for steps up to its own.
+        limit = step if unit_options.get("stability") is not None else _LONGEST_STEP * step
+        unit_options.setdefault("max_step", limit)
+    few = {"batch_size": max(4, min(DEFAULTS["batch_size"], task.size("train") // 10))}  # ten steps per epoch
+    values = DEFAULTS | few | ({"epochs": 10} if quick else {}) | dict(changes)
+    values |= {"task": "file", "task_options": asked, "unit_options": unit_options}
+    return Settings(**values), task
+
+
+def train_file(
+    settings: Settings,
+    task: FileTask,
+    folder: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+) -> Result:
+    """Train all seeds on the task of the settings. The task is passed, so that its file is read only once."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        check_start(settings, task, folder, resume)
+    return fit(settings, task, folder, resume=resume, watcher=watcher, probe=spectral_probe)
+
+
+def assess(settings: Settings, task: FileTask, result: Result, folder: Path, *, certify: bool = True) -> dict[str, Any]:
+    """Measure all networks on the test split, and write the numbers to the run folder.
+
+    Predictions come from whole models, from raw values on, as they would be deployed.
+    """
+    task = task.to("cpu")
+    models = [SeriesModel.from_record(network.cpu(), task.record()) for network in result.models]
+    goals, found, owners = _test_predictions(task, models)
+    record: dict[str, Any] = {
+        "kind": task.kind,
+        "source": task.series.source,
+        "targets": list(task.target.names),
+        "classes": None if task.target.classes is None else list(task.target.classes),
+        "networks": [member.name for member in settings.members],
+        "notes": list(task.notes()),
+        "test_samples": len(goals),
+        "baseline": baseline(task, goals),
+    }
+    if task.target.classes is not None:
+        record |= _classes(goals, found, owners, task)
+    else:
+        record |= _numbers(goals, found, owners, task)
+    if task.kind == "forecast":
+        record["horizon"] = _free_runs(task, models, task.horizon)
+    record["certificate"] = _certificate(task, result) if certify else None
+    atomic_write(folder / ASSESSMENT, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+    return record
+
+
+def _test_predictions(
+    task: SeriesTask, models: list[SeriesModel]
+) -> tuple[npt.NDArray[Any], list[npt.NDArray[Any]], npt.NDArray[Any]]:
+    """The targets of the test split, every model's predictions of them, and the series that each belongs to."""
+    windows = task.windows["test"]
+    needed = np.unique(windows.series)
+    part = task.series.select(needed)
+    outputs = [predict(model, part) for model in models]
+    position = np.searchsorted(needed, windows.series)
+    if task.readout == "last":
+        assert task.series.targets is not None
+        return task.series.targets[windows.series], [each[position] for each in outputs], windows.series
+    shift = part.offsets[position] - task.series.offsets[windows.series]
+    rows = zip(windows.start, windows.start + windows.skip, windows.start + windows.length, strict=True)
+    samples = [np.arange(low, high) for _, low, high in rows]
+    flat = np.concatenate(samples)
+    own = np.concatenate([rows + move for rows, move in zip(samples, shift, strict=True)])
+    owners = np.repeat(windows.series, windows.length - windows.skip)
+    if task.kind == "forecast":
+        inside = flat + 1 < np.repeat(task.series.offsets[1:][windows.series], windows.length - windows.skip)
+        flat, own, owners = flat[inside], own[inside], owners[inside]
+        return task.series.values[flat + 1][:, list(task.target.columns)], [each[own] for each in outputs], owners
+    assert task.series.targets is not None
+    return task.series.targets[flat], [each[own] for each in outputs], owners
+
+
+def _classes(
+    labels: npt.NDArray[Any], logits: list[npt.NDArray[Any]], owners: npt.NDArray[Any], task: SeriesTask
+) -> dict[str, Any]:
+    chances = [probabilities(each) for each in logits]
+    classes = task.target.size
+    counts = sum(measures.confusion(labels, each.argmax(1), classes) for each in chances)
+    pooled, repeated = np.concatenate(chances), np.tile(labels, len(chances))
+    mean = np.mean(chances, axis=0)
+    wrong = _by_owner(-np.log(np.maximum(mean[np.arange(len(labels)), labels], 1e-12)), owners)
+    return {
+        "metrics": measures.spread([measures.class_metrics(labels, each) for each in chances]),
+        "ensemble": measures.class_metrics(labels, mean) if len(chances) > 1 else None,
+        "confusion": np.asarray(counts).tolist(),
+        "calibration": measures.calibration(repeated, pooled),
+        "calibration_error": measures.calibration_error(repeated, pooled),
+        "worst": _worst(wrong, task, "cross-entropy"),
+    }
+
+
+def _numbers(
+    values: npt.NDArray[Any], found: list[npt.NDArray[Any]], owners: npt.NDArray[Any], task: SeriesTask
+) -> dict[str, Any]:
+    mean = np.mean(found, axis=0)
+    errors = _by_owner(np.nanmean(np.abs(mean - values), axis=1), owners)
+    chosen = np.random.default_rng(0).permutation(len(values))[:_PAIRS]
+    finite = np.isfinite(values).all(1)
+    pairs = [[values[row].tolist(), mean[row].tolist()] for row in np.sort(chosen) if finite[row]]
+    return {
+        "metrics": measures.spread([measures.number_metrics(values, each) for each in found]),
+        "ensemble": measures.number_metrics(values, mean) if len(found) > 1 else None,
+        "pairs": pairs,
+        "worst": _worst(errors, task, "mean absolute error"),
+    }
+
+
+def _by_owner(scores: npt.NDArray[Any], owners: npt.NDArray[Any]) -> dict[int, float]:
+    """The mean score of every series."""
+    known = np.isfinite(scores)
+    total = np.bincount(owners[known], weights=scores[known])
+    count = np.bincount(owners[known])
+    return {index: float(total[index] / count[index]) for index in np.flatnonzero(count).tolist()}
+
+
+def _worst(scores: Mapping[int, float], task: SeriesTask, name: str) -> list[dict[str, Any]]:
+    order = sorted(scores, key=lambda index: -scores[index])[:_WORST]
+    lengths = task.series.lengths
+    return [
+        {"series": str(task.series.ids[i]), "samples": int(lengths[i]), "score": scores[i], "measure": name}
+        for i in order
+    ]
+
+
+def _free_runs(task: SeriesTask, models: list[SeriesModel], horizon: int, most: int = 64) -> dict[str, Any]:
+    """RMSE by step ahead of free runs from the scored part of every window of the test split, and of persistence."""
+    windows = task.windows["test"]
+    series = task.series
+    starts, limit = [], 0
+    for index in range(min(most, len(windows))):
+        begin = int(windows.start[index] + windows.skip[index])
+        known = begin - int(series.offsets[windows.series[index]])
+        if task.by_time is False:  # whole series are in the test split: their first half is the past
+            known = int(windows.length[index]) // 2
+            begin = int(windows.start[index]) + known
+        ahead = min(horizon, int(series.offsets[windows.series[index] + 1]) - begin)
+        if known >= 2 and ahead >= 1:
+            starts.append((int(windows.series[index]), begin, ahead))
+            limit = max(limit, ahead)
+    if not starts:
+        return {}
+    owners, begins, aheads = (np.array(column) for column in zip(*starts, strict=True))
+    past = series.segments(owners, series.offsets[owners], begins)
+    columns = list(task.target.columns)
+    future = np.full((len(starts), limit, len(columns)), np.nan)
+    for row, (begin, ahead) in enumerate(zip(begins, aheads, strict=True)):
+        future[row, :ahead] = series.values[begin : begin + ahead][:, columns]
+    use_times = models[0].preprocessing.fitted.gap is not None
+    values, times, lengths = past.padded()
+    scale = np.array(models[0].preprocessing.fitted.scale)[columns]
+    runs = [model.free_run(values, times if use_times else None, lengths, limit).numpy() for model in models]
+    last = models[0].preprocessing.last_seen(values, lengths)[np.arange(len(starts)), lengths - 1][:, columns].numpy()
+
+    def by_step(predicted: npt.NDArray[Any]) -> list[float]:
+        squares = ((predicted - future) / scale) ** 2
+        return [float(np.sqrt(np.nanmean(squares[:, step]))) for step in range(limit)]
+
+    return {
+        "steps": list(range(1, limit + 1)),
+        "rmse": [by_step(run) for run in runs],
+        "persistence": by_step(np.repeat(last[:, None], limit, 1)),
+        "unit": "standard deviations of the training data",
+    }
+
+
+def _certificate(task: SeriesTask, result: Result) -> dict[str, Any]:
+    """What `certify` says of the first network, within a few seconds."""
+    from lipschitz_rnn.stability import certify
+
+    network = result.models[0]
+    steps: Any = None
+    if task.timed:
+        spans = task._data["spans"]
+        longest = getattr(getattr(network, "unit", None), "max_step", None) or float(spans.max())
+        steps = (min(float(spans.min()), 0.5 * longest), longest)
+    try:
+        found = certify(network, step_size=steps, time_limit=5.0)
+    except (ValueError, TypeError, ImportError, RuntimeError) as error:
+        return {"holds": None, "sentence": f"Not examined: {error}", "next_step": ""}
+    return {"holds": bool(found.holds), "sentence": found.sentence(), "next_step": found.next_step or ""}

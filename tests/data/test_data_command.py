@@ -1,0 +1,202 @@
+"""`lipschitz-rnn train FILE`: from a file to a run, for every kind of task, and what bad files lead to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from optional import needs
+from series_files import waves, write_csv
+from typer.testing import CliRunner, Result
+
+from lipschitz_rnn import data, load_run
+from lipschitz_rnn.cli import app
+
+pytestmark = needs("pandas", "sklearn", "matplotlib")
+SMALL = ["--device", "cpu", "-e", "2", "-n", "6"]
+COLUMNS = ["--series", "machine", "--time", "clock"]
+
+
+def call(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def done(*arguments: str | Path) -> dict:
+    result = call(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_irregular_series_are_learned_and_unseen_ones_recognised(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "waves.csv", waves(240, seed=11, shortest=30, longest=60))
+    asked = ["--target", "state", *COLUMNS, "-e", "30", "-n", "32", "--device", "cpu", "--no-report"]
+    answer = done("train", path, *asked, "-o", tmp_path / "run")
+    assert answer["metrics"]["accuracy"][0] > 0.85
+    run = load_run(tmp_path / "run")
+    model = data.SeriesModel.from_record(run.networks[0], run.shapes.series)
+    other = write_csv(tmp_path / "new.csv", waves(90, seed=12, shortest=30, longest=60))
+    unseen = data.read(other, target="state", series="machine", time="clock")
+    logits = data.predict(model, data.as_trained(unseen, model))
+    assert unseen.targets is not None
+    right = logits.argmax(1) == unseen.targets[unseen.offsets[:-1]]
+    assert right.mean() > 0.85
+
+
+@pytest.mark.full
+def test_four_hundred_irregular_series_in_two_minutes(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "waves.csv", waves(400, seed=11))
+    answer = done("train", path, "--target", "state", *COLUMNS, "--device", "cpu", "-o", tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    model = data.SeriesModel.from_record(run.networks[0], run.shapes.series)
+    other = write_csv(tmp_path / "new.csv", waves(600, seed=12))
+    unseen = data.read(other, target="state", series="machine", time="clock")
+    right = data.predict(model, unseen).argmax(1) == unseen.targets[unseen.offsets[:-1]]  # type: ignore[index]
+    assert right.mean() > 0.95
+    assert answer["seconds"] < 120
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 oscillators with a level per series, and a regime and its phase per sample."""
+    generator = np.random.default_rng(0)
+    lines = ["id,t,u,v,gear,level,phase,regime"]
+    for index in range(24):
+        level, phase = generator.uniform(1.0, 3.0), generator.uniform(0.0, 6.0)
+        for step in range(30 + index):
+            angle = 0.3 * step + phase
+            u = level * np.sin(angle) + 0.05 * generator.normal()
+            v = "" if step % 7 == 3 else f"{level * np.cos(angle):.4f}"
+            regime = "up" if np.cos(angle) > 0 else "down"
+            gear = ("low", "high")[index % 2]
+            lines.append(f"m{index},{60 * step},{u:.4f},{v},{gear},{level:.4f},{np.sin(angle):.4f},{regime}")
+    path = tmp_path_factory.mktemp("table") / "machines.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "metrics", "shape"),
+    [
+        (["--target", "gear", "--features", "u,v"], {"accuracy", "balanced accuracy", "F1 (macro)", "AUC"}, (24, 2)),
+        (["--target", "level", "--features", "u,v,gear"], {"MAE", "RMSE", "R²"}, (24, 1)),
+        (["--target", "regime", "--features", "u,v"], {"accuracy", "balanced accuracy", "F1 (macro)", "AUC"}, (996, 2)),
+        (["--target", "phase", "--features", "u,v", "--task", "sequence"], {"MAE", "RMSE", "R²"}, (996, 1)),
+        (
+            ["--task", "forecast", "--target", "u,v", "--features", "gear", "--horizon", "3"],
+            {"MAE", "RMSE", "R²"},
+            (996, 2),
+        ),
+    ],
+)
+def test_every_kind_of_task_trains_and_reports(
+    table: Path, tmp_path: Path, options: list[str], metrics: set[str], shape: tuple[int, int]
+) -> None:
+    run = tmp_path / "run"
+    answer = done("train", table, "--series", "id", "--time", "t", *options, *SMALL, "-s", "0-1", "-o", run)
+    assert set(answer["metrics"]) == metrics
+    assert all(len(values) == 2 for values in answer["metrics"].values())
+    assessment = json.loads((run / "assessment.json").read_text())
+    assert answer["baseline"] == assessment["baseline"]
+    page = (run / "report.html").read_text()
+    assert page.count("<img") >= 2
+    opened = load_run(run)
+    record = opened.shapes.series
+    model = data.SeriesModel.from_record(opened.networks[0], record)
+    reading = record["reading"]
+    new = data.read(table, series=reading["series"], time=reading["time"], features=reading["features"])
+    assert data.predict(model, data.as_trained(new, model)).shape == shape
+    _, scores = opened.evaluate("test")
+    assert scores.metric == pytest.approx([seed["test"] for seed in answer["seeds"]])
+    assert record.get("horizon") == (3 if "forecast" in options else None)
+    assert len((assessment.get("horizon") or {"steps": []})["steps"]) == (3 if "forecast" in options else 0)
+
+
+@pytest.mark.parametrize("unit", ["gru", "lem"])
+def test_other_units_take_the_times_in_their_way(tmp_path: Path, unit: str) -> None:
+    path = write_csv(tmp_path / "waves.csv", waves(24, longest=30))
+    done("train", path, "--target", "state", *COLUMNS, *SMALL, "--unit", unit, "-o", tmp_path / "run", "--no-report")
+    record = load_run(tmp_path / "run").shapes.series
+    assert record["preprocessing"]["time_use"] == {"gru": "input", "lem": "step"}[unit]
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+@needs("cvxpy")
+def test_a_contracting_model_of_regular_series_takes_irregular_ones(tmp_path: Path) -> None:
+    made = waves(24, longest=30)
+    for one in made:
+        one["times"] = np.arange(len(one["times"])) * 60.0
+    path = write_csv(tmp_path / "regular.csv", made)
+    asked = ["--target", "state", *COLUMNS, *SMALL, "-u", "stability=contracting", "-o", tmp_path / "run"]
+    done("train", path, *asked)
+    certificate = json.loads((tmp_path / "run" / "assessment.json").read_text())["certificate"]
+    assert certificate["holds"] is True
+    run = load_run(tmp_path / "run")
+    model = data.SeriesModel.from_record(run.networks[0], run.shapes.series)
+    assert model.preprocessing.fitted.regular
+    other = data.read(write_csv(tmp_path / "new.csv", waves(6)), series="machine", time="clock", features=["x", "y"])
+    assert np.isfinite(data.predict(model, other)).all()
+
+
+def test_a_run_on_a_file_resumes_from_its_folder(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "waves.csv", waves(24, longest=30))
+    asked = ["train", path, "--target", "state", *COLUMNS, *SMALL, "--no-report", "-o"]
+    once = done(*asked, tmp_path / "one")
+    again = done("train", "--resume", "-o", tmp_path / "one")
+    assert again["seeds"] == once["seeds"]
+    refused = call(*asked, tmp_path / "one")
+    assert refused.exit_code == 2
+    settings = json.loads(call(*asked, tmp_path / "two", "--dry-run").stdout)
+    assert settings["task_options"]["target"] == "state"
+    assert not (tmp_path / "two").exists()
+
+
+def test_npz_and_ts_files_need_no_columns(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    X, y = generator.normal(size=(24, 2, 12)), np.arange(24) % 2
+    np.savez(tmp_path / "cases.npz", X=X, y=y)
+    lines = [
+        ":".join(",".join(f"{value:.4f}" for value in row) for row in case) + f":{label}"
+        for case, label in zip(X, y, strict=True)
+    ]
+    header = "@problemName made\n@timeStamps false\n@classLabel true 0 1\n@data\n"
+    (tmp_path / "cases.ts").write_text(header + "\n".join(lines) + "\n")
+    found = [
+        done("train", tmp_path / name, *SMALL, "--no-report", "-o", tmp_path / f"run-{name}")["seeds"]
+        for name in ("cases.npz", "cases.ts")
+    ]
+    assert found[0][0]["test"] == found[1][0]["test"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "code", "named"),
+    [
+        ("id,x,y\na,1,u\n", ["--target", "state"], 1, ["'state'"]),
+        ("id,x,y\na,1,u\na,2,v\nb,1,u\n", ["--target", "y", "--series", "id", "--task", "classify"], 1, ["line 3"]),
+        ("id,x,y\na,1,u\na,2,v\nb,1,u\nb,2,u\nc,1,v\nc,2,v\n", ["--target", "y", "--series", "id"], 1, ["line 3"]),
+        ("id,t,x,y\na,2,1,u\na,1,2,u\n", ["--target", "y", "--series", "id", "--time", "t"], 1, ["line 3", "--sort"]),
+        ("id,x,y\na,1,u\nb,zero,v\n", ["--target", "y", "--series", "id"], 1, ["line 3", "zero"]),
+        ("id,x,y\na,1,u\nb,2,u\nc,2,u\nd,3,u\n", ["--target", "y", "--series", "id"], 1, ["'u'"]),
+        ("id,x,y\na,1,1.5\nb,2,\nc,2,3\n", ["--target", "y", "--series", "id"], 1, ["line 3", "'y'"]),
+        ("id,x,y\na,1,u\n", ["--target", "y", "--fractions", "1,2"], 2, ["0.7,0.15,0.15"]),
+        (None, ["--target", "y"], 1, ["log.csv"]),
+    ],
+)
+def test_bad_files_end_with_one_line_and_leave_nothing(
+    tmp_path: Path, text: str | None, options: list[str], code: int, named: list[str]
+) -> None:
+    path = tmp_path / "log.csv"
+    if text is not None:
+        path.write_text(text)
+    result = call("train", path, *options, "-o", tmp_path / "run")
+    assert result.exit_code == code, result.output
+    for part in named:
+        assert part in result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_of_a_file_are_refused_for_a_task() -> None:
+    result = call("train", "digits", "--target", "y")
+    assert result.exit_code == 2
+    assert "--target" in result.output
