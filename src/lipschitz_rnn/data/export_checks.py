@@ -50,6 +50,7 @@ def made_inputs(model: SeriesModel, rows: int, steps: int, dtype: torch.dtype, s
     for name, table in fitted.categories.items():
         values[..., fitted.columns.index(name)] = torch.randint(0, len(table), shape[:2], generator=generator).double()
     values[torch.rand(shape, generator=generator) < 0.2] = torch.nan
+    values[-1, steps // 2] = torch.inf  # counts as missing
     times = None
     if fitted.gap is not None:
         gaps = torch.rand((rows, steps), generator=generator, dtype=torch.float64) + 0.25
