@@ -26,6 +26,8 @@ COMMANDS = (
     "evaluate",
     "report",
     "reproduce",
+    "predict",
+    "export",
     "certify",
     "robustness",
     "bench",

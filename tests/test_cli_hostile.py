@@ -22,6 +22,8 @@ BASES = {
     "train": ["digits", "--dry-run"],
     "evaluate": ["no-such-run"],
     "report": ["no-such-run"],
+    "predict": ["no-such-run", "no.csv", "-o", "out.csv"],
+    "export": ["no-such-run", "model.onnx"],
     "certify": ["pair.safetensors", "--time-limit", "1"],
     "bench": ["--device", "cpu", "--explain"],
     "reproduce mnist": ["--dry-run", "--quick"],

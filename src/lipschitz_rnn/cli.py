@@ -10,8 +10,10 @@ from lipschitz_rnn._version import __version__
 from lipschitz_rnn.commands.bench import bench
 from lipschitz_rnn.commands.certify import certify
 from lipschitz_rnn.commands.evaluate import evaluate
+from lipschitz_rnn.commands.export import export
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
 from lipschitz_rnn.commands.listings import tasks, units
+from lipschitz_rnn.commands.predict import predict
 from lipschitz_rnn.commands.quickstart import quickstart
 from lipschitz_rnn.commands.report import report
 from lipschitz_rnn.commands.reproduce import reproduce
@@ -54,6 +56,8 @@ app.command(rich_help_panel="Train", cls=TidyCommand)(train)
 app.command(rich_help_panel="Train", cls=TidyCommand)(evaluate)
 app.command(rich_help_panel="Train", cls=TidyCommand)(report)
 app.add_typer(reproduce, name="reproduce", rich_help_panel="Train")
+app.command(rich_help_panel="Use", cls=TidyCommand)(predict)
+app.command(rich_help_panel="Use", cls=TidyCommand)(export)
 app.command(rich_help_panel="Understand", cls=TidyCommand)(with_threads(certify))
 app.add_typer(robustness, name="robustness", rich_help_panel="Understand")
 app.command(rich_help_panel="Understand", cls=TidyCommand)(bench)

@@ -14,9 +14,10 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from lipschitz_rnn.benchmark import compiled, jobs
+from lipschitz_rnn.benchmark import Effort, Report, Workload, compiled, jobs
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
+from lipschitz_rnn.training.environment import describe_environment
 
 TINY = ["--device", "cpu", "--batch", "3", "--length", "8", "--hidden", "5"]
 
@@ -111,6 +112,31 @@ def test_batch_one_is_forward_only_and_steps_cells() -> None:
         assert row["forward"]["median_ms"] > 0
         assert row["errors"]["states"] < 1e-5
         assert row["errors"]["gradients"] is None
+
+
+@pytest.mark.parametrize(("options", "sizes"), [((), 3), (("--hidden", "128"), 1)], ids=["default", "chosen"])
+def test_small_sizes_follow_the_default_ones_on_a_cpu(
+    options: tuple[str, ...], sizes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[tuple[Workload, bool]] = []
+    environment = describe_environment(torch.device("cpu")) | {"cpu_backend": "kernels compiled for a test"}
+
+    def measure(work: Workload, device: torch.device, rows: object, effort: Effort, note: object) -> Report:
+        measured.append((work, effort.backward))
+        return Report(work, device, effort, [], environment)
+
+    monkeypatch.setattr("lipschitz_rnn.benchmark.measure", measure)
+    page, record = tmp_path / "page.md", tmp_path / "record.json"
+    arguments = ["bench", "--device", "cpu", *options, "--markdown", str(page), "--json", str(record)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    found = [(work.batch, work.length, work.hidden, backward) for work, backward in measured]
+    assert found == [(128, 784, 128, True), (32, 200, 32, True), (1, 784, 128, False)][:sizes]
+    document = json.loads(record.read_text())
+    assert [report["workload"]["batch"] for report in document.get("small_sizes", [])] == [32, 1][: sizes - 1]
+    text = page.read_text()
+    assert text.count("## ") == text.count(environment["device"]) == sizes
+    assert text.count("kernels compiled for a test") == sizes
 
 
 def test_explain_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

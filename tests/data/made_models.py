@@ -34,7 +34,7 @@ def make_model(
     unit: str = "lipschitz",
     kind: str = "classify",
     seed: int = 0,
-    hidden_size: int = 5,
+    hidden_size: int = 4,
     options: dict[str, Any] | None = None,
     series: data.SeriesSet | None = None,
     dtype: torch.dtype = torch.float32,

@@ -182,7 +182,7 @@ def test_a_description_that_does_not_fit_is_refused(change: Any, tmp_path: Path)
 def test_models_that_would_not_come_back_are_not_saved(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     plain = make_model("gru")
-    own = data.SeriesModel(plain.preprocessing, nn.GRU(plain.preprocessing.output_size, 5), plain.head, plain.target)
+    own = data.SeriesModel(plain.preprocessing, nn.GRU(plain.preprocessing.output_size, 4), plain.head, plain.target)
     with pytest.raises(ValueError, match="GRU"):
         own.save(path)
     deep = data.SeriesModel(plain.preprocessing, plain.unit, nn.Sequential(plain.head), plain.target)

@@ -239,10 +239,12 @@ def test_wrong_data_change_nothing() -> None:
     np.testing.assert_array_equal(model.predict_proba(X), before)
     with pytest.raises(ValueError, match="3 features"):
         model.predict(np.zeros((2, 3, 9)))
-    with pytest.raises(ValueError, match="times"):
-        model.predict(X, times=[np.arange(case.shape[1] + 0.0)[::-1] for case in X])
+    with pytest.raises(ValueError, match="fitted without"):
+        model.predict(X, times=[np.arange(case.shape[1] + 0.0) for case in X])
     with pytest.raises(ValueError, match="position 2"):
         LipschitzRNNRegressor(**QUICK).fit(X, np.where(np.arange(12) == 2, np.nan, 1.0))
+    with pytest.raises(ValueError, match="position 5"):
+        LipschitzRNNRegressor(**QUICK).fit(X, np.where(np.arange(12) == 5, 1e200, 1.0))
 
 
 def test_progress_is_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:

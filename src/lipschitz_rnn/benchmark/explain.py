@@ -8,6 +8,7 @@ import torch
 
 from lipschitz_rnn.benchmark.workload import Workload
 from lipschitz_rnn.ops.common.dtypes import compute_dtype
+from lipschitz_rnn.ops.lipschitz.cores.support import describe
 from lipschitz_rnn.ops.lipschitz.dispatch import BACKENDS, choose, obstacle
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 
@@ -21,6 +22,8 @@ def explain(work: Workload, device: torch.device) -> list[dict[str, Any]]:
         computed = compute_dtype(dtype, device)
         problem = _outline(work, device, computed)
         backend, reason = choose("auto", problem)
+        if backend == "cpu":
+            reason += f", by {describe(problem)}"
         if computed != dtype:
             reason += f"; computed in {_name(computed)}, which a CPU multiplies faster"
         others = {name: obstacle(name, problem) for name in BACKENDS if name not in ("auto", backend)}

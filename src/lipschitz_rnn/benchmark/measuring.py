@@ -15,6 +15,7 @@ from lipschitz_rnn.benchmark.contestants import Contestant
 from lipschitz_rnn.benchmark.jobs import Job
 from lipschitz_rnn.benchmark.timing import Times, peak_memory, time_calls, time_replay
 from lipschitz_rnn.benchmark.workload import Data, Workload
+from lipschitz_rnn.ops.lipschitz.cores import machine
 from lipschitz_rnn.training.environment import describe_environment
 
 
@@ -153,6 +154,8 @@ def _measure(
             with contestant.precision.active():
                 _replay(row, job, device, effort)
     environment = {key: value for key, value in describe_environment(device).items() if key != "command"}
+    if device.type == "cpu":
+        environment["cpu_backend"] = machine.describe()
     return Report(workload, device, effort, [row for row, _, _ in rows], environment)
 
 

@@ -52,6 +52,10 @@ class Workload:
         return text if self.networks == 1 else f"S = {self.networks} networks, {text}"
 
 
+# Beside the default sizes on a CPU: what people train there, and one sequence, forward only.
+SMALL, ONE_SEQUENCE = Workload(batch=32, length=200, hidden=32), Workload(batch=1)
+
+
 class Data:
     """Random inputs and weights of a workload on one device.
 

@@ -5,6 +5,9 @@ from lipschitz_rnn.data.clock import Clock as Clock
 from lipschitz_rnn.data.ensemble import Predictions as Predictions
 from lipschitz_rnn.data.ensemble import SeriesEnsemble as SeriesEnsemble
 from lipschitz_rnn.data.errors import SeriesError as SeriesError
+from lipschitz_rnn.data.exporting import Exported as Exported
+from lipschitz_rnn.data.exporting import ExportError as ExportError
+from lipschitz_rnn.data.exporting import export_model as export_model
 from lipschitz_rnn.data.files import FileTask as FileTask
 from lipschitz_rnn.data.model import SeriesModel as SeriesModel
 from lipschitz_rnn.data.prediction import as_trained as as_trained
@@ -24,6 +27,7 @@ from lipschitz_rnn.data.splits import split_times as split_times
 from lipschitz_rnn.data.steps import unit_step as unit_step
 from lipschitz_rnn.data.steps import with_max_step as with_max_step
 from lipschitz_rnn.data.steps import with_step as with_step
+from lipschitz_rnn.data.streaming import SeriesStream as SeriesStream
 from lipschitz_rnn.data.tables import from_frame as from_frame
 from lipschitz_rnn.data.target import Target as Target
 from lipschitz_rnn.data.task import SeriesTask as SeriesTask

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.data.preprocessing import Preprocessing
 from lipschitz_rnn.data.target import Target
+
+if TYPE_CHECKING:
+    from lipschitz_rnn.data.streaming import SeriesStream
 
 
 class SeriesModel(nn.Module):
@@ -98,9 +101,33 @@ class SeriesModel(nn.Module):
             base = self.preprocessing.last_seen(values, lengths).index_select(-1, columns)
         return self._finish(self.head(hidden).transpose(0, 1), base)
 
+    def stream(self, batch_size: int | None = None) -> SeriesStream:
+        """This model on live data: `stream(values, time)` takes one raw sample, or one of each of `batch_size` series,
+        and gives what the model gives for the series up to there."""
+        from lipschitz_rnn.data.streaming import SeriesStream
+
+        return SeriesStream([self], lambda outputs: outputs[0], batch_size)
+
+    @property
+    def head_dtype(self) -> torch.dtype:
+        return next(self.head.parameters()).dtype
+
+    def run_step(self, inputs: Tensor, spans: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+        """One step of the unit: inputs (B, ·) and timespans (B,) to the output (B, N) and the state."""
+        hidden, last = self._run(inputs.unsqueeze(1), None if spans is None else spans.unsqueeze(1), state)
+        return hidden[0], last
+
+    def read_step(self, hidden: Tensor, filled: Tensor) -> Tensor:
+        """The outputs (B, q) after one step; `filled`: its raw values (B, p) without holes."""
+        base = None
+        if self.target.kind == "forecast":
+            columns = torch.tensor(self.target.columns, dtype=torch.int64, device=filled.device)
+            base = filled.index_select(-1, columns)
+        return self._finish(self.head(hidden), base)
+
     def _run(self, inputs: Tensor, spans: Tensor | None, state: Any) -> tuple[Tensor, Any]:
         """(B, T, inputs) through the time-major unit: (T, B, N) and the last state."""
-        dtype = next(self.head.parameters()).dtype
+        dtype = self.head_dtype
         arguments: dict[str, Any] = {}
         if spans is not None and self.takes_timespans:
             arguments["timespans"] = spans.to(dtype).transpose(0, 1)

@@ -104,8 +104,7 @@ class Preprocessing(nn.Module):
         steps = torch.arange(values.shape[1], device=values.device)
         inside = None if lengths is None else (steps < lengths.unsqueeze(-1))
         seen = values.isfinite() if inside is None else values.isfinite() & inside.unsqueeze(-1)
-        scaled = ((values - self.center.to(values.dtype)) / self.scale.to(values.dtype)).clamp(-LIMIT, LIMIT)
-        scaled = torch.where(seen, scaled, 0.0)
+        scaled = self.scaled(values, seen)
         gaps = self._gaps(values, times, inside)
         last = seen.cumsum(1) if fitted.missing in ("forward", "since") else None
         if last is not None:
@@ -113,24 +112,43 @@ class Preprocessing(nn.Module):
             scaled = _carry(scaled, seen, last)
         else:
             known = seen
-        parts = [scaled.index_select(-1, torch.tensor(fitted.numbers, dtype=torch.int64, device=values.device))]
-        for index, size in self._categories:
-            texts = torch.arange(size, device=values.device)
-            chosen = (scaled[..., index : index + 1].round() == texts) & known[..., index : index + 1]
-            parts.append(chosen.to(scaled.dtype))
+        flags = None
         if self._flags:
-            chosen_columns = torch.tensor(self._flags, dtype=torch.int64, device=values.device)
-            parts.append(self._flag(seen.index_select(-1, chosen_columns), gaps, steps, scaled))
-        if fitted.time_use == "input" and gaps is not None:
-            parts.append(torch.log1p(gaps).unsqueeze(-1).to(scaled.dtype))
-        spans = None
-        if fitted.time_use == "step" and gaps is not None:
-            spans = gaps * fitted.step_size
-        inputs = torch.cat(parts, -1)
+            chosen = torch.tensor(self._flags, dtype=torch.int64, device=values.device)
+            flags = self._flag(seen.index_select(-1, chosen), gaps, steps, scaled)
+        inputs, spans = self.assemble(scaled, known, flags, gaps)
         if inside is not None:
             inputs = torch.where(inside.unsqueeze(-1), inputs, 0.0)
             spans = None if spans is None else torch.where(inside, spans, 0.0)
         return inputs, spans
+
+    def scaled(self, values: Tensor, known: Tensor) -> Tensor:
+        """(…, p) scaled and clipped; 0 where the value is not known."""
+        scaled = ((values - self.center.to(values.dtype)) / self.scale.to(values.dtype)).clamp(-LIMIT, LIMIT)
+        return torch.where(known, scaled, 0.0)
+
+    def assemble(
+        self, scaled: Tensor, known: Tensor, flags: Tensor | None, gaps: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The inputs (…, output_size) and the timespans (…) from their parts; a stream uses it for one step.
+
+        Args:
+            scaled, known: (…, p), and whether a value is there, or was carried forward.
+            flags: (…, flagged columns): the masks, or the times since the last value.
+            gaps: (…), the time since the previous sample in typical gaps.
+        """
+        fitted = self.fitted
+        parts = [scaled.index_select(-1, torch.tensor(fitted.numbers, dtype=torch.int64, device=scaled.device))]
+        for index, size in self._categories:
+            texts = torch.arange(size, device=scaled.device)
+            chosen = (scaled[..., index : index + 1].round() == texts) & known[..., index : index + 1]
+            parts.append(chosen.to(scaled.dtype))
+        if flags is not None:
+            parts.append(flags)
+        if fitted.time_use == "input" and gaps is not None:
+            parts.append(torch.log1p(gaps).unsqueeze(-1).to(scaled.dtype))
+        spans = gaps * fitted.step_size if fitted.time_use == "step" and gaps is not None else None
+        return torch.cat(parts, -1), spans
 
     def last_seen(self, values: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Raw values (B, T, p) with holes filled by the last value of the series; before the first, by the mean."""

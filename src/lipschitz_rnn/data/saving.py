@@ -18,6 +18,7 @@ from lipschitz_rnn.data.model import SeriesModel
 from lipschitz_rnn.data.preprocessing import Preprocessing
 from lipschitz_rnn.data.recipes import describe_network, network_tensors, rebuild, require_same
 from lipschitz_rnn.data.series import SeriesSet
+from lipschitz_rnn.data.streaming import SeriesStream
 from lipschitz_rnn.data.target import Target
 from lipschitz_rnn.plugins import MissingCodeError
 from lipschitz_rnn.storage import READING_ERRORS, atomic_write, checksum, read_tensors
@@ -59,6 +60,10 @@ class SavedModels:
     def predict(self, series: SeriesSet) -> Predictions:
         """Predictions for series with the columns of the model, in any order; `SeriesError` for others."""
         return self.ensemble.predict(series)
+
+    def stream(self, batch_size: int | None = None) -> SeriesStream:
+        """All networks on live data; the prediction is probabilities or numbers, as the mean over the seeds."""
+        return SeriesStream(self.models, self.ensemble.combine, batch_size)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write all networks and `extra` to one .safetensors file."""

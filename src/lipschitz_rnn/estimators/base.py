@@ -193,6 +193,8 @@ class SeriesEstimator(BaseEstimator):
         owner = type(self).__name__
         series = as_series(X, times, owner=owner)
         require_channels(series, self.n_features_in_, owner)
+        if times is not None and self.models_[0].preprocessing.fitted.gap is None:
+            raise ValueError(f"times are given, but this {owner} was fitted without them; leave them out")
         # By position: arrays have no names, but a model that was trained on a file has those of its columns.
         series = replace(series, columns=self.models_[0].preprocessing.columns)
         return as_trained(series, self.models_[0])

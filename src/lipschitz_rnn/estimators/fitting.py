@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import nn
 
 from lipschitz_rnn.data import SeriesModel, SeriesTask, unit_step, with_max_step, with_step
@@ -159,7 +160,8 @@ def train(
         **values,
     )
     history = History(int(plain(parameters["verbose"])))
-    result = fit(settings, task, build=_builder(settings, before), watcher=history)
+    with torch.enable_grad():  # whoever calls from within no_grad wants to train all the same
+        result = fit(settings, task, build=_builder(settings, before), watcher=history)
     task.to("cpu")
     # A network that diverged before its first validation has its random start only.
     networks = [

@@ -12,6 +12,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from lipschitz_rnn.data import SeriesSet
+from lipschitz_rnn.data.fitting import LARGEST
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
 from lipschitz_rnn.estimators.fitting import Trained, validation_part
 from lipschitz_rnn.estimators.inputs import as_series
@@ -113,5 +114,10 @@ def _numbers(y: Any, series: SeriesSet, owner: str) -> tuple[npt.NDArray[np.floa
         raise ValueError(
             f"y has {value} at position {place[0]}: Input y contains {'NaN' if np.isnan(value) else 'infinity'}; give "
             "every series a finite number, or leave the series out"
+        )
+    largest = int(np.abs(goals).reshape(len(goals), -1).max(1).argmax())
+    if np.abs(goals[largest]).max() > LARGEST:
+        raise ValueError(
+            f"y has {goals[largest]} at position {largest}; numbers may be up to {LARGEST:g}: use another unit"
         )
     return goals.reshape(len(goals), -1), goals.ndim == 1

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from lipschitz_rnn.ops.common.noise import StateNoise, draw_noise, steps_at_once
 from lipschitz_rnn.ops.common.precision import full_products
@@ -32,7 +33,7 @@ class Cell(nn.Module, ABC):
     input: nn.Linear
     takes_timespans: ClassVar[bool] = False
     complex_state: ClassVar[bool] = False
-    _frozen: tuple[Any, ...] = ()  # the weights after `freeze`
+    _frozen_as: TreeSpec | None = None  # how the frozen weights, which are buffers, form the result of `weights`
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class Cell(nn.Module, ABC):
             x = x.masked_fill(padding, 0.0)  # so that NaN in the padding cannot reach a gradient
         if state is None:
             state = self.initial_state(x.shape[1], x)
-        (weights,) = self._frozen or (self._formed_weights(x.device),)
+        weights = self._formed_weights(x.device) if self._frozen_as is None else self._frozen_weights()
         states, last = self.scan(self.project(x), state, weights, sequences, need_output)
         if states is None or not need_output:
             return None, last
@@ -124,7 +125,19 @@ class Cell(nn.Module, ABC):
 
     def freeze(self) -> None:
         """Compute the weights once for all later calls. Later changes to the parameters are ignored."""
-        self._frozen = (self._formed_weights(next(self.parameters()).device),)
+        leaves, self._frozen_as = tree_flatten(self._formed_weights(next(self.parameters()).device))
+        for number, leaf in enumerate(leaves):
+            name = f"_frozen_{number}"
+            if isinstance(leaf, Tensor):
+                # Buffers, for export; copies, because what the loop of an exported program reads must share no memory.
+                self.register_buffer(name, leaf.detach().clone(), persistent=False)
+            else:
+                setattr(self, name, leaf)
+
+    def _frozen_weights(self) -> Any:
+        assert self._frozen_as is not None
+        leaves = [getattr(self, f"_frozen_{number}") for number in range(self._frozen_as.num_leaves)]
+        return tree_unflatten(leaves, self._frozen_as)
 
     def _formed_weights(self, device: torch.device) -> Any:
         with _full_precision(device):

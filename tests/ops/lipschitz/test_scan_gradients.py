@@ -76,7 +76,7 @@ def gradients(problem: Problem, backend: str, weights: tuple[Tensor, Tensor]) ->
 
 @pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
 @pytest.mark.parametrize("integrator", INTEGRATORS)
-@pytest.mark.usefixtures("nan_memory")
+@pytest.mark.usefixtures("nan_memory", "without_kernels")
 def test_backward_by_hand_equals_automatic(
     integrator: str, nonlinearity: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

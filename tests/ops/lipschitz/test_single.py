@@ -9,6 +9,8 @@ from lipschitz_rnn import lipschitz_scan
 from lipschitz_rnn.ops.lipschitz.integrators import INTEGRATORS
 from lipschitz_rnn.ops.lipschitz.nonlinearities import NONLINEARITIES
 
+pytestmark = pytest.mark.usefixtures("without_kernels")
+
 
 @pytest.mark.parametrize("timespans", [False, True], ids=["steps", "timespans"])
 @pytest.mark.parametrize("nonlinearity", NONLINEARITIES)

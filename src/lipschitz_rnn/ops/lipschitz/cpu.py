@@ -1,5 +1,6 @@
 """The recurrence at the speed of its matrix products, with a hand-written backward pass.
 
+Compiled kernels (``cores``) run it where they can be compiled. What is here are PyTorch's operations, for all else.
 Against the reference this saves the autograd graph, writes every result into memory that is already there, and
 takes the weight gradients as a few large products instead of one small one per step.
 """
@@ -14,6 +15,8 @@ from torch import Tensor
 from lipschitz_rnn.ops.common.noise import MULTIPLICATIVE, draw_factor, draw_noise
 from lipschitz_rnn.ops.lipschitz import single
 from lipschitz_rnn.ops.lipschitz.adjoint import product_over_time, stage_states, step_gradient
+from lipschitz_rnn.ops.lipschitz.cores import run as cores
+from lipschitz_rnn.ops.lipschitz.cores import support
 from lipschitz_rnn.ops.lipschitz.problem import Problem, needs_float64
 
 CHUNK_ELEMENTS = 2**18  # a chunk stays within a few megabytes, in the cache
@@ -23,6 +26,8 @@ Gradients = tuple[Tensor | None, ...]
 
 def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Tensor:
     """Writes states and, with ``save``, the values of σ to the tape, (S, T, slots, B, N); returns the last state."""
+    if support.serves_forward(problem):
+        return cores.forward(problem, tape, keep_states, save)
     if single.serves(problem):
         return single.forward(problem, tape, keep_states, save)
     if needs_float64(problem):
@@ -76,6 +81,8 @@ def backward(
     needs: Sequence[bool],
 ) -> Gradients:
     """Gradients of ``problem.tensors``, None where ``needs`` says so, from the tape that ``forward`` wrote."""
+    if support.serves(problem):
+        return cores.backward(problem, tape, grad_states, grad_last, needs)
     if needs_float64(problem):
         wide = torch.float64
         grad_states, grad_last = (None if grad is None else grad.to(wide) for grad in (grad_states, grad_last))

@@ -33,8 +33,10 @@ def substeps_of(span: float, max_step: float) -> int:
 
 def count_substeps(spans: Tensor, max_step: float, most: int = LARGEST + 1) -> Tensor:
     """The same for a tensor, in int64, at most ``most`` for each; one for NaN, which then shows in the state."""
-    ratio = spans.detach().double() / max_step
-    counts = torch.ceil(ratio * (1.0 - TOLERANCE)).clamp(1, most)
+    limit: float | Tensor = max_step / (1.0 - TOLERANCE)
+    if exporting():  # the ONNX exporter rounds numbers, but not tensors, to float32: a step of max_step would be split
+        limit = torch.tensor(limit, dtype=torch.float64, device=spans.device)
+    counts = torch.ceil(spans.detach().double() / limit).clamp(1, most)
     return torch.where(counts > 0, counts, 1.0).long()
 
 

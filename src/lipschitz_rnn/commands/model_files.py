@@ -1,0 +1,59 @@
+"""Opens what `predict` and `export` take: a run folder on a file of one's own, or a model file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lipschitz_rnn import data
+from lipschitz_rnn.training.errors import RunError
+from lipschitz_rnn.training.reading import is_there, read_result
+from lipschitz_rnn.training.runs import LoadedRun, load_run
+
+
+def open_models(source: Path, seed: int | None = None, variant: int | None = None) -> data.SavedModels:
+    """All networks of a run folder or a model file, or those of one seed."""
+    if not is_there(source):
+        raise RunError(f"there is no {source}; give a run folder of `lipschitz-rnn train FILE`, or a model file")
+    if source.is_dir() and not (source / "model.safetensors").is_file():
+        found = _of_run(source, variant)
+    else:
+        if variant is not None:
+            raise ValueError(f"--variant is {variant}, but {source} is a model file; variants belong to run folders")
+        found = data.load_model(source)
+    if seed is None:
+        return found
+    seeds = found.extra.get("seeds") or list(range(len(found.models)))
+    if seed not in seeds:
+        raise ValueError(f"--seed is {seed}; {source} has the seeds {', '.join(map(str, seeds))}")
+    chosen = seeds.index(seed)
+    return data.SavedModels((found.models[chosen],), found.extra | {"seeds": [seed]}, found.name)
+
+
+def _of_run(folder: Path, variant: int | None) -> data.SavedModels:
+    run = load_run(folder)
+    record = getattr(run.shapes, "series", None)
+    if record is None:
+        raise RunError(
+            f"{folder} was trained on the task {run.settings.task!r}, not on series of your own; give a run of "
+            "`lipschitz-rnn train FILE`"
+        )
+    settings, networks = run.of_variant(variant)
+    models = tuple(data.SeriesModel.from_record(network, record) for network in networks.values())
+    extra: dict[str, Any] = {"seeds": list(networks), "metric": getattr(run.shapes, "metric", None)}
+    extra |= {"reading": record.get("reading"), "scores": _scores(folder, run, variant)}
+    extra["training"] = {
+        name: value
+        for name, value in settings.to_dict().items()
+        if name not in ("task_options", "data_dir", "device", "offline")  # no paths of this machine
+    }
+    return data.SavedModels(models, extra, str(folder))
+
+
+def _scores(folder: Path, run: LoadedRun, variant: int | None) -> list[dict[str, Any]] | None:
+    if not (folder / "result.json").exists():  # still training, or interrupted
+        return None
+    count = len(run.settings.seeds)
+    start = (variant or 0) * count
+    rows = read_result(folder, len(run.settings.members))["seeds"][start : start + count]
+    return [{key: row[key] for key in ("seed", "validation", "test", "selected_epoch")} for row in rows]

@@ -1,0 +1,93 @@
+"""Inputs for the check of an exported model, made or real, and what PyTorch gives for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.data.ensemble import SeriesEnsemble
+from lipschitz_rnn.data.model import SeriesModel
+from lipschitz_rnn.data.prediction import as_trained
+from lipschitz_rnn.data.series import SeriesSet
+
+_MOST_SERIES, _MOST_STEPS = 32, 500  # of real data
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Raw inputs of a model."""
+
+    values: Tensor
+    times: Tensor | None
+    lengths: Tensor
+
+    def sample(self, index: int) -> Feed:
+        """One sample of every series, without the axis of time."""
+        times = None if self.times is None else self.times[:, index].contiguous()
+        return Feed(self.values[:, index].contiguous(), times, self.lengths)
+
+    def first_sample(self) -> Feed:
+        return self.sample(0)
+
+    def without_padding(self) -> Feed:
+        """The first steps, which all series have."""
+        steps = int(self.lengths.min())
+        times = None if self.times is None else self.times[:, :steps]
+        return Feed(self.values[:, :steps], times, torch.full_like(self.lengths, steps))
+
+
+def made_inputs(model: SeriesModel, rows: int, steps: int, dtype: torch.dtype, seed: int) -> Feed:
+    """Series of different lengths at irregular times, with the means, spreads and categories of the training data; one
+    value in five is missing."""
+    fitted = model.preprocessing.fitted
+    generator = torch.Generator().manual_seed(seed)
+    shape = (rows, steps, len(fitted.columns))
+    center, scale = model.preprocessing.center.cpu(), model.preprocessing.scale.cpu()
+    values = center + scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+    for name, table in fitted.categories.items():
+        values[..., fitted.columns.index(name)] = torch.randint(0, len(table), shape[:2], generator=generator).double()
+    values[torch.rand(shape, generator=generator) < 0.2] = torch.nan
+    values[-1, steps // 2] = torch.inf  # counts as missing
+    times = None
+    if fitted.gap is not None:
+        gaps = torch.rand((rows, steps), generator=generator, dtype=torch.float64) + 0.25
+        times = (gaps * (fitted.gap if fitted.time_use != "ignored" else 1.0)).cumsum(1)
+    lengths = torch.randint(1, steps + 1, (rows,), generator=generator)
+    lengths[0] = steps
+    return Feed(values.to(dtype), times, lengths)
+
+
+def real_inputs(model: SeriesModel, series: SeriesSet, dtype: torch.dtype) -> list[Feed]:
+    """The first series of a file, cut to a length that is checked in seconds."""
+    fitting = as_trained(series, model)
+    values, times, lengths = fitting.padded(np.arange(min(len(fitting), _MOST_SERIES)))
+    values, lengths = values[:, :_MOST_STEPS].to(dtype), lengths.clamp(max=_MOST_STEPS)
+    return [Feed(values, None if times is None else times[:, :_MOST_STEPS], lengths)]
+
+
+@torch.no_grad()
+def expected_steps(eager: SeriesEnsemble, feed: Feed, timed: bool) -> Tensor:
+    """(B, T, q): what the models predict for the series up to each sample, in batches of whole series."""
+    times = feed.times if timed else None
+    if eager.target.readout == "all":
+        result: Tensor = eager(feed.values, times, feed.lengths)
+        return result
+    ends = torch.arange(1, feed.values.shape[1] + 1)
+    each = []
+    for row in range(feed.values.shape[0]):
+        values = feed.values[row].expand(len(ends), -1, -1)
+        each.append(eager(values, None if times is None else times[row].expand(len(ends), -1), ends))
+    return torch.stack(each)
+
+
+def largest_difference(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest value if that is above 1; inf if only one of them is NaN."""
+    if found.shape != expected.shape or bool((found.isnan() != expected.isnan()).any()):
+        return float("inf")
+    if expected.numel() == 0:
+        return 0.0
+    size = float(expected.nan_to_num().abs().max().clamp(min=1.0))
+    return float((found.double() - expected.double()).nan_to_num().abs().max()) / size

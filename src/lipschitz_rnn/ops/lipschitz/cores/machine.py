@@ -1,0 +1,130 @@
+"""Compiles the kernels for the processor at hand, in memory: no compiler is installed or called."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from threading import Lock
+from typing import Any
+
+CPU_NAME = "LIPSCHITZ_RNN_CPU_NAME"  # compiles for a processor by LLVM's name for it, such as haswell
+
+OLDEST = (0, 45)
+
+Kernel = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What the kernels need to know of a processor: LLVM's name for it, and the bytes and number of its registers."""
+
+    name: str
+    features: str
+    register: int
+    tile_rows: int
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Compiled for reals of one size; ``engine`` owns the machine code."""
+
+    lanes: int
+    forward: Kernel
+    backward: Kernel
+    apply: Kernel
+    engine: Any
+
+
+@cache
+def obstacle() -> str | None:
+    """Why nothing can be compiled here, or None."""
+    try:
+        installed = version("llvmlite")
+    except PackageNotFoundError:
+        return "llvmlite is not installed (pip install 'lipschitz-rnn[cpu]')"
+    if tuple(int(part) for part in installed.split(".")[:2] if part.isdigit()) < OLDEST:
+        return f"llvmlite is {installed}, and they need {'.'.join(map(str, OLDEST))} or later"
+    if processor() is None:
+        return "the processor has no AVX2, and they were not measured on others"
+    return None
+
+
+@cache
+def processor() -> Processor | None:
+    """The processor at hand; None if its registers and instructions would not pay."""
+    from llvmlite import binding
+
+    name = os.environ.get(CPU_NAME)
+    if name:  # its features follow from the name
+        wide = name.startswith(("skylake-avx512", "icelake", "sapphirerapids", "znver4", "znver5"))
+        return Processor(name, "", 64 if wide else 32, 8 if wide else 6)
+    found = binding.get_host_cpu_features()
+    name, features = binding.get_host_cpu_name(), found.flatten()
+    if found.get("avx512f") and found.get("avx512vl"):
+        return Processor(name, features, 64, 8)
+    if found.get("avx2") and found.get("fma"):
+        return Processor(name, features, 32, 6)
+    return None
+
+
+def describe() -> str:
+    """How the cpu backend runs on this machine, in words."""
+    reason, target = obstacle(), None
+    if reason is None:
+        target = processor()
+    return f"PyTorch's operations: {reason}" if target is None else f"kernels compiled for {target.name}"
+
+
+_compiling = Lock()
+
+
+def kernels(size: int) -> Kernels:
+    """The kernels for reals of 4 or 8 bytes; the first call compiles them, in about a second."""
+    with _compiling:
+        return _kernels(size)
+
+
+@cache
+def _kernels(size: int) -> Kernels:
+    from llvmlite import binding
+
+    target = processor()
+    assert target is not None  # otherwise nobody asks
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    lanes = target.register // size
+    machine = binding.Target.from_default_triple().create_target_machine(
+        cpu=target.name, features=target.features, opt=3
+    )
+    module = binding.parse_assembly(written(size, lanes, target.tile_rows))
+    options = binding.create_pipeline_tuning_options(speed_level=2)
+    options.loop_unrolling = False  # what pays is unrolled by hand; the rest would only take longer to compile
+    passes = binding.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    engine = binding.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    whole, address = ctypes.c_int64, ctypes.c_void_p
+    scan = ctypes.CFUNCTYPE(None, address, address, whole, whole, whole, whole)
+    each = ctypes.CFUNCTYPE(None, whole, whole, address)
+    forward, backward, apply = (engine.get_function_address(name) for name in ("forward", "backward", "apply"))
+    return Kernels(lanes, scan(forward), scan(backward), each(apply), engine)
+
+
+def written(size: int, lanes: int, tile_rows: int) -> str:
+    """The kernels as LLVM's assembly."""
+    from lipschitz_rnn.ops.lipschitz.cores.backward import write_backward
+    from lipschitz_rnn.ops.lipschitz.cores.code import Code
+    from lipschitz_rnn.ops.lipschitz.cores.forward import write_forward
+    from lipschitz_rnn.ops.lipschitz.cores.products import write_product
+    from lipschitz_rnn.ops.lipschitz.cores.sigma import write_apply
+
+    code = Code(size, lanes, tile_rows)
+    product, transposed = write_product(code, transposed=False), write_product(code, transposed=True)
+    write_forward(code, product)
+    write_backward(code, product, transposed)
+    write_apply(code)
+    return str(code.module)
