@@ -272,7 +272,8 @@ def test_on_a_gpu_times_come_with_and_without_python() -> None:
     done = bench("--quick", "--device", "cuda", "--hidden", "32", "--json", "-")
     assert done.exit_code == 0, done.output
     rows = [row for row in json.loads(done.stdout)["rows"] if row["name"] == "triton backend"]
-    assert [row["precision"] for row in rows] == ["bfloat16", "float32 medium", "float32 high", "float32 highest"]
+    precisions = ["bfloat16", "float16", "float32 medium", "float32 high", "float32 highest"]
+    assert [row["precision"] for row in rows] == precisions
     for row in rows:
         assert row["notes"] == []
         assert 0 < row["training_replayed"]["median_ms"] < row["training"]["median_ms"]
