@@ -184,7 +184,8 @@ def _print(found: dict[str, Any], seconds: float, folder: Path, page: Path | Non
         console.print(f"certified to contract: {verdict}", highlight=False)
     written = f"; report: {page}" if page is not None else ""
     console.print(f"{seconds:.0f} s of training; run: {folder}{written}", highlight=False, soft_wrap=True)
-    console.print(f"next: lipschitz-rnn evaluate {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
+    next_command = f"lipschitz-rnn predict {shlex.quote(str(folder))} NEW_FILE -o predictions.csv"
+    console.print(f"next: {next_command}", highlight=False, soft_wrap=True)
 
 
 def _free_folder(path: Path, settings: Settings) -> Path:
