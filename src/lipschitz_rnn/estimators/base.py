@@ -27,7 +27,7 @@ PARAMETERS = """
         unit_options: options of the unit, e.g. {"beta": 0.8} or {"stability": "contracting"}.
         num_layers: stacked layers.
         dropout: on the input of the head, in training.
-        input_noise: standard deviation of noise on the scaled channels, in training; 0.1 to 0.5 helps small data sets.
+        input_noise: standard deviation of noise on the scaled channels, in training; 0.3 to 0.6 helps small data sets.
         epochs: the most epochs; training may stop earlier, see patience.
         lr: the largest learning rate of Adam.
         batch_size: cases per update; "auto": about eight updates per epoch, with at most 64 cases.

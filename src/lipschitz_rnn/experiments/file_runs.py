@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lipschitz_rnn import units
-from lipschitz_rnn.data import FileTask, SeriesModel, predict, probabilities, unit_step
+from lipschitz_rnn.data import FileTask, SeriesModel, predict, probabilities, unit_step, with_max_step, with_step
 from lipschitz_rnn.data import metrics as measures
 from lipschitz_rnn.data.task import SeriesTask
 from lipschitz_rnn.experiments.file_baselines import baseline
@@ -36,9 +35,6 @@ DEFAULTS: dict[str, Any] = {
     "schedule": "one-cycle",
     "warmup": 0.2,
 }
-# Steps for one typical gap, of units whose own defaults do not fit: nais is a contraction up to 1, ten such gaps.
-_STEPS = {"lipschitz": 0.1, "nais": 0.1}
-_LONGEST_STEP = 2.0  # steps: a longer time between samples is integrated in several
 
 
 def file_settings(
@@ -51,17 +47,12 @@ def file_settings(
         changes: settings that differ from the defaults.
     """
     unit = changes.get("unit", "lipschitz")
-    unit_options = dict(changes.get("unit_options", {}))
-    if unit in _STEPS:
-        unit_options.setdefault("step_size", _STEPS[unit])
+    unit_options = with_step(unit, changes.get("unit_options", {}))
     step = unit_step(unit, unit_options)
     asked: dict[str, Any] = {**options, "path": os.path.abspath(options["path"]), "step_size": step}
     task = FileTask(**asked)
-    timed = task.preprocessing_module.fitted.time_use == "step"  # also if regular: the series to predict may not be
-    if timed and step is not None and "max_step" in units.info(unit).options():
-        # A contracting unit is proved for steps up to its own.
-        limit = step if unit_options.get("stability") is not None else _LONGEST_STEP * step
-        unit_options.setdefault("max_step", limit)
+    if task.preprocessing_module.fitted.time_use == "step":  # also if regular: the series to predict may not be
+        unit_options = with_max_step(unit, unit_options)
     few = {"batch_size": max(4, min(DEFAULTS["batch_size"], task.size("train") // 10))}  # ten steps per epoch
     values = DEFAULTS | few | ({"epochs": 10} if quick else {}) | dict(changes)
     values |= {"task": "file", "task_options": asked, "unit_options": unit_options}
