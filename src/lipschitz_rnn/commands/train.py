@@ -94,7 +94,7 @@ def train(
       lipschitz-rnn train digits --preset quick
       lipschitz-rnn train ordered-mnist --seeds 0-11 --device cuda -o runs/om
       lipschitz-rnn train ptb-char --unit lstm -n 400 -t length=300 --clip 1
-      lipschitz-rnn train log.csv --target state --series machine --time clock -o runs/log
+      lipschitz-rnn train log.csv --target state --series id --time t -o runs/log
       torchrun --nproc-per-node 2 -m lipschitz_rnn train digits -o runs/two
     """
     frozen = _frozen(out, resume)
