@@ -200,3 +200,13 @@ def test_options_of_a_file_are_refused_for_a_task() -> None:
     result = call("train", "digits", "--target", "y")
     assert result.exit_code == 2
     assert "--target" in result.output
+
+
+def test_certify_examines_all_times_between_samples_of_a_run(tmp_path: Path) -> None:
+    # At gamma 8 the Euler map contracts with the typical step of 0.1, but not with 0.2, which the run takes too.
+    path = write_csv(tmp_path / "waves.csv", waves(24, seed=3))
+    asked = ["--target", "state", *COLUMNS, "-u", "gamma=8", "-e", "1", "-n", "4", "--device", "cpu"]
+    done("train", path, *asked, "-o", tmp_path / "run")
+    assert not json.loads((tmp_path / "run" / "assessment.json").read_text())["certificate"]["holds"]
+    assert call("certify", tmp_path / "run").exit_code == 3
+    assert call("certify", tmp_path / "run", "--step-size", "0.1").exit_code == 0
