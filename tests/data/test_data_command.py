@@ -210,3 +210,28 @@ def test_certify_examines_all_times_between_samples_of_a_run(tmp_path: Path) -> 
     assert not json.loads((tmp_path / "run" / "assessment.json").read_text())["certificate"]["holds"]
     assert call("certify", tmp_path / "run").exit_code == 3
     assert call("certify", tmp_path / "run", "--step-size", "0.1").exit_code == 0
+
+
+def test_options_of_built_in_tasks_are_refused(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "waves.csv", waves(6))
+    result = call("train", path, "--target", "state", *COLUMNS, "-t", "length=3", "-o", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "length" in result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_does_not_go_on_with_a_changed_file(tmp_path: Path) -> None:
+    made, run = waves(24, seed=3), tmp_path / "run"
+    path = write_csv(tmp_path / "waves.csv", made)
+    done("train", path, "--target", "state", *COLUMNS, *SMALL, "--no-report", "-o", run)
+    before = (run / "task.json").read_bytes()
+    made[0]["values"] = 100.0 * made[0]["values"]
+    write_csv(path, made)
+    for command in (("evaluate", run), ("train", "--resume", "-o", run)):
+        result = call(*command)
+        assert result.exit_code in (1, 2)
+        assert "changed" in result.output
+    assert (run / "task.json").read_bytes() == before
+    made[0]["values"] = made[0]["values"] / 100.0
+    write_csv(path, made)
+    assert call("evaluate", run).exit_code == 0
