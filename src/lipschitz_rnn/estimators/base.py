@@ -19,7 +19,7 @@ from lipschitz_rnn.estimators.fitting import Trained, check_parameters, seeds_of
 from lipschitz_rnn.estimators.inputs import as_series, require_channels
 
 Array = npt.NDArray[Any]
-_SHAPE = ("hidden_size", "unit", "num_layers", "n_seeds")
+_SHAPE = ("hidden_size", "unit", "num_layers", "n_seeds", "scaling", "missing", "time_use", "longest_gap")
 
 PARAMETERS = """
         hidden_size: the size of the state.
