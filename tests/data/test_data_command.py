@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from lipschitz_rnn import data, load_run
 from lipschitz_rnn.cli import app
+from lipschitz_rnn.estimators import LipschitzRNNClassifier
 
 pytestmark = needs("pandas", "sklearn", "matplotlib")
 SMALL = ["--device", "cpu", "-e", "2", "-n", "6"]
@@ -210,6 +211,16 @@ def test_certify_examines_all_times_between_samples_of_a_run(tmp_path: Path) -> 
     assert not json.loads((tmp_path / "run" / "assessment.json").read_text())["certificate"]["holds"]
     assert call("certify", tmp_path / "run").exit_code == 3
     assert call("certify", tmp_path / "run", "--step-size", "0.1").exit_code == 0
+    assert call("export", tmp_path / "run", tmp_path / "model.safetensors").exit_code == 0
+    assert not LipschitzRNNClassifier.load(tmp_path / "model.safetensors").certify().holds
+
+
+def test_the_report_certifies_all_networks(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "waves.csv", waves(24, seed=3))
+    variants = ["--variant", "gamma=0.9 beta=0.99", "--variant", "gamma=0 beta=0.5"]  # the second one grows
+    asked = ["--target", "state", *COLUMNS, *variants, "-e", "1", "-n", "4", "--device", "cpu"]
+    done("train", path, *asked, "-o", tmp_path / "run")
+    assert not json.loads((tmp_path / "run" / "assessment.json").read_text())["certificate"]["holds"]
 
 
 def test_options_of_built_in_tasks_are_refused(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def _targets(target: Path, seed: int | None, which: str) -> tuple[dict[str, Any]
         if seed is not None:
             raise ValueError(f"seed is {seed}, but {target} is not a run folder, so it has no seeds; leave --seed out")
         return {target.name: target}, None
+    from lipschitz_rnn.data.steps import possible_spans
     from lipschitz_rnn.training.runs import load_run
 
     run = load_run(target)
@@ -100,18 +101,8 @@ def _targets(target: Path, seed: int | None, which: str) -> tuple[dict[str, Any]
         raise ValueError(f"seed is {seed}; {target} has the seeds {', '.join(map(str, settings.seeds))}")
     pairs = zip(settings.members, run.checkpoint(which), strict=True)
     items = {member.name: model for member, model in pairs if seed in (None, member.seed)}
-    return items, _spans(run.shapes.series)
-
-
-def _spans(series: dict[str, Any] | None) -> tuple[float, float] | None:
-    """The timespans that a run on a file with irregular times can meet; None: the unit's own step is the only one.
-
-    They reach from 0, which is no step and so stands as a thousandth of a typical gap, to the longest gap that counts.
-    """
-    fitted = None if series is None else series["preprocessing"]
-    if fitted is None or fitted["time_use"] != "step" or fitted["regular"]:
-        return None
-    return 1e-3 * fitted["step_size"], fitted["longest_gap"] * fitted["step_size"]
+    series = getattr(run.shapes, "series", None)
+    return items, None if series is None else possible_spans(series["preprocessing"])
 
 
 def _steps(text: str | None) -> float | tuple[float, float] | None:
