@@ -60,11 +60,13 @@ def test_what_it_does_not_serve_says_why() -> None:
     assert "noise" in str(plan.make_plan(noisy, "bf16"))
 
 
-def compile_plan(made: ClusterPlan, capability: int, integrator: str, dtype: torch.dtype, spans: bool) -> bytes:
+def compile_plan(
+    made: ClusterPlan, capability: int, integrator: str, dtype: torch.dtype, spans: bool, name: str = "forward"
+) -> bytes:
     if compiler.library() is None:
         pytest.skip("NVRTC is not installed (it comes with PyTorch's CUDA builds, or as nvidia-cuda-nvrtc)")
     macros = launch.macros(made, integrator, "tanh", not spans, spans, spans, dtype)
-    return compiler.compiled(launch.source(), "scan.cu", f"sm_{capability}", macros)
+    return compiler.compiled(launch.source(name), f"{name}.cu", f"sm_{capability}", macros)
 
 
 @pytest.fixture
@@ -79,6 +81,7 @@ def test_the_source_compiles(capability: int, tmp_path) -> None:  # type: ignore
     code = compile_plan(made, capability, "euler", torch.bfloat16, spans=False)
     assert code.startswith(b"\x7fELF")
     (kept,) = (tmp_path / "lipschitz-rnn").iterdir()
+    assert compile_plan(made, capability, "euler", torch.bfloat16, False, "backward").startswith(b"\x7fELF")
     kept.write_bytes(code + b"!")  # what is there is taken
     assert compile_plan(made, capability, "euler", torch.bfloat16, spans=False).endswith(b"!")
 
@@ -95,7 +98,8 @@ def test_every_plan_compiles(capability: int, precision: str) -> None:
     for made in plans - {None}:
         assert made is not None
         for integrator, spans in (("euler", False), ("midpoint", True), ("rk4", False)):
-            compile_plan(made, capability, integrator, half, spans)
+            for name in ("forward", "backward"):
+                compile_plan(made, capability, integrator, half, spans, name)
 
 
 @pytest.mark.usefixtures("own_cache")

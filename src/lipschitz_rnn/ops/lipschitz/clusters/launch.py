@@ -17,7 +17,7 @@ from lipschitz_rnn.ops.lipschitz.clusters.plan import ClusterPlan
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
-_FORWARD, _BACKWARD = struct.Struct("8P7q6If4x"), struct.Struct("9P10q4If4x")  # the structures of scan.cu
+_FORWARD, _BACKWARD = struct.Struct("8P7q6If4x"), struct.Struct("9P10q4If4x")  # the structures of both kernels
 _MEMORY = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 _NONLINEARITIES = {"tanh": 0, "sigmoid": 1, "relu": 2, "identity": 3}
 
@@ -100,14 +100,16 @@ def _function(name: str, plan: ClusterPlan, problem: Problem, fused: bool, pairs
 @lru_cache(maxsize=256)
 def _compiled(name: str, plan: ClusterPlan, device: torch.device, key: tuple[Any, ...]) -> Function:
     major, minor = torch.cuda.get_device_capability(device)
-    code = compiled(source(), "scan.cu", f"sm_{major}{minor}", macros(plan, *key))
+    code = compiled(source(name), f"{name}.cu", f"sm_{major}{minor}", macros(plan, *key))
     shared_bytes = plan.forward_bytes if name == "forward" else plan.backward_bytes
     return Function(code, name, device, plan.threads, shared_bytes, plan.cluster)
 
 
 @cache
-def source() -> str:
-    return (files(__package__) / "scan.cu").read_text()
+def source(name: str) -> str:
+    """The text of the kernel ``forward`` or ``backward``, with what both share in front of it."""
+    parts = ("setting.cuh", "numbers.cuh", "hardware.cuh", "exchange.cuh", "memory.cuh", f"{name}.cu")
+    return "\n".join((files(__package__) / part).read_text() for part in parts)
 
 
 def macros(
@@ -119,7 +121,7 @@ def macros(
     pairs: bool,
     dtype: torch.dtype,
 ) -> dict[str, str]:
-    """What scan.cu is compiled for."""
+    """What a kernel is compiled for."""
     tableau = get_integrator(integrator)
     coefficients = [row[-1] if row else 0.0 for row in tableau.stages]
     values: dict[str, Any] = {

@@ -1,0 +1,64 @@
+// The tensor cores, the barriers of a cluster, and what a warp's lanes do together.
+
+__device__ __forceinline__ void load_right(u32 (&b)[4], u32 address) {  // two tiles of 16 units by 8 samples
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]) : "r"(address) : "memory");
+}
+
+__device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if OPERAND == 0
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+#else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+#endif
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ u32 address_in(u32 address, u32 rank) {  // the same place in another block of the cluster
+    u32 there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+
+__device__ __forceinline__ void meet_cluster() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void wait_for(u32 barrier, u32 parity) {
+    u32 done;
+    do {
+        asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                     : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+    } while (!done);
+}
+
+__device__ __forceinline__ void send(u32 place, u32 barrier, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+                 :: "r"(place), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void fetch(const void* address) {
+    asm volatile("prefetch.global.L2 [%0];" :: "l"(address));
+}
+
+// One of two values by a lane's number. In C++ the compiler makes two branches of it, and a warp that exchanges values
+// among its lanes goes through both of them slowly.
+__device__ __forceinline__ u32 select(u32 condition, u32 yes, u32 no) {
+    u32 value;
+    asm("{.reg .pred p; setp.ne.u32 p, %1, 0; selp.b32 %0, %2, %3, p;}"
+        : "=r"(value) : "r"(condition), "r"(yes), "r"(no));
+    return value;
+}
+
+__device__ __forceinline__ float select(u32 condition, float yes, float no) {
+    float value;
+    asm("{.reg .pred p; setp.ne.u32 p, %1, 0; selp.f32 %0, %2, %3, p;}"
+        : "=f"(value) : "r"(condition), "f"(yes), "f"(no));
+    return value;
+}
