@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from lipschitz_rnn import data, load_run
 from lipschitz_rnn.cli import app
+from lipschitz_rnn.estimators import LipschitzRNNClassifier
 
 pytestmark = needs("pandas", "sklearn", "matplotlib")
 SMALL = ["--device", "cpu", "-e", "2", "-n", "6"]
@@ -200,3 +201,48 @@ def test_options_of_a_file_are_refused_for_a_task() -> None:
     result = call("train", "digits", "--target", "y")
     assert result.exit_code == 2
     assert "--target" in result.output
+
+
+def test_certify_examines_all_times_between_samples_of_a_run(tmp_path: Path) -> None:
+    # At gamma 8 the Euler map contracts with the typical step of 0.1, but not with 0.2, which the run takes too.
+    path = write_csv(tmp_path / "waves.csv", waves(24, seed=3))
+    asked = ["--target", "state", *COLUMNS, "-u", "gamma=8", "-e", "1", "-n", "4", "--device", "cpu"]
+    done("train", path, *asked, "-o", tmp_path / "run")
+    assert not json.loads((tmp_path / "run" / "assessment.json").read_text())["certificate"]["holds"]
+    assert call("certify", tmp_path / "run").exit_code == 3
+    assert call("certify", tmp_path / "run", "--step-size", "0.1").exit_code == 0
+    assert call("export", tmp_path / "run", tmp_path / "model.safetensors").exit_code == 0
+    assert not LipschitzRNNClassifier.load(tmp_path / "model.safetensors").certify().holds
+
+
+def test_the_report_certifies_all_networks(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "waves.csv", waves(24, seed=3))
+    variants = ["--variant", "gamma=0.9 beta=0.99", "--variant", "gamma=0 beta=0.5"]  # the second one grows
+    asked = ["--target", "state", *COLUMNS, *variants, "-e", "1", "-n", "4", "--device", "cpu"]
+    done("train", path, *asked, "-o", tmp_path / "run")
+    assert not json.loads((tmp_path / "run" / "assessment.json").read_text())["certificate"]["holds"]
+
+
+def test_options_of_built_in_tasks_are_refused(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "waves.csv", waves(6))
+    result = call("train", path, "--target", "state", *COLUMNS, "-t", "length=3", "-o", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "length" in result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_does_not_go_on_with_a_changed_file(tmp_path: Path) -> None:
+    made, run = waves(24, seed=3), tmp_path / "run"
+    path = write_csv(tmp_path / "waves.csv", made)
+    done("train", path, "--target", "state", *COLUMNS, *SMALL, "--no-report", "-o", run)
+    before = (run / "task.json").read_bytes()
+    made[0]["values"] = 100.0 * made[0]["values"]
+    write_csv(path, made)
+    for command in (("evaluate", run), ("train", "--resume", "-o", run)):
+        result = call(*command)
+        assert result.exit_code in (1, 2)
+        assert "changed" in result.output
+    assert (run / "task.json").read_bytes() == before
+    made[0]["values"] = made[0]["values"] / 100.0
+    write_csv(path, made)
+    assert call("evaluate", run).exit_code == 0

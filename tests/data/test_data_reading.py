@@ -237,7 +237,10 @@ def test_selections_are_views_where_possible() -> None:
         ("id,s,x\na,dev,1\n", {"series": "id", "split": "s"}, ["'s'", "'dev'", "line 2"]),
         ("id,id,x\na,b,1\n", {"series": "id"}, ["'id'"]),
         ("id,x\na,1\n", {"features": ["x", "x"]}, ["'x'"]),
-        ("t,x\n01/02/2026,1\n13/02/2026,2\n", {"time": "t"}, ["line 3", "13/02/2026"]),
+        ("t,x\n01/02/2026,1\n13/02/2026,2\n", {"time": "t"}, ["line 3", "13/02/2026", "%m/%d/%Y"]),
+        ('id,x\na,"1,5"\na,"2,5"\n', {"series": "id"}, ["line 2", "'1,5'", "--categories x"]),
+        ('id,x\na,"1,234.5"\na,"2,234.5"\n', {"series": "id"}, ["line 2", "'1,234.5'"]),
+        ("id,x\nNA,1\n", {"series": "id"}, ["line 2", "'id'", "NA"]),
     ],
 )
 @pytest.mark.parametrize("rows_per_chunk", [1, 1000])
@@ -276,3 +279,18 @@ def test_empty_and_infinite_arrays_are_named() -> None:
         data.from_arrays([np.array([[1.0, np.inf]])])
     with pytest.raises(ValueError, match="sample 1"):
         data.from_arrays([np.ones((1, 3))], times=[[0.0, 0.0, 1.0]])
+
+
+def test_a_column_without_a_name_is_no_feature(tmp_path: Path) -> None:
+    assert data.read(csv(tmp_path, ",id,x\n0,a,1\n1,b,2\n"), series="id").columns == ("x",)
+
+
+def test_dates_and_durations_in_arrays_count_in_seconds() -> None:
+    hours = np.array([0, 1, 3])
+    for unit, factor in (("h", 1), ("m", 60), ("ms", 3_600_000)):
+        for kind in "Mm":
+            read = data.from_arrays(np.ones((2, 1, 3)), times=(hours * factor).astype(f"{kind}8[{unit}]"))
+            assert read.times is not None
+            np.testing.assert_array_equal(read.times, np.tile(hours * 3600.0, 2))
+    with pytest.raises(data.SeriesError, match="finite"):
+        data.from_arrays(np.ones((1, 1, 2)), times=np.array(["2026-01-01", "NaT"], dtype="M8[s]"))

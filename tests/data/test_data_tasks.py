@@ -268,6 +268,7 @@ def test_metrics_agree_with_their_definitions() -> None:
     assert found["F1 (macro)"] == pytest.approx(np.mean(scores))
     assert found["AUC"] == pytest.approx(np.mean(areas))
     assert class_metrics(labels % 2, chances)["AUC"] is None
+    assert class_metrics(np.array([0, 0]), np.array([[0.9, 0.1], [0.8, 0.2]]))["F1 (macro)"] == 1.0
     assert 0.0 <= calibration_error(labels, chances) < 0.2
     values = generator.normal(size=(50, 2))
     predicted = values + 0.1

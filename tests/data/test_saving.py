@@ -267,3 +267,8 @@ def test_the_recipe_of_a_unit_builds_it_again() -> None:
     unit = units.build("lipschitz", 3, 4, beta=0.5)
     assert units.build(**unit.recipe).recipe == unit.recipe
     assert not hasattr(lr.LipschitzRNN(3, 4), "recipe")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere; create it"):
+        make_model("gru").save(tmp_path / "nowhere" / "model.safetensors")

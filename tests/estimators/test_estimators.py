@@ -269,3 +269,19 @@ def test_certificates_of_fitted_networks() -> None:
     assert found.step_range[0] < found.step_range[1]
     with pytest.raises((ValueError, TypeError)):
         LipschitzRNNClassifier(**QUICK, unit="gru").fit(X, y).certify()
+
+
+def test_warm_start_refuses_another_preprocessing() -> None:
+    X, y = waves(8)
+    model = LipschitzRNNClassifier(**QUICK, warm_start=True).fit(X, y)
+    for name, value in {"scaling": "minmax", "missing": "forward", "time_use": "ignored", "longest_gap": 5.0}.items():
+        before = getattr(model, name)
+        with pytest.raises(ValueError, match=f"{name}="):
+            model.set_params(**{name: value}).fit(X, y)
+        model.set_params(**{name: before})
+
+
+def test_labels_of_two_types_are_named() -> None:
+    X, _ = waves(4)
+    with pytest.raises(TypeError, match="int, str"):
+        LipschitzRNNClassifier(**QUICK).fit(X, np.array(["a", 1, "a", 1], dtype=object))

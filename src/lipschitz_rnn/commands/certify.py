@@ -53,7 +53,7 @@ def certify(
     """Prove that any two trajectories of a network under the same input approach each other.
 
     The certificate is for the discrete map that runs, with its step, integrator and precision; --continuous certifies
-    the differential equation instead.
+    the differential equation instead. A run on a file with irregular times is certified for all times between samples.
 
     Exit codes: 0 certified; 3 not certified, with the reason and what to try; 2 wrong usage, a damaged file, or a
     network that cannot be certified; 1 a missing file or run.
@@ -68,7 +68,10 @@ def certify(
     asked |= {"step_size": _steps(step_size), "continuous": True if continuous else None, "precision": precision}
     asked |= {"solver": solver, "accuracy": accuracy, "time_limit": time_limit}
     with spinner("searching for a metric", quiet=as_json):
-        found = {name: prove(item, **asked) for name, item in _targets(target, seed, which).items()}
+        items, spans = _targets(target, seed, which)
+        if spans is not None and step_size is None and not continuous:
+            asked["step_size"] = spans
+        found = {name: prove(item, **asked) for name, item in items.items()}
     if as_json:
         typer.echo(json.dumps({name: certificate.to_dict() for name, certificate in found.items()}, indent=2))
     else:
@@ -83,12 +86,13 @@ def certify(
         raise typer.Exit(NOT_CERTIFIED)
 
 
-def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
-    """What to certify, by name: the networks of a run, or the matrices in a file."""
+def _targets(target: Path, seed: int | None, which: str) -> tuple[dict[str, Any], tuple[float, float] | None]:
+    """What to certify, by name: the networks of a run, or the matrices in a file; and the timespans of the run."""
     if not target.is_dir():
         if seed is not None:
             raise ValueError(f"seed is {seed}, but {target} is not a run folder, so it has no seeds; leave --seed out")
-        return {target.name: target}
+        return {target.name: target}, None
+    from lipschitz_rnn.data.steps import possible_spans
     from lipschitz_rnn.training.runs import load_run
 
     run = load_run(target)
@@ -96,7 +100,9 @@ def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
     if seed is not None and seed not in settings.seeds:
         raise ValueError(f"seed is {seed}; {target} has the seeds {', '.join(map(str, settings.seeds))}")
     pairs = zip(settings.members, run.checkpoint(which), strict=True)
-    return {member.name: model for member, model in pairs if seed in (None, member.seed)}
+    items = {member.name: model for member, model in pairs if seed in (None, member.seed)}
+    series = getattr(run.shapes, "series", None)
+    return items, None if series is None else possible_spans(series["preprocessing"])
 
 
 def _steps(text: str | None) -> float | tuple[float, float] | None:

@@ -119,6 +119,9 @@ def run_file(
     first = os.environ.get("RANK", "0") == "0"
     console, shown = Console(stderr=True), first and not as_json
     report = not file.pop("no_report", False)
+    if frozen is None and given.get("task_options"):
+        name = next(iter(given["task_options"]))
+        raise ValueError(f"--task-option {name} is for built-in tasks; leave it out: a file has options of its own")
     if frozen is not None:
         options = {**frozen.task_options, **file}
         if path is not None:

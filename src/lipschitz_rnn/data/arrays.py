@@ -37,7 +37,8 @@ def from_arrays(
         X: (cases, channels, time), (cases, time) for one channel, or a list of (channels, time_i) or (time_i,). Steps
             at the end of a case that are NaN in every channel are padding, and are dropped.
         y: one label or number per case, (cases,) or (cases, q); text makes classes.
-        times: (time,) for all cases, (cases, time), or a list of (time_i,).
+        times: (time,) for all cases, (cases, time), or a list of (time_i,): numbers, or NumPy's dates or durations,
+            which count in seconds.
         columns: names of the channels.
         ids: names of the cases.
     """
@@ -158,12 +159,19 @@ def _goal(y: Any, cases: int, source: str) -> tuple[npt.NDArray[Any] | None, tup
     return np.array([-1 if text is None else position[text] for text in texts], dtype=np.int64), tuple(classes)
 
 
+def _seconds(times: Any) -> npt.NDArray[np.float64]:
+    """Times as numbers: dates and durations in seconds, whatever the unit of their dtype; NaN where one is missing."""
+    row = np.asarray(times)
+    if row.dtype.kind not in "mM":
+        return row.astype(np.float64)
+    nanoseconds = row.astype(f"{row.dtype.kind}8[ns]").astype(np.int64) / 1e9
+    return np.where(np.isnat(row), np.nan, nanoseconds)
+
+
 def _times(times: Any, cases: list[npt.NDArray[Any]], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     try:
         single = np.ndim(times[0]) == 0
-        rows = (
-            [np.asarray(times, np.float64)] * len(cases) if single else [np.asarray(row, np.float64) for row in times]
-        )
+        rows = [_seconds(times)] * len(cases) if single else [_seconds(row) for row in times]
     except (TypeError, ValueError, IndexError) as error:
         raise SeriesError(f"times do not hold numbers: {error}; give (time,), (cases, time) or a list") from error
     if len(rows) != len(cases):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from lipschitz_rnn.data.clock import Clock, Reading, read_clock
 from lipschitz_rnn.data.errors import SeriesError, shown
 
 MOST_CATEGORIES = 200  # one input each; more are names or free text, from which nothing general is learned
+_COMMA = re.compile(r"[-+]?(\d*,\d+|\d{1,3}(,\d{3})+(\.\d+)?)([eE][-+]?\d+)?")
 Place = Callable[[int], str]  # row, counted from 0 -> its name in messages
 
 
@@ -89,7 +91,19 @@ class NumberColumn:
                     self._mixed(int((present & ~is_number).argmax()), values, start)
                 return numbers
             self._require("text", present, values, start)
+            self._require_no_commas(stripped[present], values, start)
         return self._codes(stripped.to_numpy(dtype=object), present)
+
+    def _require_no_commas(self, texts: Any, values: Any, start: int) -> None:
+        """Raise if all texts are numbers like 1,5: as categories they would lose their order without a word."""
+        if len(texts) and all(isinstance(text, str) and _COMMA.fullmatch(text) for text in texts):
+            row = int(texts.index[0])
+            raise SeriesError(
+                f"column {self.name!r} has {shown(values.iloc[row])} at {self._place(start + row)}; numbers are "
+                "written with a decimal point and without separators of thousands (a decimal comma is read if "
+                f"semicolons separate the columns). Correct the file, or name the column with --categories {self.name} "
+                "(categories= in Python) if it holds categories"
+            )
 
     def _codes(self, texts: npt.NDArray[Any], present: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
         codes = np.full(len(texts), np.nan)
@@ -155,7 +169,8 @@ class NameColumn:
         if (codes < 0).any():
             row = int((codes < 0).argmax())
             raise SeriesError(
-                f"column {self.name!r} is empty at {self._place(start + row)}; every row needs a value there"
+                f"column {self.name!r} is empty at {self._place(start + row)}, or has a word for a missing value "
+                "such as NA or None; every row needs a value there"
             )
         self._parts.append(
             np.array([self.table.setdefault(str(name), len(self.table)) for name in texts], dtype=np.int64)[codes]
@@ -190,9 +205,14 @@ class TimeColumn:
             what = {"number": "a finite number", "date": "a date", "duration": "a duration"}[self._reading.kind]
             raise SeriesError(
                 f"column {self.name!r} has {shown(values.iloc[row])} at {self._place(start + row)}, which is not "
-                f"{what} like the times before it; write the time, or remove the row"
+                f"{what} like the times before it{self._format()}; write the time, or remove the row"
             )
         self._parts.append(numbers)
+
+    def _format(self) -> str:
+        """How dates that are not ISO dates are read, in words: the first row decides between day and month."""
+        how = "" if self._reading is None or self._reading.kind != "date" else self._reading.format
+        return f" (read as {how}, by the first of them; dates such as 2026-01-31 leave no doubt)" if "%" in how else ""
 
     def finish(self) -> tuple[npt.NDArray[np.float64], Clock]:
         numbers = np.concatenate(self._parts) if self._parts else np.empty(0)

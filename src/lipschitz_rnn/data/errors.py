@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from lipschitz_rnn.tasks.base import DataError
 
 
@@ -14,5 +16,5 @@ class SeriesError(DataError, ValueError):
 
 def shown(value: object, longest: int = 60) -> str:
     """A value for a message, shortened if it is long."""
-    text = repr(value)
+    text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

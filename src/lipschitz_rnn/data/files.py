@@ -61,7 +61,7 @@ class FileTask(SeriesTask):
             found = read(path, target=goals if len(goals) > 1 else target, features=features, sort=sort, **columns)
             if found.targets is None and kind is not None:
                 raise SeriesError(f"{kind} needs a target; name its column in {Path(path).name} with --target")
-        self.horizon = horizon
+        self.horizon, self._fingerprint = horizon, found.fingerprint()
         self.reading = {"target": goals, "features": list(found.columns), **columns, "categories": list(categories)}
         super().__init__(
             found,
@@ -82,6 +82,8 @@ class FileTask(SeriesTask):
         self.options = options
 
     def record(self) -> dict[str, Any]:
-        """Also how the file was read, so that other files are read the same way, and how far forecasts go."""
+        """Also how the file was read, so that other files are read the same way, what was in it, as a checksum, and how
+        far forecasts go."""
         more: dict[str, Any] = {"reading": {**self.reading, "clock": self.series.clock.kind}}
+        more["fingerprint"] = self._fingerprint
         return super().record() | more | ({"horizon": self.horizon} if self.kind == "forecast" else {})

@@ -14,8 +14,9 @@ PERCENT = ("accuracy", "balanced accuracy", "F1 (macro)", "AUC")
 def class_metrics(labels: npt.NDArray[np.int64], probabilities: npt.NDArray[Any]) -> dict[str, float | None]:
     """Accuracy, balanced accuracy, F1 and AUC. labels: (n,); probabilities: (n, classes).
 
-    AUC is the area under the ROC curve, for several classes the mean over one class against the others; None if a
-    class is absent, since it is not defined then.
+    F1 is the mean over the classes that occur in the labels or in the predictions, as in scikit-learn: a class that is
+    in neither would count as wrong without a mistake. AUC is the area under the ROC curve, for several classes the mean
+    over one class against the others; None if a class is absent, since it is not defined then.
     """
     metrics = _sklearn()
     found = probabilities.argmax(1)
@@ -29,7 +30,7 @@ def class_metrics(labels: npt.NDArray[np.int64], probabilities: npt.NDArray[Any]
     return {
         "accuracy": float((found == labels).mean()),
         "balanced accuracy": float(np.mean(recalls)),
-        "F1 (macro)": float(metrics.f1_score(labels, found, labels=classes, average="macro", zero_division=0.0)),
+        "F1 (macro)": float(metrics.f1_score(labels, found, average="macro", zero_division=0.0)),
         "AUC": auc,
     }
 

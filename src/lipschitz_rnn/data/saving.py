@@ -86,6 +86,8 @@ def save_model(
     target = Path(path)
     if target.suffix != ".safetensors":
         raise ValueError(f"the file is {str(path)!r}; its name must end in .safetensors")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{target} cannot be written: there is no folder {target.parent}; create it first")
     try:
         kept = json.loads(json.dumps(dict(extra or {})))
     except (TypeError, ValueError) as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -58,6 +60,16 @@ class SeriesSet:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def fingerprint(self) -> str:
+        """A checksum of all values, times, targets and names: other data, or another order of series, have another."""
+        digest = hashlib.sha256()
+        for part in (self.values, self.offsets, self.times, self.targets):
+            digest.update(b"-" if part is None else np.ascontiguousarray(part).data)
+        names = [self.ids.tolist(), self.columns, self.classes, self.categories]
+        splits = None if self.splits is None else self.splits.tolist()
+        digest.update(json.dumps([*names, splits], sort_keys=True).encode())
+        return digest.hexdigest()
 
     @property
     def total(self) -> int:

@@ -37,3 +37,13 @@ def with_max_step(unit: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return dict(options)
     # A contracting unit is proved for steps up to its own.
     return {"max_step": step if options.get("stability") is not None else _LONGEST_STEP * step} | dict(options)
+
+
+def possible_spans(preprocessing: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The timespans that a model with this preprocessing (`Preprocessing.to_dict`) can meet; None: the unit's step.
+
+    They reach from 0, which is no step and so stands as a thousandth of a typical gap, to the longest gap that counts.
+    """
+    if preprocessing["time_use"] != "step" or preprocessing["regular"]:
+        return None
+    return 1e-3 * preprocessing["step_size"], preprocessing["longest_gap"] * preprocessing["step_size"]

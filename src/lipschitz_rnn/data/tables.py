@@ -125,7 +125,8 @@ class _Layout:
         self.categories = tuple(categories)
         repeated = [name for name in names if list(names).count(name) > 1]
         parts = [name for name in (series, time, *self.targets, split) if name is not None]
-        others = [name for name in names if name not in parts]
+        # A column without a name is the index that pandas writes: row numbers, which would give classes away.
+        others = [name for name in names if name and name not in parts]
         self.features = tuple(others if features is None else features)
         self.used = list(dict.fromkeys([*parts, *self.features]))
         for name in (*self.used, *self.categories):

@@ -115,8 +115,8 @@ def _require_present(series: SeriesSet) -> None:
         row = int(missing.argmax())
         sample = row if series.target_level == "sample" else int(series.offsets[row])
         raise SeriesError(
-            f"the target {series.target_names[0]!r} is missing (empty or NaN) at {series.where(sample)}; write its "
-            "value, or remove the series"
+            f"the target {series.target_names[0]!r} is missing (empty, NaN, NA or None) at {series.where(sample)}; "
+            "write its value, or remove the series"
         )
 
 

@@ -15,11 +15,12 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from lipschitz_rnn.data import SeriesModel, SeriesSet, as_trained, predict
+from lipschitz_rnn.data.steps import possible_spans
 from lipschitz_rnn.estimators.fitting import Trained, check_parameters, seeds_of, train, unit_settings
 from lipschitz_rnn.estimators.inputs import as_series, require_channels
 
 Array = npt.NDArray[Any]
-_SHAPE = ("hidden_size", "unit", "num_layers", "n_seeds")
+_SHAPE = ("hidden_size", "unit", "num_layers", "n_seeds", "scaling", "missing", "time_use", "longest_gap")
 
 PARAMETERS = """
         hidden_size: the size of the state.
@@ -209,13 +210,14 @@ class SeriesEstimator(BaseEstimator):
     def certify(self, **options: Any) -> Any:
         """The contraction certificate of all networks together (`lipschitz_rnn.stability.certify`).
 
-        It holds for the times between samples that were seen in training. Search takes at most 10 seconds per layer
+        It holds for the times between samples that were seen in training; of a model that was trained on a file, for
+        all that it can meet. Search takes at most 10 seconds per layer
         unless `time_limit` says otherwise. Only units that state their recurrence can be certified: the Lipschitz unit.
         """
         check_is_fitted(self)
         from lipschitz_rnn.stability import certify
 
-        spans = self._trained.spans
+        spans = self._trained.spans or possible_spans(self.models_[0].preprocessing.to_dict())
         if spans is not None and "step_size" not in options:
             options["step_size"] = spans
         networks = nn.ModuleList([model.unit for model in self.models_])

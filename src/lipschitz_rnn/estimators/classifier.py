@@ -135,8 +135,12 @@ def _labels(y: Any, series: SeriesSet, owner: str) -> tuple[Array, npt.NDArray[n
         )
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         raise ValueError("Input y contains infinity; labels must be finite numbers or texts")
-    check_classification_targets(y)
-    classes, codes = np.unique(y, return_inverse=True)
+    try:
+        check_classification_targets(y)
+        classes, codes = np.unique(y, return_inverse=True)
+    except TypeError as error:
+        kinds = sorted({type(label).__name__ for label in y.tolist()})
+        raise TypeError(f"y mixes labels of the types {', '.join(kinds)}; give numbers only, or texts only") from error
     if len(classes) < 2:
         raise ValueError(
             f"y has one class only, {classes[0]!r}; a classifier needs at least 2 classes: add series of another class"

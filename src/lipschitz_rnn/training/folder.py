@@ -17,6 +17,7 @@ from torch import Tensor
 from lipschitz_rnn.training.checkpoint import CheckpointError, atomic_write, read_checkpoint, write_checkpoint
 from lipschitz_rnn.training.errors import RunConflict as RunConflict
 from lipschitz_rnn.training.errors import RunError as RunError
+from lipschitz_rnn.training.reading import read_json, require_same_series
 from lipschitz_rnn.training.run_settings import check_builder, check_folder
 from lipschitz_rnn.training.run_settings import read_settings as read_settings
 from lipschitz_rnn.training.settings import Settings
@@ -65,6 +66,8 @@ class RunFolder:
             self._lock = _lock(self.path)
             check_folder(self.path, settings, resume)  # again: another run may have started and ended before the lock
             check_builder(self.path, sources or {})
+            if (self.path / "task.json").exists():
+                require_same_series(read_json(self.path / "task.json").get("series"), task.get("series"), self.path)
             if not (config := self.path / "config.json").exists():
                 atomic_write(config, _json(settings.to_dict()))
             atomic_write(self.path / "environment.json", _json(environment))

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from lipschitz_rnn.training.errors import RunError
+from lipschitz_rnn.training.errors import RunConflict, RunError
 
 LARGEST_JSON = 64 << 20  # bytes; a configuration has kilobytes
 LARGEST_METRICS = 1 << 30  # bytes; a line of metrics has hundreds
@@ -73,6 +73,16 @@ def read_shapes(folder: str | os.PathLike[str]) -> SimpleNamespace:
     if not isinstance(facts.setdefault("preprocessing", {}), dict):
         raise RunError(f"{path} has preprocessing = {facts['preprocessing']!r}, which is not an object; {_FIX}")
     return SimpleNamespace(**facts)
+
+
+def require_same_series(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None, run: object) -> None:
+    """Raise if the file of a run has changed since: scales and splits would be others than those of its weights."""
+    marks = [None if record is None else record.get("fingerprint") for record in (before, now)]
+    if None not in marks and marks[0] != marks[1]:
+        raise RunConflict(
+            f"the data file of {run} is not the one it was trained on: its content has changed; put the old file back, "
+            "train again in another folder, or use `lipschitz-rnn predict` for new series"
+        )
 
 
 def read_sources(folder: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:

@@ -19,7 +19,7 @@ from lipschitz_rnn.training.errors import RunError
 from lipschitz_rnn.training.evaluation import Scores, score_networks
 from lipschitz_rnn.training.model import build_model
 from lipschitz_rnn.training.parallel import choose_device
-from lipschitz_rnn.training.reading import check_sources, read_shapes, read_sources
+from lipschitz_rnn.training.reading import check_sources, read_shapes, read_sources, require_same_series
 from lipschitz_rnn.training.run_settings import read_settings
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.sources import Builder
@@ -134,7 +134,9 @@ class LoadedRun:
             if given.name != name:
                 raise ValueError(f"task is {given.name!r}, but {self.name} was trained on {name!r}; pass that task")
             return given
-        return tasks.load(name if given is None else given, where[0], offline=where[1], **options)
+        task = tasks.load(name if given is None else given, where[0], offline=where[1], **options)
+        require_same_series(getattr(self.shapes, "series", None), task.describe().get("series"), self.name)
+        return task
 
     def evaluate(
         self,
