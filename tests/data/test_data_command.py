@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from optional import needs
 from series_files import waves, write_csv
+from torch import nn
 from typer.testing import CliRunner, Result
 
-from lipschitz_rnn import data, load_run
+from lipschitz_rnn import data, load_run, units
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.estimators import LipschitzRNNClassifier
+from lipschitz_rnn.stability import certify
 
 pytestmark = needs("pandas", "sklearn", "matplotlib")
 SMALL = ["--device", "cpu", "-e", "2", "-n", "6"]
@@ -213,6 +215,9 @@ def test_certify_examines_all_times_between_samples_of_a_run(tmp_path: Path) -> 
     assert call("certify", tmp_path / "run", "--step-size", "0.1").exit_code == 0
     assert call("export", tmp_path / "run", tmp_path / "model.safetensors").exit_code == 0
     assert not LipschitzRNNClassifier.load(tmp_path / "model.safetensors").certify().holds
+    (model,) = data.load_model(tmp_path / "model.safetensors").models
+    assert not certify(model).holds  # the whole model states its times
+    assert certify(model.unit).holds  # the unit alone knows of one step
 
 
 def test_the_report_certifies_all_networks(tmp_path: Path) -> None:
@@ -246,3 +251,12 @@ def test_a_run_does_not_go_on_with_a_changed_file(tmp_path: Path) -> None:
     made[0]["values"] = made[0]["values"] / 100.0
     write_csv(path, made)
     assert call("evaluate", run).exit_code == 0
+
+
+def test_a_model_with_a_unit_that_states_nothing_is_not_certified() -> None:
+    series = data.from_arrays(np.zeros((4, 1, 5)) + np.arange(5), ["a", "b", "a", "b"])
+    preprocessing = data.Preprocessing.fit(series)
+    unit = units.build("gru", preprocessing.output_size, 3)
+    model = data.SeriesModel(preprocessing, unit, nn.Linear(3, 2), data.Target("classify", ("y",), classes=("a", "b")))
+    with pytest.raises(TypeError, match="does not state its recurrence"):
+        certify(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.data.preprocessing import Preprocessing
+from lipschitz_rnn.data.steps import possible_spans
 from lipschitz_rnn.data.target import Target
+from lipschitz_rnn.units.recurrence import (
+    Recurrence,
+    UnstatedRecurrenceError,
+    require_no_hooks,
+    require_own_statement,
+)
 
 if TYPE_CHECKING:
     from lipschitz_rnn.data.streaming import SeriesStream
@@ -100,6 +108,19 @@ class SeriesModel(nn.Module):
             columns = torch.tensor(self.target.columns, dtype=torch.int64, device=values.device)
             base = self.preprocessing.last_seen(values, lengths).index_select(-1, columns)
         return self._finish(self.head(hidden).transpose(0, 1), base)
+
+    def stated_recurrences(self) -> list[Recurrence]:
+        """For `stability.certify`: the maps of the unit, over all times between samples that this model can meet."""
+        require_own_statement(self)
+        if not callable(getattr(type(self.unit), "stated_recurrences", None)):
+            raise UnstatedRecurrenceError(
+                f"the unit of this model ({type(self.unit).__name__}) does not state its recurrence, so nothing can be "
+                "certified about it; train one with unit 'lipschitz'"
+            )
+        require_no_hooks(self.unit)
+        stated: list[Recurrence] = list(self.unit.stated_recurrences())  # type: ignore[operator]
+        spans = possible_spans(self.preprocessing.to_dict()) if self.takes_timespans else None
+        return stated if spans is None else [replace(item, step_range=spans) for item in stated]
 
     def stream(self, batch_size: int | None = None) -> SeriesStream:
         """This model on live data: `stream(values, time)` takes one raw sample, or one of each of `batch_size` series,
