@@ -98,7 +98,8 @@ def test_a_run_of_another_unit_is_refused_by_name(tmp_path: Path, monkeypatch: p
     settings = Settings(task="digits", unit="lipschitz-gated", seeds=(0,))
     (tmp_path / "config.json").write_text("{}")
     networks = (build("lipschitz-gated", 1, 4),)
-    found = SimpleNamespace(settings=settings, checkpoint=lambda which: networks)
+    shapes = SimpleNamespace(series=None)
+    found = SimpleNamespace(settings=settings, shapes=shapes, checkpoint=lambda which: networks)
     monkeypatch.setattr("lipschitz_rnn.training.runs.load_run", lambda *_: found)
     gated = call(tmp_path)
     assert gated.exit_code == 2
