@@ -65,10 +65,9 @@ def test_a_trained_network_and_the_whole_model_agree() -> None:
         np.testing.assert_allclose(logits[task.windows["test"].series], outputs.detach(), atol=1e-5)
 
 
+@needs("pandas")
 def test_losses_and_scores_leave_out_what_does_not_count() -> None:
-    numbers = data.from_frame(_table(), target="y", series="id") if _has_pandas() else None
-    if numbers is None:
-        pytest.skip("needs pandas")
+    numbers = data.from_frame(_table(), target="y", series="id")
     task = data.SeriesTask(numbers, "sequence", splits={"train": [0, 1, 2], "validation": [3], "test": [4]})
     batch = task.batch("train", torch.arange(3))
     outputs = torch.randn(*batch.inputs.shape[:2], 1)
@@ -85,14 +84,6 @@ def test_losses_and_scores_leave_out_what_does_not_count() -> None:
     task.loss(outputs, batch).backward()
     assert outputs.grad is not None
     assert outputs.grad.isfinite().all()
-
-
-def _has_pandas() -> bool:
-    try:
-        import pandas  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def _table():  # type: ignore[no-untyped-def]
