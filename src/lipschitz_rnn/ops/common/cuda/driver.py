@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any
 
 import torch
 
@@ -95,17 +95,6 @@ def largest_cluster(device: torch.device) -> int:
     return next((n for n in sizes if Function(code, "nothing", device, 256, whole, n).clusters_at_once()), 1)
 
 
-class _Nothing:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: Any) -> None:
-        return None
-
-
-_NOTHING = _Nothing()
-
-
-def _on(device: torch.device) -> Any:
+def _on(device: torch.device) -> AbstractContextManager[object]:
     """The device as the current one; asking is cheaper than setting it again."""
-    return _NOTHING if device.index == torch.cuda.current_device() else torch.cuda.device(device)
+    return nullcontext() if device.index == torch.cuda.current_device() else torch.cuda.device(device)
