@@ -100,3 +100,24 @@ def test_a_group_takes_its_facts_from_a_run_that_is_complete(tmp_path: Path) -> 
     (group,) = group_runs([replace(whole, result=None), whole])
     assert group.record.parameters == (whole.result or {})["parameters"] > 0
     assert group.record.higher_is_better
+
+
+def test_a_run_in_which_all_networks_diverge_has_a_record_and_is_not_repeated(tmp_path: Path) -> None:
+    class Counting(Measures):
+        trained = 0
+
+        def train(self, plan: Plan, *arguments: Any) -> None:
+            Counting.trained += 1
+            super().train(plan, *arguments)
+
+    row = Row("digits", hidden_size=4, changes={"epochs": 1, "optimiser": "sgd", "learning_rate": 1e30, "clip": None})
+    study = Study("wild", "Wild", "Diverges.", (row,), seeds=(3, 5))
+    for resume in (False, True):
+        campaign = Campaign(tmp_path, tmp_path / "results", resume, measures=Counting())
+        outcome = reproduce(study, campaign, study.plans())
+        assert not outcome.failed
+        (record,) = outcome.records
+        assert record.metric == "accuracy"
+        assert [(seed["seed"], seed["test"]) for seed in record.seeds] == [(3, None), (5, None)]
+        assert all(seed["diverged_step"] >= 0 for seed in record.seeds)
+    assert Counting.trained == 1

@@ -13,10 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn.experiments.pretrained import export_pretrained
-from lipschitz_rnn.experiments.results import Record, export_run, read_record, read_records, record_file, write_record
+from lipschitz_rnn.experiments.results import (
+    Record,
+    export_run,
+    read_record,
+    read_records,
+    record_file,
+    result_of_diverged,
+    write_record,
+)
 from lipschitz_rnn.experiments.runner import train
-from lipschitz_rnn.training import Settings, Watcher
+from lipschitz_rnn.training import Diverged, Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
+from lipschitz_rnn.training.history import read_run
 from lipschitz_rnn.training.processes import Watch, run_all
 
 _HOW_TO_RESUME = "the same command with --resume"
@@ -108,14 +117,23 @@ class Campaign:
     def complete(self, plan: Plan, watch: Watch) -> None:
         """Run one plan, or the rest of it, and export it."""
         folder = self.out / plan.name
-        if (folder / "result.json").exists():
+        if _is_over(folder):
             watch(plan.name).note("already complete")
         else:
-            self.measures.train(plan, folder, self.resume, watch(plan.name))
+            self._train(plan, folder, watch(plan.name))
         if not self.measures.wait_for_all_runs:
             self.export(plan)
-        if plan.pretrained is not None:
+        if plan.pretrained is not None and (folder / "result.json").exists():
             export_pretrained(folder, self.out / "pretrained" / f"{plan.pretrained}.safetensors")
+
+    def _train(self, plan: Plan, folder: Path, watcher: Watcher) -> None:
+        """Train; that all networks diverged is a result too, unless the study measures networks later."""
+        try:
+            self.measures.train(plan, folder, self.resume, watcher)
+        except Diverged as error:
+            if self.measures.wait_for_all_runs:
+                raise
+            watcher.note(f"all networks diverged, which goes into the record: {error}")
 
     def export(self, plan: Plan) -> bool:
         """Write the record of a finished run with its additional measurements; False if there is none to write."""
@@ -128,3 +146,10 @@ class Campaign:
         more = self.measures.curves(folder)
         write_record(export_run(folder, plan.study, plan.name, commit=self.commit, curves=more, **facts), self.results)
         return True
+
+
+def _is_over(folder: Path) -> bool:
+    """Whether a run is complete, or all its networks diverged, so that there is nothing to resume."""
+    if (folder / "result.json").exists():
+        return True
+    return (folder / "config.json").exists() and result_of_diverged(read_run(folder)) is not None

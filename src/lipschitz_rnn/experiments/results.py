@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lipschitz_rnn import tasks
 from lipschitz_rnn.documents.files import check_name, check_study, readable_json
 from lipschitz_rnn.documents.numbers import rounded
 from lipschitz_rnn.training.checkpoint import atomic_write
@@ -140,10 +141,25 @@ def export_run(folder: Path, study: str, name: str, *, commit: str | None = None
     `commit` is recorded if the run did not know its own.
     """
     run = read_run(folder)
-    if run.result is None:
+    result = run.result or result_of_diverged(run)
+    if result is None:
         raise ResultsError(f"{folder} is not complete: it has no result.json; resume it first")
     known = {**run.environment, "commit": run.environment.get("commit") or commit}
-    return describe_run(dataclasses.replace(run, environment=known), study, name, **facts)
+    return describe_run(dataclasses.replace(run, environment=known, result=result), study, name, **facts)
+
+
+def result_of_diverged(run: Run) -> dict[str, Any] | None:
+    """The result of a run without result.json in which every network diverged, without scores; otherwise None."""
+    steps = {(event["seed"], str(event.get("variant", {}))): event["step"] for event in run.of_kind("diverged")}
+    members = [(member, steps.get((member.seed, str(dict(member.variant))))) for member in run.settings.members]
+    if any(step is None for _, step in members):
+        return None
+    empty = dict.fromkeys(("selected_epoch", *_SCORES))
+    seeds = [{"seed": m.seed, **empty, "diverged_step": step, "variant": dict(m.variant)} for m, step in members]
+    metric = tasks.info(run.settings.task).metric
+    named = {"metric": metric.name, "percent": metric.percent, "higher_is_better": metric.higher_is_better}
+    size = {"parameters": 0, "steps": max(step or 0 for _, step in members), "ensemble": ""}
+    return {**named, **size, "seconds": run.seconds, "seeds": seeds}
 
 
 def describe_run(

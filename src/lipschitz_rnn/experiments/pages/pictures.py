@@ -33,6 +33,8 @@ def learning_curves(study: Study, records: Sequence[Record]) -> Picture:
         limits: list[float] = []
         for record, colour in zip(own, _colours(own), strict=True):
             epochs, columns = _columns(record)
+            if not epochs:  # all networks diverged in the first epoch
+                continue
             means = [sum(column) / len(column) for column in columns]
             low, high = [min(column) for column in columns], [max(column) for column in columns]
             axis.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -42,7 +44,8 @@ def learning_curves(study: Study, records: Sequence[Record]) -> Picture:
             margin = 0.05 * (max(limits) - min(limits)) + 0.5 * own[0].percent
             axis.set_ylim(max(0.0, min(limits) - margin), max(limits) + margin)
         axis.set(xlabel="epoch", ylabel=f"validation {_metric(own[0])}", title=own[0].setup.task)
-        axis.legend(frameon=False, fontsize=8, loc="best")
+        if limits:
+            axis.legend(frameon=False, fontsize=8, loc="best")
     caption = "Validation score by epoch, without the first epochs: mean and range over seeds."
     return Picture(f"{study.name}-learning", to_svg(figure), caption)
 

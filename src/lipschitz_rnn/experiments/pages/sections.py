@@ -5,6 +5,7 @@ A section takes the study and its records and returns blocks, or an empty list i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,14 +19,16 @@ from lipschitz_rnn.tasks.distortion import describe_changes
 from lipschitz_rnn.training import Settings
 from lipschitz_rnn.units import info
 
-_KINDS = ("paper", "baseline", "tuned", "check", "sweep")
+_KINDS = ("paper", "fixed", "printed", "baseline", "tuned", "check", "sweep")
 Records = Sequence[Record]
 CRITERION_SHARE = 10  # the last tenth of the epochs, where the paper's learning rate is small
+# Kinds of records that have rows of their own in the paper's tables, after those that they are compared with.
+BESIDE = {"printed": "Lipschitz RNN, as printed", "fixed": "Lipschitz RNN, fixed noise"}
 # A tuned cell may differ from its candidate in these: the command line sets them, or they follow from `epochs`.
 _NOT_PART_OF_A_CHOICE = {"seeds", "precision", "epochs", "decay_epochs"}
 _TEXT = (
-    "Candidates for the tuned cells, with validation accuracy in percent. They are ranked by the mean over the last "
-    "tenth of the epochs and over the seeds: with 2,000 images, the best of many epochs is a noisy criterion. "
+    "Candidates for the settings, with their scores on validation data. They are ranked by the mean over the last "
+    "tenth of the epochs and over the seeds: on few samples, the best of many epochs is a noisy criterion. "
     "The test split plays no part in the choice, and the seeds are used for nothing else. The best comes first. The "
     "chosen one was trained again with new seeds as the tuned cell of its task and N, or as the row of another unit. "
     "A dash: a seed diverged."
@@ -62,7 +65,7 @@ def cells(study: Study, records: Records) -> list[Block]:
     page: list[Block] = []
     for key in dict.fromkeys(map(_key, printed)):
         same = [cell for cell in printed if _key(cell) == key]
-        own = [r for r in records if r.kind in ("paper", "baseline") and _belongs(study, r, same)]
+        own = [r for r in records if r.kind in ("paper", "baseline", *BESIDE) and _belongs(study, r, same)]
         page += [Heading(key), _cells_table(study, records, own, same)]
     return page
 
@@ -81,7 +84,7 @@ def _cells_table(study: Study, records: Records, own: Records, printed: Sequence
     header = ["unit", "N", "parameters", "epochs", "seeds", "best", "mean", *tuned, "the paper"]
     rows: list[list[str]] = []
     for record in own:
-        numbers = [f"{record.parameters:,}", str(record.setup.epochs), str(len(record.seeds))]
+        numbers = [f"{record.parameters:,}" if record.parameters else "–", str(record.setup.epochs), _count(record)]
         scores = [record.best(), spread(record.scores())[1]]
         if tuned:
             other = _tuned_cell(records, record)
@@ -89,7 +92,7 @@ def _cells_table(study: Study, records: Records, own: Records, printed: Sequence
         shown = [number(record, score) for score in scores]
         cell = printed_cell(study, record)
         rows.append([_unit(record), str(record.setup.hidden_size), *numbers, *shown, _printed(cell)])
-    seen = [printed_cell(study, record) for record in own]
+    seen = [printed_cell(study, record) for record in own if record.kind not in BESIDE]
     for cell in (cell for cell in printed if cell not in seen):
         name = f"Lipschitz RNN, {_integrator(cell.integrator)}" if cell.integrator else cell.unit
         rows.append([name, str(cell.hidden_size or "–"), *["–"] * (len(header) - 3), str(cell.printed)])
@@ -112,9 +115,17 @@ def _tuned_cell(records: Records, like: Record) -> Record | None:
 
 
 def _unit(record: Record) -> str:
+    if record.kind in BESIDE:
+        return f"{BESIDE[record.kind]}, {_integrator(record.setup.unit_options.get('integrator', 'euler'))}"
     if record.setup.unit == "lipschitz":
         return f"**Lipschitz RNN, {_integrator(record.setup.unit_options.get('integrator', 'euler'))}**"
     return f"{record.setup.unit} ({info(record.setup.unit).year})"
+
+
+def _count(record: Record) -> str:
+    """The number of seeds, and how many of them diverged."""
+    diverged = sum(seed["diverged_step"] is not None for seed in record.seeds)
+    return f"{len(record.seeds)} ({diverged} diverged)" if diverged else str(len(record.seeds))
 
 
 def _integrator(name: str) -> str:
@@ -227,14 +238,14 @@ def sweep(study: Study, records: Sequence[Record]) -> list[Block]:
     groups: dict[tuple[str, str], list[tuple[float, list[str]]]] = {}
     for record in tried:
         groups.setdefault((record.setup.task, record.setup.unit), []).extend(_candidates(record, tuned))
-    rows = [row for found in groups.values() for _, row in sorted(found, key=lambda item: -item[0])]
+    rows = [row for found in groups.values() for _, row in sorted(found, key=lambda item: item[0])]
     late, best = "last tenth, mean", "best epoch, mean"
     header = ["candidate", "unit", "what it is", "chosen", "epochs", "seeds", late, best]
-    return [Heading("The sweep behind the tuned cells"), Paragraph(_TEXT), Table(header, rows, left=4)]
+    return [Heading("The sweep behind the settings"), Paragraph(_TEXT), Table(header, rows, left=4)]
 
 
 def _candidates(record: Record, tuned: Sequence[Settings]) -> list[tuple[float, list[str]]]:
-    """The criterion and the table row of a candidate, or of each of its variants."""
+    """The rank (lowest first) and the table row of a candidate, or of each of its variants."""
     rows = []
     for variant in record.setup.variants or ({},):
         own = [seed for seed in record.seeds if seed["variant"] == variant]
@@ -244,7 +255,8 @@ def _candidates(record: Record, tuned: Sequence[Settings]) -> list[tuple[float, 
         own_settings = record.setup.of_variant(variant)
         chosen = any(set(own_settings.differences(other)) <= _NOT_PART_OF_A_CHOICE for other in tuned)
         numbers = [str(record.setup.epochs), str(len(own)), *(number(record, value) for value in (late, best))]
-        rows.append((late or 0.0, [record.name, options, record.why, "yes" if chosen else "", *numbers]))
+        rank = math.inf if late is None else -late if record.higher_is_better else late
+        rows.append((rank, [record.name, options, record.why, "yes" if chosen else "", *numbers]))
     return rows
 
 
