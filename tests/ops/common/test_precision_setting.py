@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from lipschitz_rnn.ops.common.precision import float32_products, full_products
+from lipschitz_rnn.ops.common.precision import float32_products, float32_setting, full_products
 
 SETTINGS = ("highest", "high", "medium")
 
@@ -87,3 +87,13 @@ def test_full_products_belong_to_their_thread(mine: str) -> None:
         assert torch.equal(pool.submit(lambda: a @ a).result(), plain)
         assert torch.equal(a @ a, plain if mine == "highest" else (a.double() @ a.double()).float())
         assert torch.get_float32_matmul_precision() == mine
+
+
+@pytest.mark.parametrize(("backend", "means"), [("tf32", "high"), ("ieee", "highest")])
+def test_a_setting_of_the_backend_alone_counts(backend: str, means: str) -> None:
+    """PyTorch has two interfaces, and refuses to answer by the older one where they contradict each other."""
+    torch.backends.cuda.matmul.fp32_precision = backend
+    assert float32_setting() == means
+    with float32_products("medium"):
+        assert float32_setting() == "medium"
+    assert float32_setting() == means

@@ -49,6 +49,17 @@ def full_products(device: torch.device) -> AbstractContextManager[object]:
     return _InFloat64() if rounds_float32(device) else nullcontext()
 
 
+def float32_setting() -> str:
+    """How float32 products may be taken: ``torch.get_float32_matmul_precision()``.
+
+    PyTorch refuses to answer where ``torch.backends.cuda.matmul`` was set to something else; then that one counts.
+    """
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
+
+
 _lock = threading.Lock()
 _asked_for: list[list[str]] = []  # one entry for each open block, in any thread; the last one applies
 _before = "highest"
@@ -66,7 +77,7 @@ def float32_products(precision: str) -> Iterator[None]:
         raise ValueError(f"precision is {precision!r}; choose one of {', '.join(SETTINGS)}")
     entry = [precision]
     with _lock:
-        before = torch.get_float32_matmul_precision()
+        before = float32_setting()
         torch.set_float32_matmul_precision(precision)
         if not _asked_for:
             _before = before

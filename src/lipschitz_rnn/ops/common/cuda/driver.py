@@ -78,11 +78,8 @@ class Function:
         pointers = (ctypes.c_void_p * 1)(ctypes.cast(place, ctypes.c_void_p))
         with _on(self._device):
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            _check(
-                self._launch(
-                    self._function, self._cluster, groups, 1, self._threads, 1, 1, self._shared, stream, pointers, None
-                )
-            )
+            sizes = (self._cluster * groups, 1, 1, self._threads, 1, 1, self._shared)
+            _check(self._launch(self._function, *sizes, stream, pointers, None))
 
 
 @cache

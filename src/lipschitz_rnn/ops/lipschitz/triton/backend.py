@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import matmul, state_dtype
+from lipschitz_rnn.ops.common.precision import float32_setting
 from lipschitz_rnn.ops.common.triton.gradients import add_partial_sums, matrix_partial_sums
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 from lipschitz_rnn.ops.lipschitz.triton.launch import scan_backward, scan_forward
@@ -105,7 +106,7 @@ def matmul_precision(dtype: torch.dtype, hidden_size: int, exact: bool = False) 
         return "fp16" if dtype == torch.float16 else "bf16"
     if exact:
         return "bf16x6"
-    setting = torch.get_float32_matmul_precision()
+    setting = float32_setting()
     if setting == "high" and hidden_size <= 32:
         return "bf16x6"  # PyTorch's own small products do not use TF32 either, and the accuracy is nearly free here
     # Two parts of bfloat16 cost what TF32 costs and keep more; larger matrices, read in each step, would be read twice.

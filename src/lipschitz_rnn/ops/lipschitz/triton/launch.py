@@ -12,9 +12,9 @@ from torch import Tensor
 from lipschitz_rnn.ops.common.triton.device import multiprocessors
 from lipschitz_rnn.ops.common.triton.launching import beyond_32_bits, divide_up, launch
 from lipschitz_rnn.ops.common.triton.support import interpreting
-from lipschitz_rnn.ops.lipschitz.clusters import launch as clusters
-from lipschitz_rnn.ops.lipschitz.clusters.plan import ClusterPlan
-from lipschitz_rnn.ops.lipschitz.clusters.plan import make_plan as make_cluster_plan
+from lipschitz_rnn.ops.lipschitz.cuda import launch as cuda
+from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan
+from lipschitz_rnn.ops.lipschitz.cuda.plan import make_plan as make_cuda_plan
 from lipschitz_rnn.ops.lipschitz.integrators import Tableau
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 from lipschitz_rnn.ops.lipschitz.triton import cooperative, resident
@@ -24,11 +24,11 @@ from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan, make_plan
 
 def scan_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bool, save: bool) -> Tensor:
     """Runs all steps, fills the tape and returns the last state, (S, B, N)."""
-    cluster_plan = make_cluster_plan(problem, precision)
-    if isinstance(cluster_plan, ClusterPlan):
-        weights = left_operand(problem.A, problem.W, problem.scheme.alpha, cluster_plan, transpose=False)
+    cuda_plan = make_cuda_plan(problem, precision)
+    if isinstance(cuda_plan, CudaPlan):
+        weights = left_operand(problem.A, problem.W, problem.scheme.alpha, cuda_plan, transpose=False)
         fused = has_fused_input(problem)
-        return clusters.scan_forward(problem, cluster_plan, weights, tape, keep_states, save, fused)
+        return cuda.scan_forward(problem, cuda_plan, weights, tape, keep_states, save, fused)
     S, T, B, N = problem.shape
     like, plan = problem.A, make_plan(problem, precision)
     last = like.new_empty((S, B, N))
@@ -67,11 +67,11 @@ def scan_backward(
 
     The partial sums are (S, tiles of the batch, 2, N), in float32; they exist for inputs of one feature.
     """
-    cluster_plan = make_cluster_plan(problem, precision)
-    if isinstance(cluster_plan, ClusterPlan):
-        weights = left_operand(problem.A, problem.W, problem.scheme.alpha, cluster_plan, transpose=True)
+    cuda_plan = make_cuda_plan(problem, precision)
+    if isinstance(cuda_plan, CudaPlan):
+        weights = left_operand(problem.A, problem.W, problem.scheme.alpha, cuda_plan, transpose=True)
         feature = problem.drive[..., 0] if has_fused_input(problem) else None
-        return clusters.scan_backward(problem, cluster_plan, weights, tape, grad_states, grad_last, feature)
+        return cuda.scan_backward(problem, cuda_plan, weights, tape, grad_states, grad_last, feature)
     S, T, B, N = problem.shape
     like, plan = problem.A, make_plan(problem, precision)
     kappa_d = like.new_empty((S, T, len(problem.scheme.tableau), B, 2 * N))

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.common.triton.launching import divide_up, launch, power_of_two
 from lipschitz_rnn.ops.common.triton.products import round_to_operand
-from lipschitz_rnn.ops.lipschitz.clusters.plan import ClusterPlan
+from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan
 from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan
 
 
-def left_operand(A: Tensor, W: Tensor, alpha: float, plan: LaunchPlan | ClusterPlan, *, transpose: bool) -> Tensor:
+def left_operand(A: Tensor, W: Tensor, alpha: float, plan: LaunchPlan | CudaPlan, *, transpose: bool) -> Tensor:
     """(S, N, N) twice → (S, parts, 2·padded, padded), or (S, parts, padded, 2·padded) with ``transpose``."""
     precision, padded, parts = plan.precision, plan.padded, plan.parts
     dtype = {"tf32": torch.float32, "fp16": torch.float16}.get(precision, torch.bfloat16)

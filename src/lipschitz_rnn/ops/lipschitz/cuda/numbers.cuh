@@ -52,7 +52,7 @@ __device__ __forceinline__ float tanh_of(float z) {
     asm("tanh.approx.f32 %0, %1;" : "=f"(s) : "f"(z));
     return s;
 #elif PARTS == 2
-    return 1.0f - 2.0f / (1.0f + __expf(2.0f * z));
+    return 1.0f - __fdividef(2.0f, 1.0f + __expf(2.0f * z));
 #else
     // An odd minimax fit near zero, where the quotient below cancels.
     float q = z * z;

@@ -16,6 +16,20 @@ __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Keeps an address in its register: the compiler would compute it again in every step.
+__device__ __forceinline__ void keep(u32& address) { asm volatile("" : "+r"(address)); }
+
+__device__ __forceinline__ void write_word(u32 address, u32 word) {  // to shared memory
+    asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(word) : "memory");
+}
+
+__device__ __forceinline__ u32 read_word(u32 address) {
+    u32 word;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+    return word;
+}
+
+#if CLUSTER > 1
 __device__ __forceinline__ u32 address_in(u32 address, u32 rank) {  // the same place in another block of the cluster
     u32 there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
@@ -42,9 +56,26 @@ __device__ __forceinline__ void send(u32 place, u32 barrier, u32 a, u32 b, u32 c
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
                  :: "r"(place), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
 }
+#else
+__device__ __forceinline__ void meet_cluster() {}
+#endif
 
 __device__ __forceinline__ void fetch(const void* address) {
     asm volatile("prefetch.global.L2 [%0];" :: "l"(address));
+}
+
+// A copy to shared memory of 4 or 8 bytes that nobody waits for before `arrived`; zeros where nothing exists.
+template <int BYTES>
+__device__ __forceinline__ void copy(u32 shared, const void* global, bool exists) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :: "r"(shared), "l"(global), "n"(BYTES), "r"(exists ? BYTES : 0) : "memory");
+}
+
+__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int LATER>
+__device__ __forceinline__ void arrived() {  // all but the last LATER groups of copies
+    asm volatile("cp.async.wait_group %0;" :: "n"(LATER) : "memory");
 }
 
 // One of two values by a lane's number. In C++ the compiler makes two branches of it, and a warp that exchanges values

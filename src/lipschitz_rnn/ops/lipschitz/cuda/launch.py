@@ -1,11 +1,11 @@
-"""The forward and the backward scan on clusters: the arguments of a kernel, and its launch."""
+"""The forward and the backward scan: the arguments of a kernel, and its launch."""
 
 from __future__ import annotations
 
 import struct
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,17 +13,28 @@ from torch import Tensor
 from lipschitz_rnn.ops.common.cuda.compiler import compiled
 from lipschitz_rnn.ops.common.cuda.driver import Function
 from lipschitz_rnn.ops.common.triton.launching import divide_up
-from lipschitz_rnn.ops.lipschitz.clusters.plan import ClusterPlan
+from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
-_FORWARD, _BACKWARD = struct.Struct("8P7q6If4x"), struct.Struct("9P10q4If4x")  # the structures of both kernels
+_FORWARD, _BACKWARD = struct.Struct("8P7q4If4x"), struct.Struct("9P10q4If4x")  # the structures of both kernels
 _MEMORY = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 _NONLINEARITIES = {"tanh": 0, "sigmoid": 1, "relu": 2, "identity": 3}
 
 
+class Needs(NamedTuple):
+    """What a call reads and writes: see setting.cuh."""
+
+    fused: bool
+    pairs: bool
+    input_pairs: bool
+    save: bool = False
+    keep: bool = False
+    grads: bool = False
+
+
 def scan_forward(
-    problem: Problem, plan: ClusterPlan, weights: Tensor, tape: Tensor, keep_states: bool, save: bool, fused: bool
+    problem: Problem, plan: CudaPlan, weights: Tensor, tape: Tensor, keep_states: bool, save: bool, fused: bool
 ) -> Tensor:
     """Runs all steps, fills the tape and returns the last state, (S, B, N)."""
     S, T, B, N = problem.shape
@@ -38,16 +49,18 @@ def scan_forward(
     arguments = _FORWARD.pack(
         *map(_address, (drive, weights, start, U, bias, spans, tape, last)),
         *drive.stride(), *span_strides, T, B, N, tiles,
-        keep_states, save, problem.scheme.step_size,
+        problem.scheme.step_size,
     )  # fmt: skip
     pairs = N % 2 == 0 and (fused or _in_pairs(drive))
-    _function("forward", plan, problem, fused, pairs).launch(S * tiles, arguments)
+    samples = drive[..., 0] if fused else None
+    needs = Needs(fused, pairs, _samples_in_pairs(samples), save=save, keep=keep_states)
+    _function("forward", plan, problem, needs).launch(S * tiles, arguments)
     return last
 
 
 def scan_backward(
     problem: Problem,
-    plan: ClusterPlan,
+    plan: CudaPlan,
     weights: Tensor,
     tape: Tensor,
     grad_states: Tensor | None,
@@ -69,7 +82,8 @@ def scan_backward(
         problem.scheme.step_size,
     )  # fmt: skip
     pairs = N % 2 == 0 and (grad_states is None or _in_pairs(grad_states))
-    _function("backward", plan, problem, False, pairs).launch(S * tiles, arguments)
+    needs = Needs(x is not None, pairs, _samples_in_pairs(x), grads=grad_states is not None)
+    _function("backward", plan, problem, needs).launch(S * tiles, arguments)
     return kappa_d, grad_h0, sums
 
 
@@ -91,35 +105,43 @@ def _spans(problem: Problem) -> tuple[Tensor | None, tuple[int, ...]]:
     return spans, spans.stride()
 
 
-def _function(name: str, plan: ClusterPlan, problem: Problem, fused: bool, pairs: bool) -> Function:
-    scheme, like, has_spans = problem.scheme, problem.A, problem.timespans is not None
-    key = (scheme.integrator, scheme.nonlinearity, fused, has_spans, pairs, like.dtype)
+def _samples_in_pairs(x: Tensor | None) -> bool:
+    return x is not None and _in_pairs(x)
+
+
+def _function(name: str, plan: CudaPlan, problem: Problem, needs: Needs) -> Function:
+    scheme, like = problem.scheme, problem.A
+    _, _, B, N = problem.shape
+    whole = plan.padded == N and B % plan.samples == 0
+    key = (scheme.integrator, scheme.nonlinearity, like.dtype, problem.timespans is not None, whole, needs)
     return _compiled(name, plan, like.device, key)
 
 
 @lru_cache(maxsize=256)
-def _compiled(name: str, plan: ClusterPlan, device: torch.device, key: tuple[Any, ...]) -> Function:
+def _compiled(name: str, plan: CudaPlan, device: torch.device, key: tuple[Any, ...]) -> Function:
     major, minor = torch.cuda.get_device_capability(device)
-    code = compiled(source(name), f"{name}.cu", f"sm_{major}{minor}", macros(plan, *key))
-    shared_bytes = plan.forward_bytes if name == "forward" else plan.backward_bytes
+    integrator, _, dtype, *_ = key
+    code = compiled(source(name, plan.cluster), f"{name}.cu", f"sm_{major}{minor}", macros(plan, *key))
+    shared_bytes = plan.shared_bytes(name, Kernel(len(get_integrator(integrator)), dtype.itemsize))
     return Function(code, name, device, plan.threads, shared_bytes, plan.cluster)
 
 
 @cache
-def source(name: str) -> str:
+def source(name: str, cluster: int) -> str:
     """The text of the kernel ``forward`` or ``backward``, with what both share in front of it."""
-    parts = ("setting.cuh", "numbers.cuh", "hardware.cuh", "exchange.cuh", "memory.cuh", f"{name}.cu")
+    headers = ("setting", "numbers", "hardware", "matrix", "cluster" if cluster > 1 else "block", "memory", "supply")
+    parts = (*(f"{header}.cuh" for header in headers), f"{name}.cu")
     return "\n".join((files(__package__) / part).read_text() for part in parts)
 
 
 def macros(
-    plan: ClusterPlan,
+    plan: CudaPlan,
     integrator: str,
     nonlinearity: str,
-    fused: bool,
-    has_spans: bool,
-    pairs: bool,
     dtype: torch.dtype,
+    has_spans: bool,
+    whole: bool,
+    needs: Needs,
 ) -> dict[str, str]:
     """What a kernel is compiled for."""
     tableau = get_integrator(integrator)
@@ -127,8 +149,10 @@ def macros(
     values: dict[str, Any] = {
         "CLUSTER": plan.cluster,
         "WARPS": plan.warps,
+        "HEIGHT": plan.height,
         "SAMPLES": plan.samples,
         "LEAST_BLOCKS": plan.least_blocks,
+        "FAR": plan.far,
         "PARTS": plan.parts,
         "OPERAND": int(plan.precision == "fp16"),
         "MEMORY": _MEMORY[dtype],
@@ -136,9 +160,14 @@ def macros(
         "COEFFICIENTS": _list(coefficients),
         "WEIGHTS": _list(tableau.weights),
         "NONLINEARITY": _NONLINEARITIES[nonlinearity],
-        "FUSED_INPUT": int(fused),
         "HAS_SPANS": int(has_spans),
-        "PAIRS": int(pairs),
+        "WHOLE": int(whole),
+        "FUSED_INPUT": int(needs.fused),
+        "PAIRS": int(needs.pairs),
+        "INPUT_PAIRS": int(needs.input_pairs),
+        "SAVE": int(needs.save),
+        "KEEP": int(needs.keep),
+        "GRADS": int(needs.grads),
     }
     return {name: str(value) for name, value in values.items()}
 

@@ -1,0 +1,180 @@
+"""Whether the matrices of a problem fit into registers, and how many multiprocessors and warps share them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import torch
+
+from lipschitz_rnn.ops.common.cuda import compiler
+from lipschitz_rnn.ops.common.triton.device import multiprocessors, shared_memory
+from lipschitz_rnn.ops.common.triton.launching import divide_up
+from lipschitz_rnn.ops.lipschitz.problem import Problem
+
+MOST_UNITS = 768  # more do not fit into the registers of a cluster; with several parts each counts
+BLOCK_UNITS, FULL_BLOCK_UNITS = 128, 192  # of a block alone: at its best up to, and at most with one part
+# Blocks of a cluster, its samples, the time of a step where a multiprocessor has one such block, and what each further
+# one adds; relative to the first, measured on an H200 at N = 256.
+CLUSTERS = (
+    (4, 8, 1.0, 0.7),
+    (2, 16, 2.5, 1.0),
+    (8, 8, 1.1, 0.5),
+    (8, 16, 1.7, 0.7),
+    (16, 8, 1.2, 0.5),
+    (16, 16, 2.0, 0.8),
+)
+BARRIER_BYTES = 128
+REGISTERS = 65536  # of a multiprocessor
+_PARTS = {"bf16": 1, "fp16": 1, "tf32": 2, "bf16x3": 2, "bf16x6": 3}
+
+
+class Kernel(NamedTuple):
+    """What else decides how much shared memory a block takes: stages of the integrator, bytes of a number."""
+
+    stages: int
+    item: int
+
+
+@dataclass(frozen=True)
+class CudaPlan:
+    """``cluster`` blocks of ``warps`` warps hold both matrices of a network for ``samples`` samples."""
+
+    precision: str  # of the operand: bf16, fp16, bf16x3 or bf16x6
+    cluster: int
+    warps: int
+    samples: int = 8
+    height: int = 1  # tiles of 16 units that a warp of a block alone has
+    far: int = 8  # steps by which memory is fetched ahead
+
+    @property
+    def padded(self) -> int:
+        return (8 * self.cluster if self.cluster > 1 else 16 * self.height) * self.warps
+
+    @property
+    def parts(self) -> int:
+        return _PARTS[self.precision]
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @cached_property
+    def registers(self) -> int:
+        """Of a thread, about: the matrices', and what a step needs."""
+        numbers = self.parts * self.padded
+        matrices, rest = (numbers // 4, 64) if self.cluster > 1 else (numbers * self.height // 2, 72)
+        return min(255, matrices + rest + 16 * (self.parts - 1))
+
+    @cached_property
+    def least_blocks(self) -> int:
+        """Of a multiprocessor at once."""
+        most = 4 if self.cluster > 1 else 8
+        return max(1, min(most, REGISTERS // (self.threads * self.registers)))
+
+    def fits(self, room: int, kernel: Kernel) -> bool:
+        """Whether a multiprocessor has the registers, and ``room`` bytes of shared memory are enough."""
+        most = MOST_UNITS if self.cluster > 1 else FULL_BLOCK_UNITS if self.parts == 1 else 3 * BLOCK_UNITS
+        registers = self.parts * self.padded <= most and self.threads * self.registers <= REGISTERS
+        return registers and self.threads <= 512 and self.shared_bytes("backward", kernel) <= room
+
+    def shared_bytes(self, name: str, kernel: Kernel) -> int:
+        """Of the kernel ``forward`` or ``backward``."""
+        if name == "forward":  # two buffers for a state, in rows that are 16 bytes longer
+            return BARRIER_BYTES + 2 * self.parts * self.samples * (2 * self.padded + 16) + self._rings(1, kernel.item)
+        buffers = 2 * self.parts * self.samples * (4 * self.padded + 16)  # the same for κ and d
+        exchanged = 2 * self.threads * self.samples if self.cluster > 1 else 0  # by two warps of a cluster
+        return BARRIER_BYTES + buffers + exchanged + self._rings(kernel.stages + 1, kernel.item)
+
+    def _rings(self, tensors: int, item: int) -> int:
+        """Where what later steps read waits: ``tensors`` of units, inputs, and lengths of steps."""
+        return 0 if self.cluster > 1 else self.far * self.threads * (4 * self.height * item * tensors + 2 * item + 8)
+
+
+def make_plan(problem: Problem, precision: str) -> CudaPlan | str:
+    """A plan, or why there is none."""
+    if problem.noise is not None:
+        return "noise on the state is not in its kernels"
+    S, _, B, N = problem.shape
+    kernel = Kernel(len(problem.scheme.tableau), problem.A.element_size())
+    return _plan((S, B, N), precision, kernel, problem.A.device)
+
+
+@lru_cache(maxsize=1024)
+def _plan(shape: tuple[int, int, int], precision: str, kernel: Kernel, device: torch.device) -> CudaPlan | str:
+    if device.type != "cuda":
+        return f"the tensors are on {device}"
+    if compiler.library() is None:
+        return "NVRTC is not installed"
+    return find_plan(
+        shape,
+        precision,
+        kernel,
+        torch.cuda.get_device_capability(device),
+        multiprocessors(device),
+        shared_memory(device),
+    )
+
+
+def find_plan(
+    shape: tuple[int, int, int],
+    precision: str,
+    kernel: Kernel,
+    capability: tuple[int, int],
+    processors: int,
+    room: int,
+) -> CudaPlan | str:
+    """The same for a GPU with ``processors`` multiprocessors that give a block ``room`` bytes of shared memory."""
+    S, B, N = shape
+    if capability < (8, 0):
+        return f"the kernels need compute capability 8.0, and the GPU has {capability[0]}.{capability[1]}"
+    operand = "bf16x3" if precision == "tf32" else precision
+    block = block_plan(N, operand, kernel, room)
+    if block is not None and (N <= BLOCK_UNITS or S * divide_up(B, 8) > clusters_beside(4, processors)):
+        return block
+    cluster = best_cluster(shape, operand, kernel, processors, room) if capability >= (9, 0) else None
+    plan = block if cluster is None else cluster
+    if plan is not None:
+        return plan
+    if capability < (9, 0):
+        return f"a hidden size of {N} in precision {precision} needs clusters, from compute capability 9.0 on"
+    return f"matrices of hidden size {N} in precision {precision} do not fit into the registers of 16 multiprocessors"
+
+
+def block_plan(N: int, precision: str, kernel: Kernel, room: int) -> CudaPlan | None:
+    """A block alone, if it can hold all; fewer steps are fetched ahead where shared memory is short."""
+    # Two tiles a warp read the state half as often, but are twice as long on their way.
+    height = 2 if _PARTS[precision] == 1 and 64 < N <= BLOCK_UNITS else 1
+    warps = divide_up(N, 32) * (2 // height)
+    plans = (CudaPlan(precision, 1, warps, height=height, far=far) for far in (8, 4))
+    return next((plan for plan in plans if plan.fits(room, kernel)), None)
+
+
+def best_cluster(
+    shape: tuple[int, int, int], precision: str, kernel: Kernel, processors: int, room: int, largest: int = 16
+) -> CudaPlan | None:
+    """The cluster for (S, B, N) that should take the least time."""
+    S, B, N = shape
+    best, least = None, math.inf
+    for cluster, samples, alone, further in CLUSTERS:
+        plan = CudaPlan(precision, cluster, 2 * divide_up(N, 16 * cluster), samples)
+        if cluster > largest or not plan.fits(room, kernel):
+            continue
+        beside = clusters_beside(cluster, processors)
+        waves, rest = divmod(S * divide_up(B, samples), beside * plan.least_blocks)
+        time = waves * (alone + (plan.least_blocks - 1) * further)
+        if rest:
+            time += alone + (divide_up(rest, beside) - 1) * further
+        if time < least:
+            best, least = plan, time
+    return best
+
+
+def clusters_beside(cluster: int, processors: int) -> int:
+    """How many clusters run at once, with one block on a multiprocessor.
+
+    They do not cross the borders of a GPU's own groups of multiprocessors, so large ones leave a few of those idle.
+    """
+    return max(1, processors // cluster if cluster <= 2 else processors * 15 // 16 // cluster)

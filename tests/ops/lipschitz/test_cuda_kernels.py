@@ -1,0 +1,200 @@
+"""The scan in CUDA: shapes that fit, source that compiles, and on a GPU the same as elsewhere."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from lipschitz_rnn import lipschitz_scan
+from lipschitz_rnn.ops.common.cuda import compiler
+from lipschitz_rnn.ops.lipschitz.cuda import launch, plan
+from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel, best_cluster, find_plan
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
+
+KB = 1024
+PRECISIONS = ("bf16", "fp16", "tf32", "bf16x3", "bf16x6")
+# Compute capability: kilobytes of shared memory for one block, and multiprocessors.
+GPUS = {80: (163, 108), 86: (99, 84), 89: (99, 128), 90: (227, 132), 100: (227, 148), 120: (99, 170)}
+EULER, RK4 = Kernel(1, 2), Kernel(4, 4)
+PLAIN = launch.Needs(True, True, True, save=True, keep=True)
+ODD = launch.Needs(False, False, False, grads=True)
+
+
+def plan_for(capability: int, S: int, B: int, N: int, precision: str, kernel: Kernel = EULER) -> CudaPlan | str:
+    room, processors = GPUS[capability]
+    return find_plan((S, B, N), precision, kernel, divmod(capability, 10), processors, room * KB)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("capability", GPUS)
+def test_every_plan_holds_all_units_and_fits(capability: int, precision: str) -> None:
+    room, _ = GPUS[capability]
+    parts = {"tf32": 2, "bf16x3": 2, "bf16x6": 3}.get(precision, 1)
+    kernels = (EULER, RK4) if parts > 1 else (EULER,)
+    for N, S, B in product((1, 16, 100, 129, 192, 256, 257, 384, 500, 512, 700, 768), (1, 3, 64), (1, 16, 128, 1000)):
+        for kernel in kernels:
+            found = plan_for(capability, S, B, N, precision, kernel)
+            if isinstance(found, str):
+                assert N * parts > 384 or (capability < 90 and N > 128) or (room < 163 and N >= 100 and parts > 1)
+                continue
+            assert found.padded >= N
+            assert found.padded % 32 == 0  # two tiles of the tensor cores at a time
+            assert found.cluster == 1 or (found.warps % 2 == 0 and capability >= 90)
+            assert found.threads <= 512
+            assert found.shared_bytes("forward", kernel) <= found.shared_bytes("backward", kernel) <= room * KB
+            assert found.threads * found.registers * found.least_blocks <= plan.REGISTERS
+
+
+def test_small_networks_and_full_gpus_get_blocks_of_their_own() -> None:
+    small, few, many = (plan_for(90, S, 128, N, "bf16") for N, S in ((128, 1), (192, 1), (192, 8)))
+    assert isinstance(small, CudaPlan)
+    assert isinstance(few, CudaPlan)
+    assert isinstance(many, CudaPlan)
+    assert (small.cluster, few.cluster, many.cluster) == (1, 4, 1)
+
+
+def test_a_full_gpu_gets_smaller_clusters_with_more_samples() -> None:
+    few, many = plan_for(90, 1, 128, 256, "bf16"), plan_for(90, 8, 128, 256, "bf16")
+    assert isinstance(few, CudaPlan)
+    assert isinstance(many, CudaPlan)
+    assert (few.cluster, few.samples) == (4, 8)
+    assert (many.cluster, many.samples) == (2, 16)
+
+
+def test_no_cluster_is_larger_than_the_gpu_allows() -> None:
+    assert best_cluster((1, 128, 750), "bf16", EULER, 132, 227 * KB, largest=8) is None
+    small = best_cluster((1, 128, 512), "bf16", EULER, 132, 227 * KB, largest=8)
+    assert small is not None
+    assert small.cluster == 8
+
+
+def test_what_it_does_not_serve_says_why() -> None:
+    A = torch.zeros(1, 256, 256)
+    given = Problem(torch.zeros(1, 2, 4, 256), A, A, None, None, None, None, Scheme(0.1, 1.0, "euler", "tanh"))
+    assert plan.make_plan(given, "bf16") == "the tensors are on cpu"
+    noisy = Problem.of((*given.tensors[:-1], torch.zeros(1, 5)), given.scheme)
+    assert "noise" in str(plan.make_plan(noisy, "bf16"))
+    assert "7.5" in str(find_plan((1, 8, 64), "bf16", EULER, (7, 5), 40, 64 * KB))
+    assert "256" in str(plan_for(80, 1, 128, 256, "bf16"))
+    assert "1000" in str(plan_for(90, 1, 128, 1000, "bf16"))
+
+
+def compile_plan(
+    made: CudaPlan,
+    capability: int,
+    integrator: str,
+    dtype: torch.dtype,
+    needs: launch.Needs,
+    name: str = "forward",
+) -> bytes:
+    if compiler.library() is None:
+        pytest.skip("NVRTC is not installed (it comes with PyTorch's CUDA builds, or as nvidia-cuda-nvrtc)")
+    macros = launch.macros(made, integrator, "tanh", dtype, not needs.fused, needs.pairs, needs)
+    return compiler.compiled(launch.source(name, made.cluster), f"{name}.cu", f"sm_{capability}", macros)
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize(("capability", "N"), [(80, 128), (90, 256), (120, 64)])
+def test_the_source_compiles(capability: int, N: int, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    made = plan_for(capability, 1, 128, N, "bf16")
+    assert isinstance(made, CudaPlan)
+    code = compile_plan(made, capability, "euler", torch.bfloat16, PLAIN)
+    assert code.startswith(b"\x7fELF")
+    (kept,) = (tmp_path / "lipschitz-rnn").iterdir()
+    assert compile_plan(made, capability, "euler", torch.bfloat16, ODD, "backward").startswith(b"\x7fELF")
+    kept.write_bytes(code + b"!")  # what is there is taken
+    assert compile_plan(made, capability, "euler", torch.bfloat16, PLAIN).endswith(b"!")
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("capability", GPUS)
+def test_every_plan_compiles(capability: int, precision: str) -> None:
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    cases = (("euler", PLAIN), ("midpoint", ODD), ("rk4", PLAIN))
+    for integrator, needs in cases:
+        kernel = Kernel(len(get_integrator(integrator)), dtype.itemsize)
+        shapes = product((16, 64, 100, 128, 192, 256, 384, 512, 768), (1, 8))
+        plans = {plan_for(capability, S, 128, N, precision, kernel) for N, S in shapes}
+        for made in plans:
+            if isinstance(made, CudaPlan):
+                for name in ("forward", "backward"):
+                    compile_plan(made, capability, integrator, dtype, needs, name)
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_mistake_in_the_source_is_shown() -> None:
+    if compiler.library() is None:
+        pytest.skip("NVRTC is not installed (it comes with PyTorch's CUDA builds, or as nvidia-cuda-nvrtc)")
+    with pytest.raises(compiler.CompilationError, match="nonsense"):
+        compiler.compiled("nonsense", "mistake.cu", "sm_90", {})
+
+
+on_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0),
+    reason="clusters exist on GPUs of compute capability 9.0 on",
+)
+
+
+def outcome(dtype: torch.dtype, N: int, integrator: str = "euler") -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(N)
+    batch = 32 if N % 64 == 0 else 30  # whole groups of samples, or not
+    u, A, W = (torch.randn(*shape, generator=generator) for shape in ((41, batch, 1), (N, N), (N, N)))
+    U, b = torch.randn(N, 1, generator=generator), torch.randn(N, generator=generator)
+    values = [t.to("cuda", dtype).requires_grad_() for t in (u, A / N**0.5 - torch.eye(N), W / N**0.5, U, b)]
+    options = {"step_size": 0.1, "integrator": integrator}
+    states, _ = lipschitz_scan(*values[:3], **options, input_weight=values[3], bias=values[4])  # type: ignore[arg-type]
+    assert states is not None
+    return [states.detach(), *torch.autograd.grad(states.float().sin().sum(), values)]
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.usefixtures("nan_memory")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    ("N", "integrator"),
+    [(20, "euler"), (64, "rk4"), (101, "euler"), (128, "midpoint"), (130, "euler"), (256, "euler"), (381, "euler")],
+)
+def test_both_kinds_of_kernels_agree(
+    N: int, integrator: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lipschitz_rnn.ops.lipschitz.triton import launch as scan
+
+    in_cuda = outcome(dtype, N, integrator)
+    monkeypatch.setattr(scan, "make_cuda_plan", lambda *_: "switched off")
+    in_triton = outcome(dtype, N, integrator)
+    rounding = {torch.bfloat16: 2e-2, torch.float16: 3e-3}.get(dtype, 1e-5)
+    for found, expected in zip(in_cuda, in_triton, strict=True):
+        assert found.isfinite().all()
+        assert (found - expected).float().norm() <= rounding * expected.float().norm()
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("N", [60, 200])
+def test_strided_inputs_and_gradients(N: int) -> None:
+    """Neighbouring units that are not neighbours in memory, and a start at an odd address."""
+    generator = torch.Generator().manual_seed(0)
+    T, B = 5, 9
+    A, W = (torch.randn(N, N, generator=generator).cuda().bfloat16() / N**0.5 for _ in range(2))
+    wide = torch.randn(T, B, 2 * N + 1, generator=generator).cuda().bfloat16()
+    for u in (wide[..., 1 : N + 1], wide[..., : 2 * N : 2]):
+        made = u.detach().clone().requires_grad_()
+        given = u.detach().requires_grad_()
+        for leaf in (given, made):
+            states, _ = lipschitz_scan(leaf, A, W)
+            assert states is not None
+            (states * wide[..., 1 : N + 1]).sum().backward()
+        assert given.grad is not None
+        assert made.grad is not None
+        assert torch.equal(given.grad, made.grad)
