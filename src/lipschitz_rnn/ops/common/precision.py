@@ -50,14 +50,19 @@ def full_products(device: torch.device) -> AbstractContextManager[object]:
 
 
 def float32_setting() -> str:
-    """How float32 products may be taken: ``torch.get_float32_matmul_precision()``.
+    """How float32 products may be taken, as ``torch.get_float32_matmul_precision()`` says it.
 
-    PyTorch refuses to answer where ``torch.backends.cuda.matmul`` was set to something else; then that one counts.
+    PyTorch has a newer interface, ``torch.backends.cuda.matmul.fp32_precision``. Where the two contradict each other the
+    older one refuses to answer, or is out of date, and the newer one counts.
     """
+    newer = torch.backends.cuda.matmul.fp32_precision
+    if newer == "ieee":
+        return "highest"
     try:
-        return torch.get_float32_matmul_precision()
+        older = torch.get_float32_matmul_precision()
     except RuntimeError:
-        return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
+        older = "highest"
+    return "high" if newer == "tf32" and older == "highest" else older
 
 
 _lock = threading.Lock()
