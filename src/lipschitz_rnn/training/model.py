@@ -11,6 +11,7 @@ from lipschitz_rnn import units
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.times import require_timed
 from lipschitz_rnn.units.base import Recurrent
+from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
 
 
 class Shapes(Protocol):
@@ -59,6 +60,11 @@ class SequenceModel(nn.Module):
         if timespans is not None:
             require_timed(self)
             times = {"timespans": timespans}
+        # Without this, the states of all steps would be copied for a caller who does not read them.
+        unit = self.unit
+        if self.readout == "last" and lengths is None and type(unit) is LipschitzRNN and not unit.bidirectional:
+            _, state = unit(x, state, timespans=timespans, need_output=False)
+            return self.head(state[-1] if keep is None else state[-1] * keep), state
         result = self.unit(x, **times) if state is None else self.unit(x, state, **times)
         if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
             raise TypeError(f"the unit {type(self.unit).__name__} must return (output, h_n), as nn.RNN does")

@@ -99,8 +99,12 @@ def test_kernels_as_at_the_highest_setting(generator: torch.Generator) -> None:
         found, rounded = (results(problem, backend="triton", exact_products=exact) for exact in (True, False))
     with float32_products("highest"):
         plain = results(problem, backend="triton")
-    assert all(torch.equal(one, other) for one, other in zip(found, plain, strict=True))
+    states = 2
+    assert all(torch.equal(one, other) for one, other in zip(found[:states], plain[:states], strict=True))
     assert not torch.equal(rounded[0], plain[0])
+    # Gradients prove nothing: they are taken in the precision of the setting, along states that are not rounded.
+    errors = [relative_error(one, true) for one, true in zip(found[states:], plain[states:], strict=True)]
+    assert 1e-5 < max(errors) < 2**-6
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

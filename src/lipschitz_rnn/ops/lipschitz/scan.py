@@ -71,9 +71,10 @@ def lipschitz_scan(
         need_output: False saves the memory of the states in inference; then the first result is None.
         recompute_every: keep only one state in this many for the backward pass and recompute the others there. Under
             ``torch.func`` (``grad``, ``vmap``, ``jacrev`` …), which cannot compute again, all are kept.
-        exact_products: take the products with A and W, forward and backward, in at least float32, whatever autocast
-            and ``torch.set_float32_matmul_precision`` allow; tensors of 16 bits are computed in float32 and the results
-            rounded back. An exported program keeps float32, and the setting where it runs decides how that multiplies.
+        exact_products: take the products with A and W in at least float32, whatever autocast and
+            ``torch.set_float32_matmul_precision`` allow; tensors of 16 bits are computed in float32 and the results
+            rounded back. On a GPU this is about the states; gradients follow that setting. An exported program keeps
+            float32, and the setting where it runs decides how that multiplies.
         max_step: a longer step is taken in ⌈step/max_step⌉ equal sub-steps with its input held, for each sample alone.
         noise: noise on the state after each step (after each sub-step, with ``max_step``); see :class:`StateNoise`.
 

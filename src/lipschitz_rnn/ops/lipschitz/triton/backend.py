@@ -28,7 +28,8 @@ def backward(
     needs: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
     """Gradients of ``problem.tensors``, None where ``needs`` says so, from the tape that ``forward`` wrote."""
-    precision = problem_precision(problem)
+    # What is proved of exact products is proved of the states; gradients have the precision that the user chose.
+    precision = matmul_precision(problem.A.dtype, problem.A.shape[-1])
     kappa_d, grad_h0, input_sums = scan_backward(problem, tape, precision, grad_states, grad_last)
     grad_A, grad_W, grad_U, grad_b = _parameter_gradients(problem, tape, kappa_d, input_sums, precision, needs)
     grad_drive = _drive_gradient(problem, kappa_d) if needs[0] else None
@@ -93,7 +94,7 @@ def _total_d(kappa_d: Tensor) -> Tensor:
 
 
 def problem_precision(problem: Problem) -> str:
-    """How this problem's products are taken."""
+    """How the products of this problem's forward pass are taken."""
     return matmul_precision(problem.A.dtype, problem.A.shape[-1], problem.scheme.exact_products)
 
 
