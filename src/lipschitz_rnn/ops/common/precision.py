@@ -52,8 +52,8 @@ def full_products(device: torch.device) -> AbstractContextManager[object]:
 def float32_setting() -> str:
     """How float32 products may be taken, as ``torch.get_float32_matmul_precision()`` says it.
 
-    PyTorch has a newer interface, ``torch.backends.cuda.matmul.fp32_precision``. Where the two contradict each other the
-    older one refuses to answer, or is out of date, and the newer one counts.
+    PyTorch has a newer interface, ``torch.backends.cuda.matmul.fp32_precision``. Where the two contradict each other
+    the older one refuses to answer, or is out of date, and the newer one counts.
     """
     newer = torch.backends.cuda.matmul.fp32_precision
     if newer == "ieee":
