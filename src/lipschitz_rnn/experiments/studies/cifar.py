@@ -56,7 +56,7 @@ def _fixed(cell: Cell) -> dict[str, Any] | None:
 
 def _candidate(label: str, rate: float, why: str, **changes: Any) -> Row:
     """Short runs on noise-padded CIFAR-10; the best on validation data gives the rate of its rows."""
-    steps = ({}, {"step_size": 0.02}, {"step_size": 0.03})
+    steps: tuple[dict[str, float], ...] = ({}, {"step_size": 0.02}, {"step_size": 0.03})
     values = {**_ADAM, "epochs": _SWEEP_EPOCHS, "learning_rate": rate, "variants": steps, **changes}
     name = f"lipschitz/128/{label}"
     return Row(PADDED, hidden_size=128, changes=values, why=why, group="sweep", label=name, seeds=SWEEP_SEEDS)
