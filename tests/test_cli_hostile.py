@@ -33,6 +33,7 @@ BASES = {
     "reproduce cifar": ["--dry-run", "--quick"],
     "reproduce ptb": ["--dry-run", "--quick"],
     "reproduce speech": ["--dry-run", "--quick"],
+    "reproduce noise": ["--dry-run", "--quick"],
     "reproduce all": ["--dry-run", "--quick"],
     "robustness hessian": ["no-such-run"],
     "robustness attack": ["no-such-run"],

@@ -38,6 +38,7 @@ LONG = (
     ["reproduce", "cifar"],
     ["reproduce", "ptb"],
     ["reproduce", "speech"],
+    ["reproduce", "noise"],
     ["reproduce", "all"],
     ["robustness", "hessian"],
     ["robustness", "attack"],

@@ -1,5 +1,6 @@
 """Speech: sound files of two formats, the spectrogram, the splits, and what is refused."""
 
+import re
 import sys
 import threading
 import zipfile
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 import torch
 from small_data import noise, riff, sphere, tar
+from typer.testing import CliRunner
 
 from lipschitz_rnn import tasks
+from lipschitz_rnn.cli import app
 from lipschitz_rnn.tasks import DataError
 from lipschitz_rnn.tasks.audio import collection_digest, log_spectrogram, read_sound
 from lipschitz_rnn.tasks.sources import FSDD, Download
@@ -240,6 +243,20 @@ def test_timit_from_a_copy_of_ones_own(tmp_path: Path) -> None:
     task.protocol = "standard"  # type: ignore[attr-defined]
     swapped = task._split_names([name for names in task.names.values() for name in names])  # type: ignore[attr-defined]
     assert {split: len(names) for split, names in swapped.items()} == {"train": 3_696, "validation": 400, "test": 192}
+
+
+@pytest.mark.full
+def test_the_study_runs_on_a_copy_of_ones_own(tmp_path: Path) -> None:
+    """From sound files to the page, by the command that the page names."""
+    _write_timit(tmp_path / "TIMIT")
+    chosen = ["--only", "timit/lipschitz/256/euler", "--only", "timit/lstm", "--epochs", "1", "--seeds", "0"]
+    places = ["--data-dir", str(tmp_path), "--offline", "-o", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, ["reproduce", "speech", *chosen, *places])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "out" / "speech.md").read_text()
+    for unit in ("Lipschitz RNN, Euler", "lstm (1997)"):
+        assert re.search(rf"{re.escape(unit)}.* 1 \| 1 \| [\d.]+ \| [\d.]+ \| ", page)  # epochs, seeds, best, mean
+    assert (tmp_path / "out" / "figures" / "speech-timit.svg").exists()
 
 
 def test_an_incomplete_copy_of_timit(tmp_path: Path) -> None:

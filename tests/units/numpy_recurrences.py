@@ -5,6 +5,7 @@ Nothing here is shared with the library: matrices are formed the long way (SciPy
 products), so that agreement means something.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -251,6 +252,20 @@ def lipschitz(p: Parameters, options: dict[str, Any], x: Array) -> Array:
     return np.array(out)
 
 
+def lru(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    logarithm = -np.exp(p["decay"]) + 1j * np.exp(p["phase"])
+    poles, size, span = np.exp(logarithm), len(logarithm), options.get("step_size", 1.0)
+    B = p["input.weight"][:size] + 1j * p["input.weight"][size:]
+    C = p["readout"][:, :size] - 1j * p["readout"][:, size:]
+    h, out = np.zeros(size, complex), []
+    for x_t in x:
+        over = np.exp(span * logarithm)
+        h = over * h + (1 - over) / (1 - poles) * np.sqrt(1 - np.abs(poles) ** 2) * (B @ x_t)
+        y = (C @ h).real + p["skip.weight"] @ x_t + p["skip.bias"]
+        out.append(0.5 * y * (1 + np.vectorize(math.erf)(y / np.sqrt(2))))
+    return np.array(out)
+
+
 RECURRENCES = {
     "rnn": rnn,
     "lstm": lstm,
@@ -282,4 +297,5 @@ RECURRENCES = {
     "cornn": cornn,
     "lem": lem,
     "gru-d": gru_d,
+    "lru": lru,
 }

@@ -29,6 +29,11 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("fastgrnn", {"hidden_rank": None}),
     ("cornn", {"step_size": 0.2, "gamma": 1.1, "epsilon": 0.7}),
     ("lem", {"step_size": 0.6}),
+    ("lru", {"step_size": 0.4}),
+    ("irnn", {"backend": "reference"}),
+    ("soft-orth", {"backend": "reference"}),
+    ("fastrnn", {"backend": "reference"}),
+    ("momentum-lstm", {"fused": True}),
     ("lipschitz-gated", {"alpha": 0.5, "step_size": 0.4}),
 ]
 

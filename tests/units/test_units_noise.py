@@ -18,7 +18,7 @@ from lipschitz_rnn.units.cells import CellStack, TimedCell
 from lipschitz_rnn.units.recurrence import UnstatedRecurrenceError
 from lipschitz_rnn.units.sequences import Sequences
 
-CONTINUOUS = [name for name in units.available() if units.info(name).timespans and name != "gru-d"]
+CONTINUOUS = [name for name in units.available() if units.info(name).timespans and name not in ("gru-d", "lru")]
 OTHERS = [name for name in units.available() if name not in CONTINUOUS]
 STRENGTHS = {"noise": 0.2, "multiplicative_noise": 0.3}
 

@@ -16,7 +16,7 @@ EXPECTED = {
     *("rnn", "lstm", "gru", "rnn-orth", "momentum-lstm", "srlstm", "urnn", "full-urnn", "eurnn", "soft-orth"),
     *("kronecker", "scornn", "exprnn", "dtriv", "nnrnn", "antisymmetric", "antisymmetric-gated", "nais", "irnn"),
     *("neural-ode", "residual", "fastrnn", "fastgrnn", "fastgrnn-lsq", "spectral-rnn", "lipschitz"),
-    *("lipschitz-gated", "cornn", "lem", "gru-d"),
+    *("lipschitz-gated", "cornn", "lem", "gru-d", "lru"),
 }
 
 
@@ -28,7 +28,7 @@ def test_all_units_are_there() -> None:
 def test_descriptions(name: str) -> None:
     about = units.info(name)
     assert about.name == name
-    assert 1990 <= about.year <= 2022
+    assert 1990 <= about.year <= 2023
     assert "⁺" in about.equation or "'" in about.equation or "exp" in about.equation
     assert about.constraint
     assert about.load().__doc__ is not None

@@ -83,4 +83,5 @@ RECIPES: dict[str, Recipe] = {
     "cornn": Recipe(0.04, 20, {"step_size": 0.2, "gamma": 1.0, "epsilon": 0.5}),
     "lem": Recipe(0.02, 20),
     "gru-d": Recipe(0.02, 20),
+    "lru": Recipe(0.02, 20),
 }

@@ -35,7 +35,8 @@ class Row:
     changes: settings that differ from the preset; task_options and unit_options are merged key by key.
     fixed: settings that differ from the preset and that the command line cannot change.
     why: the reason for the settings, or how they differ from the paper.
-    group: rows of a group run only on request, e.g. baselines, tuned, sweep; empty for the paper's rows.
+    group: rows of a group run only on request, e.g. baselines, tuned, sweep; empty for the paper's rows. A group with
+        the name of its task holds the paper's rows on data that not everybody has.
     label: what follows the task in the name of the run; by default unit, size and integrator.
     weights: file name for the weights of the best seed, if they are to be kept.
     """
@@ -55,12 +56,14 @@ class Row:
 
     @property
     def kind(self) -> str:
+        if self.group == self.task:
+            return "paper" if self.unit == "lipschitz" else "baseline"
         return _KINDS.get(self.group, self.group)
 
     @property
     def name(self) -> str:
         """For example ordered-mnist/lipschitz/128/euler, or sweep/ordered-mnist/lipschitz/128/average."""
-        parts = [] if self.group in ("", BASELINES) else [self.group]
+        parts = [] if self.group in ("", BASELINES, self.task) else [self.group]
         shown = (*(f"{key}-{value}" for key, value in self.task_options.items()), self.unit)
         label = self.label or "/".join(map(str, filter(None, (*shown, self.hidden_size, self.integrator))))
         return "/".join([*parts, self.task, label])
@@ -82,10 +85,10 @@ class Row:
 
 def cell_rows(table: str, choose: Callable[[Cell], Mapping[str, Any] | None]) -> tuple[Row, ...]:
     """A row for every cell of one of the paper's tables: `choose` returns fields of Row, or None to skip the cell."""
-    names = ("unit", "hidden_size", "integrator", "task_options")
+    names = ("task", "unit", "hidden_size", "integrator", "task_options")
     chosen = [(cell, choose(cell)) for cell in CELLS if cell.table == table]
     return tuple(
-        Row(cell.task, **{**{name: getattr(cell, name) for name in names}, **fields})
+        Row(**{**{name: getattr(cell, name) for name in names}, **fields})
         for cell, fields in chosen
         if fields is not None
     )

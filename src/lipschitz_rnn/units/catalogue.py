@@ -88,6 +88,9 @@ ROWS = (
     Row("gru-d", "Che et al., Scientific Reports", 2018,
         "h⁺ = (1 − z) ⊙ ĥ + z ⊙ n, ĥ = exp(−max(0, W δ + b)) ⊙ h, δ: time since a value was seen", "none",
         "decay:GRUD", timespans=True),
+    Row("lru", "Orvieto et al., ICML", 2023,
+        "h⁺ = λ ⊙ h + γ ⊙ B x, y = gelu(C h + D x + d), complex h", "|λ| < 1, linear in h",
+        "statespace:LRUCell", timespans=True),
 )
 # fmt: on
 

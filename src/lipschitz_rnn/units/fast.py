@@ -5,6 +5,8 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
+from lipschitz_rnn.units.fused import kept_scan, runs_fused
+from lipschitz_rnn.units.sequences import Sequences
 
 
 def _small(*shape: int) -> nn.Parameter:
@@ -15,11 +17,13 @@ class FastRNNCell(Cell):
     """h⁺ = α tanh(W h + U x + b) + β h with learned scalars α, β in (0, 1).
 
     Kusupati et al., "FastGRNN: a fast, accurate, stable and tiny kilobyte sized gated recurrent neural network",
-    NeurIPS 2018. Initial weights 0.1 N(0, 1), b = 1, α = sigmoid(−3), β = sigmoid(3). Parameters N² + N p + N + 2.
+    NeurIPS 2018. Initial weights 0.1 N(0, 1), b = 1, α = sigmoid(−3), β = sigmoid(3). Parameters N² + N p + N + 2. All
+    steps run as one kernel on a GPU, and on any device if `backend` is set.
     """
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
+    def __init__(self, input_size: int, hidden_size: int, *, backend: str = "auto") -> None:
         super().__init__(input_size, hidden_size)
+        self.backend = backend
         self.input = nn.Linear(input_size, hidden_size)
         self.input.weight = _small(hidden_size, input_size)
         nn.init.ones_(self.input.bias)
@@ -32,6 +36,19 @@ class FastRNNCell(Cell):
     def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, ...]) -> State:
         hidden, alpha, beta = weights
         return (alpha * torch.tanh(inputs + state[0] @ hidden) + beta * state[0],)
+
+    def project(self, x: Tensor) -> Tensor:
+        return x if runs_fused(x, self.backend) else super().project(x)
+
+    def scan(
+        self, inputs: Tensor, state: State, weights: tuple[Tensor, ...], sequences: Sequences, need_output: bool = True
+    ) -> tuple[Tensor | None, State]:
+        if not runs_fused(inputs, self.backend):
+            return super().scan(inputs, state, weights, sequences, need_output)
+        hidden, alpha, beta = weights
+        given = (self.input.weight, self.input.bias, sequences, self.backend, need_output)
+        states, last = kept_scan(inputs, hidden.mT, beta, state[0], *given, scale=alpha)
+        return states, (last,)
 
 
 class FastGRNNLSQCell(Cell):

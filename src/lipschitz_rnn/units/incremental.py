@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
+from lipschitz_rnn.units.fused import kept_scan, runs_fused
+from lipschitz_rnn.units.sequences import Sequences
 
 
 class IncrementalCell(Cell):
@@ -19,6 +21,9 @@ class IncrementalCell(Cell):
 
     Parameters N² + N p + N + K + 1, with 2 N r instead of N² for rank r: 18K at N = 128 on MNIST with the head. The 4K
     and 8K of the paper's table need a low rank: r = 10 and r = 25 give 4.1K and 7.9K.
+
+    With one inner step h⁺ = η tanh(W h + U x + b) − η α h, and all steps run as one kernel on a GPU, and on any device
+    if `backend` is set.
     """
 
     def __init__(
@@ -30,8 +35,10 @@ class IncrementalCell(Cell):
         step_size: float = 1.0,
         rank: int | None = None,
         init_scale: float = 0.1,
+        backend: str = "auto",
     ) -> None:
         super().__init__(input_size, hidden_size)
+        self.backend = backend
         if inner_steps < 1:
             raise ValueError(f"inner_steps is {inner_steps!r}; it must be at least 1")
         if rank is not None and not 1 <= rank <= hidden_size:
@@ -52,6 +59,27 @@ class IncrementalCell(Cell):
 
     def weights(self) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         return self.hidden_matrix().mT, self.alpha, self.step_sizes.unbind()
+
+    def _fused(self, x: Tensor) -> bool:
+        return len(self.step_sizes) == 1 and runs_fused(x, self.backend)
+
+    def project(self, x: Tensor) -> Tensor:
+        return x if self._fused(x) else super().project(x)
+
+    def scan(
+        self,
+        inputs: Tensor,
+        state: State,
+        weights: tuple[Tensor, Tensor, tuple[Tensor, ...]],
+        sequences: Sequences,
+        need_output: bool = True,
+    ) -> tuple[Tensor | None, State]:
+        if not self._fused(inputs):
+            return super().scan(inputs, state, weights, sequences, need_output)
+        hidden, alpha, (step_size,) = weights
+        given = (self.input.weight, self.input.bias, sequences, self.backend, need_output)
+        states, last = kept_scan(inputs, hidden.mT, -step_size * alpha, state[0], *given, scale=step_size)
+        return states, (last,)
 
     def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, Tensor, tuple[Tensor, ...]]) -> State:
         hidden, alpha, step_sizes = weights

@@ -41,7 +41,8 @@ def learning_curves(study: Study, records: Sequence[Record]) -> Picture:
             axis.plot(epochs, means, color=colour, linewidth=1.4, label=_label(record))
             limits += [*means[len(means) // 5 :], max(high) if record.percent else min(low)]
         if limits:
-            margin = 0.05 * (max(limits) - min(limits)) + 0.5 * own[0].percent
+            height = max(limits) - min(limits) or abs(max(limits)) or 1.0  # of one epoch and one seed: nothing
+            margin = 0.05 * height + 0.5 * own[0].percent
             axis.set_ylim(max(0.0, min(limits) - margin), max(limits) + margin)
         axis.set(xlabel="epoch", ylabel=f"validation {_metric(own[0])}", title=own[0].setup.task)
         if limits:

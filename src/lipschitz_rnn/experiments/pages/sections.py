@@ -84,14 +84,15 @@ def _cells_table(study: Study, records: Records, own: Records, printed: Sequence
     header = ["unit", "N", "parameters", "epochs", "seeds", "best", "mean", *tuned, "the paper"]
     rows: list[list[str]] = []
     for record in own:
-        numbers = [f"{record.parameters:,}" if record.parameters else "–", str(record.setup.epochs), _count(record)]
+        size = f"{record.parameters:,}" if record.parameters else "–"  # unknown if all networks diverged
+        numbers = [size, str(record.setup.epochs), count_seeds(record)]
         scores = [record.best(), spread(record.scores())[1]]
         if tuned:
             other = _tuned_cell(records, record)
             scores += [other.best(), spread(other.scores())[1]] if other is not None else [None, None]
         shown = [number(record, score) for score in scores]
         cell = printed_cell(study, record)
-        rows.append([_unit(record), str(record.setup.hidden_size), *numbers, *shown, _printed(cell)])
+        rows.append([name_unit(record), str(record.setup.hidden_size), *numbers, *shown, _printed(cell)])
     seen = [printed_cell(study, record) for record in own if record.kind not in BESIDE]
     for cell in (cell for cell in printed if cell not in seen):
         name = f"Lipschitz RNN, {_integrator(cell.integrator)}" if cell.integrator else cell.unit
@@ -114,7 +115,7 @@ def _tuned_cell(records: Records, like: Record) -> Record | None:
     return next((record for record in records if record.name == f"tuned/{like.name}"), None)
 
 
-def _unit(record: Record) -> str:
+def name_unit(record: Record) -> str:
     if record.kind in BESIDE:
         return f"{BESIDE[record.kind]}, {_integrator(record.setup.unit_options.get('integrator', 'euler'))}"
     if record.setup.unit == "lipschitz":
@@ -122,7 +123,7 @@ def _unit(record: Record) -> str:
     return f"{record.setup.unit} ({info(record.setup.unit).year})"
 
 
-def _count(record: Record) -> str:
+def count_seeds(record: Record) -> str:
     """The number of seeds, and how many of them diverged."""
     diverged = sum(seed["diverged_step"] is not None for seed in record.seeds)
     return f"{len(record.seeds)} ({diverged} diverged)" if diverged else str(len(record.seeds))

@@ -133,6 +133,45 @@ def _cornn(size: int, task: str, rate: float, **options: float) -> Row:
     return _baseline("cornn", size, task, _CORNN, {"learning_rate": rate}, **options)
 
 
+_SHORT = 40  # epochs of units without a record so far, 100 in the paper
+_LOOP = 8  # epochs of units with a complex state, which have no fused kernel: about half a minute an epoch
+_THREE = (0, 1, 2)
+_ONE = "a single setting, not tuned: Adam, gradients clipped at 1, a cosine decay"
+_COSINE_DECAY = {"schedule": "cosine", "decay_epochs": (), "warmup": 0.02, "clip": 1.0}
+
+
+class Other(NamedTuple):
+    """A unit of the paper's table: N, learning rate, epochs, options of the unit, and what differs from the table."""
+
+    size: int
+    rate: float
+    epochs: int
+    options: Options
+    why: str = ""
+    layers: int = 1
+
+
+_OTHERS: dict[str, Other] = {
+    "momentum-lstm": Other(128, 0.001, _SHORT, {"fused": True}, "N = 128 instead of 256, in the kernel of the LSTM"),
+    "soft-orth": Other(128, 0.001, _SHORT, {}),
+    "irnn": Other(128, 0.001, _SHORT, {"step_size": 0.995}, "η starts at 0.995: at 1 the state grows with every step"),
+    "nais": Other(128, 0.003, _SHORT, {"step_size": 0.1}, "a step of 0.1, so that it remembers up to 1,000 steps"),
+    "urnn": Other(512, 0.001, _LOOP, {}),
+    "full-urnn": Other(128, 0.001, _LOOP, {}, "N = 128 instead of 512"),
+    "kronecker": Other(512, 0.001, _LOOP, {}),
+    "lru": Other(128, 0.003, _SHORT, {}, "not in the paper: a linear state-space unit"),
+    "lru-2": Other(128, 0.003, _SHORT, {}, "not in the paper: two layers of a linear state-space unit", layers=2),
+}
+
+
+def _other(task: str, name: str, other: Other) -> Row:
+    why = "; ".join(filter(None, (other.why, _ONE, f"{other.epochs} epochs, not 100")))
+    changes = {"learning_rate": other.rate, "epochs": other.epochs, **_COSINE_DECAY, "unit_options": other.options}
+    unit, label = name.removesuffix("-2"), f"{name}/{other.size}" if other.layers > 1 else ""
+    changes |= {"num_layers": other.layers} if other.layers > 1 else {}
+    return Row(task, unit, other.size, changes=changes, why=why, group=BASELINES, label=label, seeds=_THREE)
+
+
 _BASELINES = (
     _antisymmetric("ordered-mnist", _SLOWER, step_size=0.1, init_scale=2.0),
     _antisymmetric("permuted-mnist", _AS_OURS, step_size=0.03, init_scale=4.0),
@@ -140,6 +179,7 @@ _BASELINES = (
     *(_baseline("exprnn", 360, task, _EXPRNN, {"learning_rate": 0.0007}, relative_rate=0.1) for task in TASKS),
     *(_cornn(size, "ordered-mnist", 0.0021, step_size=0.042, gamma=2.7, epsilon=4.7) for size in (64, 128)),
     *(_cornn(size, "permuted-mnist", 0.0054, step_size=0.076, gamma=0.4, epsilon=8.0) for size in (64, 128)),
+    *(_other(task, name, other) for name, other in _OTHERS.items() for task in TASKS),
 )
 CHECKS: dict[str, tuple[tuple[str, ...], Options, str]] = {
     "precision-highest": (TASKS, {"precision": "highest"}, "products as exact as float32 allows"),
@@ -168,7 +208,7 @@ STUDY = Study(
     ),
     seeds=tuple(range(12)),
     groups={
-        BASELINES: "Also LSTM, antisymmetric, expRNN and coRNN, trained the same way.",
+        BASELINES: "Also the other units of the table, coRNN and a linear state-space unit, trained the same way.",
         "tuned": "Also our unit with settings tuned on validation data.",
         "sweep": "Also the candidates for the tuned settings.",
         "checks": "Also one change at a time (precision, decay, clipping, inputs) at N = 128.",
