@@ -48,6 +48,16 @@ def predict(
     horizon: Annotated[
         int, typer.Option("--horizon", min=1, metavar="N", help="Forecasts: steps after the end of each series.")
     ] = 1,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            "--every",
+            metavar="TIME",
+            help="Forecasts: time between the steps, in the unit of the time column (seconds for dates). Default: the "
+            "typical gap of training.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option("--seed", metavar="K", help="Only the network of this seed. Default: all.", show_default=False),
@@ -86,12 +96,14 @@ def predict(
     saved = open_models(source, seed, variant)
     if horizon > 1 and saved.target.kind != "forecast":
         raise ValueError(f"--horizon is {horizon}, but the task of {source} is {saved.target.kind}; leave it out")
+    if every is not None and saved.target.kind != "forecast":
+        raise ValueError(f"--every is {every:g}, but the task of {source} is {saved.target.kind}; leave it out")
     with spinner(f"reading {file.name}"):
         found = read_for(saved, file, series=series, time=time, sort=sort, ignore_unknown=ignore_unknown)
     reading = saved.extra.get("reading") or {}
     names = {"id_name": series or reading.get("series") or "id", "time_name": time or reading.get("time") or "time"}
     with spinner("predicting"):
-        table = prediction_table(saved, found, horizon=horizon, **names)
+        table = prediction_table(saved, found, horizon=horizon, every=every, **names)
         write_table(out, table)
     networks = "1 network" if len(saved.models) == 1 else f"the mean of {len(saved.models)} networks"
     rows = len(next(iter(table.values())))

@@ -24,7 +24,13 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 def prediction_table(
-    saved: SavedModels, series: SeriesSet, *, id_name: str = "id", time_name: str = "time", horizon: int = 1
+    saved: SavedModels,
+    series: SeriesSet,
+    *,
+    id_name: str = "id",
+    time_name: str = "time",
+    horizon: int = 1,
+    every: float | None = None,
 ) -> Columns:
     """The columns of the table: what names a row, then `prediction` and what is known about it.
 
@@ -32,14 +38,18 @@ def prediction_table(
     after its end, from 1 to `horizon`. Classes: `prediction` and `probability_CLASS`, the mean over the seeds. Numbers:
     `prediction`, the mean over the seeds, and `spread`, their standard deviation, if there are several seeds; with
     several targets, `prediction_NAME` and `spread_NAME`.
+
+    Args:
+        every: the time between the steps of a forecast, in the unit of the times; None: the typical gap of training.
     """
     target = saved.target
     parts: list[Columns] = []
     if target.kind == "forecast":
-        found = _forecast(saved, series, horizon)
+        later = _later(saved, series, horizon, every)
+        found = _forecast(saved, series, horizon, later)
         steps = np.tile(np.arange(1, horizon + 1), len(series))
         parts += [{id_name: np.repeat(series.ids, horizon)}, {"step": steps}]
-        parts.append(_times(_later(saved, series, horizon), series, time_name))
+        parts.append(_times(later, series, time_name))
     else:
         found = saved.predict(series)
         if target.readout == "last":
@@ -70,7 +80,9 @@ def _results(found: Predictions) -> Columns:
     return table
 
 
-def _forecast(saved: SavedModels, series: SeriesSet, horizon: int) -> Predictions:
+def _forecast(
+    saved: SavedModels, series: SeriesSet, horizon: int, later: npt.NDArray[np.float64] | None
+) -> Predictions:
     """(seeds, series · horizon, q): every seed runs freely on its own predictions."""
     if horizon < 1:
         raise ValueError(f"horizon is {horizon}; it must be at least 1")
@@ -81,14 +93,26 @@ def _forecast(saved: SavedModels, series: SeriesSet, horizon: int) -> Prediction
         parts = []
         for start in range(0, len(fitting), 256):
             values, times, lengths = fitting[start : start + 256].padded()
-            parts.append(model.free_run(values, times if use_times else None, lengths, horizon=horizon).double())
+            future = None if later is None else torch.from_numpy(later.reshape(-1, horizon)[start : start + 256])
+            parts.append(model.free_run(values, times if use_times else None, lengths, horizon, future).double())
         members.append(torch.cat(parts).flatten(0, 1).numpy())
     return Predictions(np.stack(members), saved.target)
 
 
-def _later(saved: SavedModels, series: SeriesSet, horizon: int) -> npt.NDArray[np.float64] | None:
-    """The times of the steps of a forecast: one typical gap apart."""
+def _later(saved: SavedModels, series: SeriesSet, horizon: int, every: float | None) -> npt.NDArray[np.float64] | None:
+    """The times of the steps of a forecast: one typical gap apart, or `every`."""
     gap = saved.preprocessing.fitted.gap
+    if every is not None:
+        if series.times is None or gap is None:
+            raise ValueError(f"every is {every:g}, but the model or {series.source} has no times; leave it out")
+        if not 0.0 < every < np.inf:
+            raise ValueError(f"every is {every:g}; the time between forecasts must be a positive number")
+        if saved.preprocessing.fitted.regular and abs(every / gap - 1.0) > 1e-3:
+            raise ValueError(
+                f"every is {every:g}, but the model was trained on samples {gap:.6g} apart and forecasts only such "
+                "steps; leave it out"
+            )
+        gap = every
     if series.times is None or gap is None:
         return None
     last = series.times[series.offsets[1:] - 1]

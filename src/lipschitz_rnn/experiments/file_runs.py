@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from lipschitz_rnn.data import FileTask, SeriesModel, predict, probabilities, unit_step, with_max_step, with_step
 from lipschitz_rnn.data import metrics as measures
+from lipschitz_rnn.data.free_runs import future_times
 from lipschitz_rnn.data.task import SeriesTask
 from lipschitz_rnn.experiments.file_baselines import baseline
 from lipschitz_rnn.stability.studies.tracking import spectral_probe
@@ -203,18 +204,23 @@ def _free_runs(task: SeriesTask, models: list[SeriesModel], horizon: int, most: 
     future = np.full((len(starts), limit, len(columns)), np.nan)
     for row, (begin, ahead) in enumerate(zip(begins, aheads, strict=True)):
         future[row, :ahead] = series.values[begin : begin + ahead][:, columns]
+    when = future_times(models[0], series, begins, aheads, limit)
     use_times = models[0].preprocessing.fitted.gap is not None
     values, times, lengths = past.padded()
     scale = np.array(models[0].preprocessing.fitted.scale)[columns]
-    runs = [model.free_run(values, times if use_times else None, lengths, limit).numpy() for model in models]
+    runs = [model.free_run(values, times if use_times else None, lengths, limit, when).numpy() for model in models]
     last = models[0].preprocessing.last_seen(values, lengths)[np.arange(len(starts)), lengths - 1][:, columns].numpy()
+
+    reached = [step for step in range(limit) if np.isfinite(future[:, step]).any()]
+    if not reached:
+        return {}
 
     def by_step(predicted: npt.NDArray[Any]) -> list[float]:
         squares = ((predicted - future) / scale) ** 2
-        return [float(np.sqrt(np.nanmean(squares[:, step]))) for step in range(limit)]
+        return [float(np.sqrt(np.nanmean(squares[:, step]))) for step in reached]
 
     return {
-        "steps": list(range(1, limit + 1)),
+        "steps": [step + 1 for step in reached],
         "rmse": [by_step(run) for run in runs],
         "persistence": by_step(np.repeat(last[:, None], limit, 1)),
         "unit": "standard deviations of the training data",
