@@ -31,6 +31,7 @@ def prediction_table(
     time_name: str = "time",
     horizon: int = 1,
     every: float | None = None,
+    interval: float | None = None,
 ) -> Columns:
     """The columns of the table: what names a row, then `prediction` and what is known about it.
 
@@ -41,9 +42,12 @@ def prediction_table(
 
     Args:
         every: the time between the steps of a forecast, in the unit of the times; None: the typical gap of training.
+        interval: add `lower` and `upper`, which contain the true number with this probability; see `Intervals`.
     """
     target = saved.target
     parts: list[Columns] = []
+    steps_ahead = horizon if target.kind == "forecast" else 1
+    widths = None if interval is None else saved.intervals.half_widths(interval, steps_ahead)
     if target.kind == "forecast":
         later = _later(saved, series, horizon, every)
         found = _forecast(saved, series, horizon, later)
@@ -59,14 +63,15 @@ def prediction_table(
             parts.append({id_name: np.repeat(series.ids, series.lengths)})
             parts.append({"sample": own} if series.times is None else _times(series.times, series, time_name))
     table: Columns = {}
-    for name, column in (item for part in (*parts, _results(found)) for item in part.items()):
+    for name, column in (item for part in (*parts, _results(found, widths)) for item in part.items()):
         if name in table:
             raise SeriesError(f"column {name!r} of {series.source} is also a column of the predictions; rename it")
         table[name] = column
     return table
 
 
-def _results(found: Predictions) -> Columns:
+def _results(found: Predictions, widths: npt.NDArray[np.float64] | None) -> Columns:
+    """`widths`: (steps, targets), the halves of intervals."""
     mean, spread, target = found.mean, found.spread, found.target
     if target.classes is not None:
         each = {f"probability_{name}": mean[:, index] for index, name in enumerate(target.classes)}
@@ -77,6 +82,9 @@ def _results(found: Predictions) -> Columns:
         table[f"prediction{tail}"] = mean[:, index]
         if len(found.members) > 1:
             table[f"spread{tail}"] = spread[:, index]
+        if widths is not None:
+            half = np.tile(widths[:, index], len(mean) // len(widths))
+            table[f"lower{tail}"], table[f"upper{tail}"] = mean[:, index] - half, mean[:, index] + half
     return table
 
 

@@ -86,6 +86,7 @@ class LipschitzRNNForecaster(SeriesEstimator):
         task = EstimatorTask(series, "forecast", windows=windows, forecast=names, **options)
         trained = self._train(task, parameters, generator, validated, continues)
         self._keep(trained, series, task.notes(), continues)
+        self._calibrate(trained, task, validated, int(plain(self.horizon)))
         self._last, self._layout = series, layout
         return self
 
@@ -105,6 +106,26 @@ class LipschitzRNNForecaster(SeriesEstimator):
         """
         runs, layout = self._runs(X, horizon, times, future_times)
         return _in_layout(runs.mean(0), layout)
+
+    def predict_interval(
+        self,
+        X: Any = None,
+        horizon: Any = None,
+        coverage: float = 0.9,
+        times: Any = None,
+        future_times: Any = None,
+    ) -> Array:
+        """As `predict`, with an axis of two at the end: a lower and an upper end between which each value lies with
+        probability `coverage`.
+
+        The forecast ± the error that this share of free runs over the validation part does not exceed so many samples
+        ahead: `fit` needs a validation_fraction, and a `horizon` that is as long. Future samples must behave like those
+        of the validation part.
+        """
+        runs, layout = self._runs(X, horizon, times, future_times)
+        mean = runs.mean(0)
+        widths = self._half_widths(coverage, mean.shape[1])
+        return np.stack([_in_layout(end, layout) for end in (mean - widths, mean + widths)], -1)
 
     def _runs(self, X: Any, horizon: Any, times: Any, future_times: Any) -> tuple[npt.NDArray[np.float64], str]:
         """(networks, cases, horizon, channels), and the layout of the answer."""
