@@ -150,7 +150,7 @@ def test_estimators_have_intervals_if_they_have_a_validation_part(tmp_path: Path
     noise, values = generator.normal(size=800), np.zeros(800)
     for step in range(1, 800):
         values[step] = 0.8 * values[step - 1] + noise[step]
-    forecaster = LipschitzRNNForecaster(**quick, horizon=4, validation_fraction=0.4).fit(values[:500])
+    forecaster = LipschitzRNNForecaster(**quick, unit="gru", horizon=4, validation_fraction=0.4).fit(values[:500])
     ends = forecaster.predict_interval(4)
     assert ends.shape == (4, 2)
     widths = (ends[:, 1] - ends[:, 0]) / 2
