@@ -42,7 +42,9 @@ def make_model(
 ) -> data.SeriesModel:
     options = options or {}
     fitted = data.Preprocessing.fit(
-        irregular() if series is None else series, step_size=data.unit_step(unit, options), **preprocessing
+        irregular() if series is None else series,
+        step_size=data.unit_step(unit, options),
+        **{"ahead": kind == "forecast"} | preprocessing,
     )
     target = target_of(kind)
     with torch.random.fork_rng(devices=[]):

@@ -139,7 +139,13 @@ def test_times_are_asked_for_where_they_matter() -> None:
 
 
 def model_of(series: data.SeriesSet, unit: str, missing: str, target: Target) -> data.SeriesModel:
-    module = data.Preprocessing.fit(series, missing=missing, step_size=data.unit_step(unit))  # type: ignore[arg-type]
+    ahead = target.kind == "forecast"
+    module = data.Preprocessing.fit(
+        series,
+        missing=missing,  # type: ignore[arg-type]
+        step_size=data.unit_step(unit),
+        ahead=ahead,
+    )
     torch.manual_seed(0)
     return data.SeriesModel(module, units.build(unit, module.output_size, 8), nn.Linear(8, target.size), target).eval()
 
@@ -175,6 +181,18 @@ def test_forecasts_add_the_predicted_change_and_a_free_run_continues_them() -> N
         when = times[index : index + 1, :length]  # type: ignore[index]
         later = torch.cat((when, when[:, -1:] + model.preprocessing.fitted.gap), 1)
         torch.testing.assert_close(model(longer, later)[0, -1], run[index, 1])
+        # At other times ahead: again as if the first forecast were a sample.
+        end = float(when[0, -1])
+        future = torch.tensor([[end + 0.3, end + 4.0, end + 4.1]])
+        other = model.free_run(known, when, None, 3, future)[0]
+        torch.testing.assert_close(other[0], model(known, when, None, future[:, 0])[0, -1])
+        longer[0, -1, 1] = other[0, 0]
+        later = torch.cat((when, future[:, :1]), 1)
+        torch.testing.assert_close(other[1], model(longer, later, None, future[:, 1])[0, -1])
+        assert abs(float(other[1, 0] - run[index, 1, 0])) > 1e-4
+        for wrong in (future - 1.0, future.flip(1), future[:, :2]):
+            with pytest.raises(ValueError, match="future time"):
+                model.free_run(known, when, None, 3, wrong)
     linear = copy.deepcopy(model)
     nn.init.zeros_(linear.head.weight), nn.init.zeros_(linear.head.bias)  # type: ignore[arg-type]
     seen = linear.preprocessing.last_seen(values, lengths)[..., 1:]

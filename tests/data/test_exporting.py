@@ -60,7 +60,10 @@ def test_onnx_step_runs_a_whole_series(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = model(values, times)
     for k in range(values.shape[1]):
-        feed = {"values": values[:, k].float(), "times": times[:, k], "state": state}
+        # The last sample is predicted for one typical gap later, the others for when the next one comes.
+        gap = model.preprocessing.fitted.gap
+        then = times[:, k + 1] if k + 1 < values.shape[1] else times[:, k] + gap
+        feed = {"values": values[:, k].float(), "times": times[:, k], "next_times": then, "state": state}
         prediction, state = run_onnx(done.path, feed)
         torch.testing.assert_close(prediction.double(), expected[:, k].double(), rtol=1e-5, atol=1e-5)
 

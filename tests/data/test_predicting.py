@@ -301,3 +301,20 @@ def test_a_run_on_a_built_in_task_is_refused(tmp_path: Path, new: Path) -> None:
     done = call("predict", tmp_path / "run", new, "-o", tmp_path / "out.csv")
     assert done.exit_code == 1
     assert "adding" in text_of(done)
+
+
+def test_forecasts_at_another_distance(runs: dict[str, Path], new: Path, tmp_path: Path) -> None:
+    found = {}
+    for every in (5, 600):
+        answer = call(
+            "predict", runs["forecast"], new, "-o", tmp_path / "out.csv", "--horizon", "2", "--every", str(every)
+        )
+        assert answer.exit_code == 0
+        rows = read_rows(tmp_path / "out.csv")
+        first, second = (np.datetime64(row["clock"]) for row in rows[:2])
+        assert second - first == np.timedelta64(every, "s")
+        found[every] = np.array([float(row["prediction"]) for row in rows])
+    assert np.abs(found[5] - found[600]).max() > 1e-4
+    out = ("-o", tmp_path / "out.csv", "--every")
+    for source, every in ((runs["classify"], "5"), (runs["forecast"], "0"), (runs["forecast"], "-3")):
+        assert call("predict", source, new, *out, every).exit_code != 0

@@ -272,3 +272,11 @@ def test_the_recipe_of_a_unit_builds_it_again() -> None:
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere; create it"):
         make_model("gru").save(tmp_path / "nowhere" / "model.safetensors")
+
+
+def test_a_forecast_of_a_version_that_did_not_look_ahead_opens_as_it_was() -> None:
+    old = make_model("gru", "forecast", ahead=False)
+    record = old.preprocessing.to_dict()
+    del record["ahead"]
+    assert data.Preprocessing.from_dict(record).fitted == old.preprocessing.fitted
+    assert make_model("gru", "forecast").preprocessing.fitted != old.preprocessing.fitted

@@ -48,6 +48,34 @@ def test_stream_step_and_batch_agree(unit: str) -> None:
             torch.testing.assert_close(stream.state, state, **CLOSE)
 
 
+@pytest.mark.parametrize("unit", ["lipschitz", "gru", "urnn"])
+def test_forecasts_for_any_time_ahead(unit: str) -> None:
+    """Whatever times a stream was asked to predict before, its state is that of the samples and their own times."""
+    values, times = batch()
+    model = make_model(unit, "forecast", options=OPTIONS.get(unit), missing="since")
+    assert model.preprocessing.fitted.ahead
+    with torch.no_grad():
+        whole = model(values, times)
+    stream, step = model.stream(3), StepModel([model])
+    state = torch.zeros(3, step.size, dtype=torch.float64)
+    for k in range(values.shape[1] - 1):
+        stream(values[:, k], times[:, k], times[:, k] + 0.2)  # another question about the same sample
+        stream.state = state
+        found = stream(values[:, k], times[:, k], times[:, k + 1])
+        with torch.no_grad():
+            predicted, state = step(values[:, k], times[:, k], state, times[:, k + 1])
+        torch.testing.assert_close(found, whole[:, k], **CLOSE)
+        torch.testing.assert_close(predicted, whole[:, k], **CLOSE)
+    with torch.no_grad():
+        later = model(values, times, None, times[:, -1] + 3.0)[:, -1]
+    assert float((later - whole[:, -1]).abs().max()) > 1e-4  # the time to the forecast matters
+    torch.testing.assert_close(stream(values[:, -1], times[:, -1], times[:, -1] + 3.0), later, **CLOSE)
+    with pytest.raises(ValueError, match="next_time"):
+        stream(values[:, -1], times[:, -1] + 1.0, times[:, -1])
+    with pytest.raises(ValueError, match="next_time"):
+        make_model().stream()([1.0, 2.0], 1.0, 2.0)
+
+
 @pytest.mark.parametrize("missing", ["mask", "forward", "since"])
 @pytest.mark.parametrize("use", ["step", "input", "ignored"])
 def test_every_use_of_times_and_of_missing_values(missing: str, use: str) -> None:

@@ -101,6 +101,15 @@ def test_times_and_warm_start() -> None:
     model = LipschitzRNNForecaster(**QUICK, warm_start=True).fit(X, times=times)
     assert model.predict(2).shape == (3, 2, 2)
     np.testing.assert_allclose(model.predict(X, horizon=2, times=times), model.predict(2))
+    ends = times[:, -1:]
+    later = model.predict(horizon=2, future_times=ends + np.array([0.1, 5.0]))
+    assert np.abs(later - model.predict(2)).max() > 1e-5
+    np.testing.assert_allclose(
+        model.predict(horizon=2, future_times=ends + np.median(np.diff(times)) * np.array([1.0, 2.0])), model.predict(2)
+    )
+    for wrong in (ends - 1.0 + np.zeros(2), np.zeros(3)):
+        with pytest.raises(ValueError, match="future"):
+            model.predict(horizon=2, future_times=wrong)
     assert len(model.fit(X, times=times).history_["loss"]) == 6
     with pytest.raises(ValueError, match="channels"):
         model.set_params(channels=[0]).fit(X, times=times)

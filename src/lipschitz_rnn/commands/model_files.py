@@ -7,7 +7,7 @@ from typing import Any
 
 from lipschitz_rnn import data
 from lipschitz_rnn.training.errors import RunError
-from lipschitz_rnn.training.reading import is_there, read_result
+from lipschitz_rnn.training.reading import is_there, read_json, read_result
 from lipschitz_rnn.training.runs import LoadedRun, load_run
 
 
@@ -27,7 +27,10 @@ def open_models(source: Path, seed: int | None = None, variant: int | None = Non
     if seed not in seeds:
         raise ValueError(f"--seed is {seed}; {source} has the seeds {', '.join(map(str, seeds))}")
     chosen = seeds.index(seed)
-    return data.SavedModels((found.models[chosen],), found.extra | {"seeds": [seed]}, found.name)
+    extra = found.extra | {"seeds": [seed]}
+    if len(found.models) > 1:
+        extra.pop("intervals", None)  # they are of the mean of all networks
+    return data.SavedModels((found.models[chosen],), extra, found.name)
 
 
 def _of_run(folder: Path, variant: int | None) -> data.SavedModels:
@@ -42,12 +45,20 @@ def _of_run(folder: Path, variant: int | None) -> data.SavedModels:
     models = tuple(data.SeriesModel.from_record(network, record) for network in networks.values())
     extra: dict[str, Any] = {"seeds": list(networks), "metric": getattr(run.shapes, "metric", None)}
     extra |= {"reading": record.get("reading"), "scores": _scores(folder, run, variant)}
+    if not settings.variants:
+        extra["intervals"] = _intervals(folder)
     extra["training"] = {
         name: value
         for name, value in settings.to_dict().items()
         if name not in ("task_options", "data_dir", "device", "offline")  # no paths of this machine
     }
     return data.SavedModels(models, extra, str(folder))
+
+
+def _intervals(folder: Path) -> dict[str, Any] | None:
+    """What `train FILE` measured on validation data, if it came so far."""
+    path = folder / "assessment.json"
+    return read_json(path).get("intervals") if path.exists() else None
 
 
 def _scores(folder: Path, run: LoadedRun, variant: int | None) -> list[dict[str, Any]] | None:

@@ -48,6 +48,26 @@ def predict(
     horizon: Annotated[
         int, typer.Option("--horizon", min=1, metavar="N", help="Forecasts: steps after the end of each series.")
     ] = 1,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            "--every",
+            metavar="TIME",
+            help="Forecasts: time between the steps, in the unit of the time column (seconds for dates). Default: the "
+            "typical gap of training.",
+            show_default=False,
+        ),
+    ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            "--interval",
+            metavar="P",
+            help="Numbers: add the columns lower and upper, between which the true number lies with this probability, "
+            "e.g. 0.9.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option("--seed", metavar="K", help="Only the network of this seed. Default: all.", show_default=False),
@@ -68,12 +88,13 @@ def predict(
 
     Classes: the prediction, and the probability of each class as the mean over the seeds. Numbers: the prediction is
     the mean over the seeds, and spread is their standard deviation. It shows how far the networks disagree, not how
-    noisy the data are.
+    noisy the data are: that is what --interval is for. It takes the errors on the validation series, and so assumes
+    that new series are like them.
 
     [bold]Examples[/]
 
       lipschitz-rnn predict runs/machines new.csv -o predictions.csv
-      lipschitz-rnn predict model.safetensors new.parquet -o next.csv --horizon 24
+      lipschitz-rnn predict model.safetensors new.parquet -o next.csv --horizon 24 --interval 0.9
     """
     from lipschitz_rnn.commands.model_files import open_models
     from lipschitz_rnn.data.prediction_tables import prediction_table, require_table_name, write_table
@@ -86,12 +107,16 @@ def predict(
     saved = open_models(source, seed, variant)
     if horizon > 1 and saved.target.kind != "forecast":
         raise ValueError(f"--horizon is {horizon}, but the task of {source} is {saved.target.kind}; leave it out")
+    if every is not None and saved.target.kind != "forecast":
+        raise ValueError(f"--every is {every:g}, but the task of {source} is {saved.target.kind}; leave it out")
+    if interval is not None:
+        saved.intervals.half_widths(interval, horizon)  # before the file is read: whether it can be had
     with spinner(f"reading {file.name}"):
         found = read_for(saved, file, series=series, time=time, sort=sort, ignore_unknown=ignore_unknown)
     reading = saved.extra.get("reading") or {}
     names = {"id_name": series or reading.get("series") or "id", "time_name": time or reading.get("time") or "time"}
     with spinner("predicting"):
-        table = prediction_table(saved, found, horizon=horizon, **names)
+        table = prediction_table(saved, found, horizon=horizon, every=every, interval=interval, **names)
         write_table(out, table)
     networks = "1 network" if len(saved.models) == 1 else f"the mean of {len(saved.models)} networks"
     rows = len(next(iter(table.values())))

@@ -159,7 +159,7 @@ def _goal(y: Any, cases: int, source: str) -> tuple[npt.NDArray[Any] | None, tup
     return np.array([-1 if text is None else position[text] for text in texts], dtype=np.int64), tuple(classes)
 
 
-def _seconds(times: Any) -> npt.NDArray[np.float64]:
+def seconds(times: Any) -> npt.NDArray[np.float64]:
     """Times as numbers: dates and durations in seconds, whatever the unit of their dtype; NaN where one is missing."""
     row = np.asarray(times)
     if row.dtype.kind not in "mM":
@@ -171,7 +171,7 @@ def _seconds(times: Any) -> npt.NDArray[np.float64]:
 def _times(times: Any, cases: list[npt.NDArray[Any]], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     try:
         single = np.ndim(times[0]) == 0
-        rows = [_seconds(times)] * len(cases) if single else [_seconds(row) for row in times]
+        rows = [seconds(times)] * len(cases) if single else [seconds(row) for row in times]
     except (TypeError, ValueError, IndexError) as error:
         raise SeriesError(f"times do not hold numbers: {error}; give (time,), (cases, time) or a list") from error
     if len(rows) != len(cases):

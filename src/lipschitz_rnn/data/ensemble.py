@@ -65,13 +65,24 @@ class SeriesEnsemble(nn.Module):
         return self._first.target
 
     @property
+    def looks_ahead(self) -> bool:
+        """Whether the time to the next sample is an input; see `Fitted.ahead`."""
+        return self._first.preprocessing.fitted.ahead
+
+    @property
     def _first(self) -> SeriesModel:
         first = self.models[0]
         assert isinstance(first, SeriesModel)
         return first
 
-    def forward(self, values: Tensor, times: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-        return self.combine([model(values, times, lengths) for model in self.models])
+    def forward(
+        self,
+        values: Tensor,
+        times: Tensor | None = None,
+        lengths: Tensor | None = None,
+        next_times: Tensor | None = None,
+    ) -> Tensor:
+        return self.combine([model(values, times, lengths, next_times) for model in self.models])
 
     def combine(self, outputs: Sequence[Tensor]) -> Tensor:
         """The ensemble's prediction from the outputs of its members."""

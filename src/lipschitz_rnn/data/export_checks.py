@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,11 +23,27 @@ class Feed:
     values: Tensor
     times: Tensor | None
     lengths: Tensor
+    gap: float = 1.0
+    """The typical time between samples."""
+
+    @property
+    def next_times(self) -> Tensor | None:
+        """(B,): a time after the last sample of every series, at which to predict."""
+        if self.times is None:
+            return None
+        if self.times.dim() == 1:  # of one sample
+            return self.times + self._further
+        last = self.times.gather(1, (self.lengths - 1).unsqueeze(-1)).squeeze(-1)
+        return last + self._further
+
+    @property
+    def _further(self) -> Tensor:
+        return 0.3 * self.gap * (1 + torch.arange(len(self.values), dtype=torch.float64) % 5)
 
     def sample(self, index: int) -> Feed:
         """One sample of every series, without the axis of time."""
         times = None if self.times is None else self.times[:, index].contiguous()
-        return Feed(self.values[:, index].contiguous(), times, self.lengths)
+        return replace(self, values=self.values[:, index].contiguous(), times=times)
 
     def first_sample(self) -> Feed:
         return self.sample(0)
@@ -36,7 +52,7 @@ class Feed:
         """The first steps, which all series have."""
         steps = int(self.lengths.min())
         times = None if self.times is None else self.times[:, :steps]
-        return Feed(self.values[:, :steps], times, torch.full_like(self.lengths, steps))
+        return replace(self, values=self.values[:, :steps], times=times, lengths=torch.full_like(self.lengths, steps))
 
 
 def made_inputs(model: SeriesModel, rows: int, steps: int, dtype: torch.dtype, seed: int) -> Feed:
@@ -57,7 +73,7 @@ def made_inputs(model: SeriesModel, rows: int, steps: int, dtype: torch.dtype, s
         times = (gaps * (fitted.gap if fitted.time_use != "ignored" else 1.0)).cumsum(1)
     lengths = torch.randint(1, steps + 1, (rows,), generator=generator)
     lengths[0] = steps
-    return Feed(values.to(dtype), times, lengths)
+    return Feed(values.to(dtype), times, lengths, fitted.gap or 1.0)
 
 
 def real_inputs(model: SeriesModel, series: SeriesSet, dtype: torch.dtype) -> list[Feed]:
@@ -65,16 +81,25 @@ def real_inputs(model: SeriesModel, series: SeriesSet, dtype: torch.dtype) -> li
     fitting = as_trained(series, model)
     values, times, lengths = fitting.padded(np.arange(min(len(fitting), _MOST_SERIES)))
     values, lengths = values[:, :_MOST_STEPS].to(dtype), lengths.clamp(max=_MOST_STEPS)
-    return [Feed(values, None if times is None else times[:, :_MOST_STEPS], lengths)]
+    gap = model.preprocessing.fitted.gap or 1.0
+    return [Feed(values, None if times is None else times[:, :_MOST_STEPS], lengths, gap)]
 
 
 @torch.no_grad()
 def expected_steps(eager: SeriesEnsemble, feed: Feed, timed: bool) -> Tensor:
     """(B, T, q): what the models predict for the series up to each sample, in batches of whole series."""
     times = feed.times if timed else None
-    if eager.target.readout == "all":
+    ahead = timed and eager.looks_ahead
+    if eager.target.readout == "all" and not ahead:
         result: Tensor = eager(feed.values, times, feed.lengths)
         return result
+    if ahead:  # each sample is predicted at the time that its step was asked for, not when the next one came
+        each = []
+        for stop in range(1, feed.values.shape[1] + 1):
+            cut = None if times is None else times[:, :stop]
+            own = replace(feed, values=feed.values[:, :stop], times=cut, lengths=torch.full_like(feed.lengths, stop))
+            each.append(eager(own.values, own.times, own.lengths, own.next_times)[:, -1])
+        return torch.stack(each, 1)
     ends = torch.arange(1, feed.values.shape[1] + 1)
     each = []
     for row in range(feed.values.shape[0]):

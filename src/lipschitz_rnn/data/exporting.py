@@ -62,8 +62,9 @@ def export_model(
 ) -> Exported:
     """Write models that differ in their seeds as one program: raw values in, the mean of their predictions out.
 
-    Inputs: `values` (B, T, p), NaN where missing; `times` (B, T) float64, if the models use them; `lengths` (B,) int64.
-    B and T are free. Output: `probabilities` of the classes, or the `prediction` in the target's unit, as
+    Inputs: `values` (B, T, p), NaN where missing; `times` (B, T) float64, if the models use them; `next_times` (B,)
+    float64, when to predict the sample after the end, for forecasts trained on irregular times; `lengths` (B,) int64. B
+    and T are free. Output: `probabilities` of the classes, or the `prediction` in the target's unit, as
     `SeriesEnsemble` gives it. With `step`, one sample of each series: `values` (B, p), `times` (B,), `state` (B, ·)
     float64, zeros before the first sample; the output has the next `state` beside the prediction.
 
@@ -89,7 +90,7 @@ def export_model(
     eager = SeriesEnsemble(models)
     dtype = torch.float64 if float64 else torch.float32
     module: nn.Module = StepModel(models) if step else SeriesEnsemble([for_export(model) for model in models])
-    graph = _Graph(module, uses_times(models[0]), step)
+    graph = _Graph(module, uses_times(models[0]), models[0].preprocessing.fitted.ahead, step)
     traced = made_inputs(models[0], 3, 7, dtype, seed=1)
     example = graph.arguments(traced.first_sample() if step else traced)
     about = _describe(models, graph, dtype)
@@ -121,27 +122,29 @@ def uses_times(model: SeriesModel) -> bool:
 class _Graph(nn.Module):
     """The module with exactly the inputs that the exported program has."""
 
-    def __init__(self, module: nn.Module, timed: bool, step: bool) -> None:
+    def __init__(self, module: nn.Module, timed: bool, ahead: bool, step: bool) -> None:
         super().__init__()
-        self.module, self.timed, self.step = module, timed, step
-        self.names = ["values", *(["times"] if timed else []), "state" if step else "lengths"]
+        self.module, self.timed, self.ahead, self.step = module, timed, ahead, step
+        self.names = ["values", *(["times"] if timed else []), *(["next_times"] if ahead else [])]
+        self.names.append("state" if step else "lengths")
 
     def forward(self, *inputs: Tensor) -> Any:
-        return self.module(inputs[0], inputs[1] if self.timed else None, inputs[-1])
+        return self.module(inputs[0], inputs[1] if self.timed else None, inputs[-1], inputs[2] if self.ahead else None)
 
     def arguments(self, feed: Feed, state: Tensor | None = None) -> Inputs:
         last = feed.lengths
         if isinstance(self.module, StepModel):
             rows = feed.values.shape[0]
             last = torch.zeros(rows, self.module.size, dtype=torch.float64) if state is None else state
-        return (feed.values, *((feed.times,) if self.timed and feed.times is not None else ()), last)
+        times = (feed.times,) if self.timed and feed.times is not None else ()
+        return (feed.values, *times, *((feed.next_times,) if self.ahead and feed.next_times is not None else ()), last)
 
     @property
     def shapes(self) -> tuple[tuple[dict[int, Any], ...]]:
         """Free axes: rows, and steps of whole series."""
         rows, steps = {0: Dim.DYNAMIC}, {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
         each = rows if self.step else steps
-        return ((each, *((each,) if self.timed else ()), rows),)
+        return ((each, *((each,) if self.timed else ()), *((rows,) if self.ahead else ()), rows),)
 
 
 def _describe(models: Sequence[SeriesModel], graph: _Graph, dtype: torch.dtype) -> dict[str, Any]:
@@ -243,7 +246,8 @@ def _pt2_runner(content: bytes, names: Sequence[str]) -> Run:
 
 def _run_batch(run: Run, graph: _Graph, eager: SeriesEnsemble, feed: Feed) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
-        expected = eager(feed.values, feed.times if graph.timed else None, feed.lengths)
+        times, then = feed.times if graph.timed else None, feed.next_times if graph.ahead else None
+        expected = eager(feed.values, times, feed.lengths, then)
     (found,) = run(graph.arguments(feed))
     if eager.target.readout == "all":  # what lies beyond the end has no meaning
         inside = torch.arange(feed.values.shape[1]) < feed.lengths.unsqueeze(-1)

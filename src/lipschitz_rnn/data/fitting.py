@@ -46,6 +46,9 @@ class Fitted:
     """Longer gaps count as this many typical ones."""
     notes: tuple[str, ...]
     """What was found and done, in words."""
+    ahead: bool = False
+    """Forecasts of irregular series: the time of a sample is that to the next one, which is predicted, instead of that
+    since the last one, and is an input too. False in models of versions that did not look ahead."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -53,6 +56,7 @@ class Fitted:
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Fitted:
         known = {item.name for item in fields(cls)}
+        record = {"ahead": False} | record
         if set(record) != known:
             odd = sorted(set(record) ^ known)[0]
             raise ValueError(f"the record of the preprocessing has or lacks {odd!r}; use the version that wrote it")
@@ -64,7 +68,13 @@ class Fitted:
 
 
 def fit(
-    series: SeriesSet, scaling: Scaling, missing: Missing, time_use: TimeUse, step_size: float | None, longest: float
+    series: SeriesSet,
+    scaling: Scaling,
+    missing: Missing,
+    time_use: TimeUse,
+    step_size: float | None,
+    longest: float,
+    ahead: bool = False,
 ) -> Fitted:
     for name, value, kind in (
         ("scaling", scaling, Scaling),
@@ -102,7 +112,7 @@ def fit(
         named = ", ".join(repr(series.columns[index]) for index in holes)
         notes.append(f"{named}: {share:.1%} missing; {told[missing]}")
     missing = "mask" if missing == "auto" else missing
-    gap, regular, use = _time(series, time_use, step_size, longest, notes)
+    gap, regular, use = _time(series, time_use, step_size, longest, ahead, notes)
     if not numbers and not holes and not series.categories and use != "input":
         raise SeriesError(
             f"no feature of {series.source} varies in the training series ({', '.join(map(repr, series.columns))}); "
@@ -123,6 +133,7 @@ def fit(
         1.0 if step_size is None else float(step_size),
         float(longest),
         tuple(notes),
+        ahead and use != "ignored" and not regular,
     )
 
 
@@ -159,7 +170,7 @@ def _note_outliers(
 
 
 def _time(
-    series: SeriesSet, use: TimeUse, step_size: float | None, longest: float, notes: list[str]
+    series: SeriesSet, use: TimeUse, step_size: float | None, longest: float, ahead: bool, notes: list[str]
 ) -> tuple[float | None, bool, str]:
     if not longest >= 1.0:
         raise ValueError(f"longest_gap is {longest!r}; it must be at least 1, in typical gaps")
@@ -179,11 +190,11 @@ def _time(
     chosen = use if use != "auto" else "step" if step_size is not None else "ignored" if regular else "input"
     kind = "regular" if regular else f"irregular, at most {gaps.max() / gap:.3g} times the typical gap"
     if chosen == "step":
-        notes.append(f"times are {kind}: a typical gap of {gap:.4g} {unit} counts as one step of {step_size:g}")
+        then = ", and the time to the sample that is predicted is an input" if ahead and not regular else ""
+        notes.append(f"times are {kind}: a typical gap of {gap:.4g} {unit} counts as one step of {step_size:g}{then}")
     elif chosen == "input":
-        notes.append(
-            f"times are {kind}: the time since the last sample is an input, in typical gaps of {gap:.4g} {unit}"
-        )
+        which = "to the sample that is predicted" if ahead and not regular else "since the last sample"
+        notes.append(f"times are {kind}: the time {which} is an input, in typical gaps of {gap:.4g} {unit}")
     else:
         notes.append(f"times are {kind} (typical gap {gap:.4g} {unit}) and are not used")
     if chosen != "ignored" and not regular and float(gaps.max()) > longest * gap:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from lipschitz_rnn.data.free_runs import check_future, require_forecast, run_on, start_at_ends
 from lipschitz_rnn.data.preprocessing import Preprocessing
 from lipschitz_rnn.data.steps import possible_spans
 from lipschitz_rnn.data.target import Target
@@ -82,32 +83,40 @@ class SeriesModel(nn.Module):
         """The model of a folder written by `save_pretrained`. For a model on the Hugging Face hub: `data.hub`."""
         return cls.load(folder)
 
-    def forward(self, values: Tensor, times: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        values: Tensor,
+        times: Tensor | None = None,
+        lengths: Tensor | None = None,
+        next_times: Tensor | None = None,
+    ) -> Tensor:
         """Raw outputs: logits, or numbers in the target's own unit.
 
         Args:
             values: (B, T, p) raw values in the order of `preprocessing.columns`, NaN where missing, float32 or float64.
             times: (B, T) float64, in the unit of the training times, increasing; None if training had none.
             lengths: (B,) int64 if the series are padded to T; what lies beyond has no effect.
+            next_times: (B,) float64, for a forecast that was trained on irregular times: when the sample after the end
+                of each series is to be predicted. None: one typical gap after the end.
 
         Returns:
             classify: (B, classes) logits. regress: (B, q). sequence: (B, T, classes) logits or (B, T, q).
-            forecast: (B, T, q), at every step the predicted values of the next sample.
+            forecast: (B, T, q), at every step the predicted values of the next sample, at its time.
         """
-        inputs, spans = self.preprocessing(values, times, lengths)
-        hidden, _ = self._run(inputs, spans, None)
+        inputs, spans = self.preprocessing(values, times, lengths, next_times)
+        hidden, _ = self.run(inputs, spans, None)
         if self.target.readout == "last":
             if lengths is None:
                 hidden = hidden[-1]
             else:
                 last = (lengths - 1).to(hidden.device).view(1, -1, 1).expand(1, -1, hidden.shape[-1])
                 hidden = hidden.gather(0, last).squeeze(0)
-            return self._finish(self.head(hidden), None)
+            return self.finish(self.head(hidden), None)
         base = None
         if self.target.kind == "forecast":
             columns = torch.tensor(self.target.columns, dtype=torch.int64, device=values.device)
             base = self.preprocessing.last_seen(values, lengths).index_select(-1, columns)
-        return self._finish(self.head(hidden).transpose(0, 1), base)
+        return self.finish(self.head(hidden).transpose(0, 1), base)
 
     def stated_recurrences(self) -> list[Recurrence]:
         """For `stability.certify`: the maps of the unit, over all times between samples that this model can meet."""
@@ -135,7 +144,7 @@ class SeriesModel(nn.Module):
 
     def run_step(self, inputs: Tensor, spans: Tensor | None, state: Any) -> tuple[Tensor, Any]:
         """One step of the unit: inputs (B, ·) and timespans (B,) to the output (B, N) and the state."""
-        hidden, last = self._run(inputs.unsqueeze(1), None if spans is None else spans.unsqueeze(1), state)
+        hidden, last = self.run(inputs.unsqueeze(1), None if spans is None else spans.unsqueeze(1), state)
         return hidden[0], last
 
     def read_step(self, hidden: Tensor, filled: Tensor) -> Tensor:
@@ -144,9 +153,9 @@ class SeriesModel(nn.Module):
         if self.target.kind == "forecast":
             columns = torch.tensor(self.target.columns, dtype=torch.int64, device=filled.device)
             base = filled.index_select(-1, columns)
-        return self._finish(self.head(hidden), base)
+        return self.finish(self.head(hidden), base)
 
-    def _run(self, inputs: Tensor, spans: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+    def run(self, inputs: Tensor, spans: Tensor | None, state: Any) -> tuple[Tensor, Any]:
         """(B, T, inputs) through the time-major unit: (T, B, N) and the last state."""
         dtype = self.head_dtype
         arguments: dict[str, Any] = {}
@@ -156,7 +165,8 @@ class SeriesModel(nn.Module):
         hidden, last = self.unit(x, **arguments) if state is None else self.unit(x, state, **arguments)
         return hidden, last
 
-    def _finish(self, outputs: Tensor, base: Tensor | None) -> Tensor:
+    def finish(self, outputs: Tensor, base: Tensor | None) -> Tensor:
+        """Outputs of the head in the unit of the target; `base`: the values to which a forecast adds its change."""
         if self.target.classes is not None:
             return outputs
         # A large offset needs the digits of the values, so numbers come out at least in their precision.
@@ -166,52 +176,20 @@ class SeriesModel(nn.Module):
 
     @torch.no_grad()
     def free_run(
-        self, values: Tensor, times: Tensor | None = None, lengths: Tensor | None = None, horizon: int = 1
+        self,
+        values: Tensor,
+        times: Tensor | None = None,
+        lengths: Tensor | None = None,
+        horizon: int = 1,
+        future: Tensor | None = None,
     ) -> Tensor:
         """Forecast `horizon` samples after the end of each series, (B, horizon, q), feeding predictions back.
 
-        Columns that are not predicted keep their last value. Steps ahead are one typical gap apart.
+        Columns that are not predicted keep their last value. `future`, (B, horizon), are the times of the forecasts;
+        without it they are one typical gap apart.
         """
-        if self.target.kind != "forecast":
-            raise ValueError(f"this model's task is {self.target.kind!r}; a free run needs a forecast model")
-        ends = torch.full((len(values),), values.shape[1], device=values.device) if lengths is None else lengths
-        inputs, spans = self.preprocessing(values, times, ends)
-        columns = list(self.target.columns)
-        here = (ends - 1).view(-1, 1, 1)
-        filled = self.preprocessing.last_seen(values, ends)
-        current = filled.gather(1, here.expand(-1, 1, values.shape[-1]))
-        hidden, state = self._stepwise(inputs, spans, ends)
-        gap = self.preprocessing.fitted.gap
-        now = None if times is None or gap is None else times.gather(1, here.squeeze(-1))
-        found = []
-        for _ in range(horizon):
-            predicted = self._finish(self.head(hidden).unsqueeze(1), current[..., columns])
-            found.append(predicted)
-            following = current.clone()
-            following[..., columns] = predicted.to(current.dtype)
-            later = None if now is None or gap is None else now + gap
-            pair = None if now is None or later is None else torch.cat((now, later), 1)
-            inputs, spans = self.preprocessing(torch.cat((current, following), 1), pair)
-            states, state = self._run(inputs[:, 1:], None if spans is None else spans[:, 1:], state)
-            hidden, current, now = states[-1], following, later
-        return torch.cat(found, 1)
-
-    def _stepwise(self, inputs: Tensor, spans: Tensor | None, lengths: Tensor) -> tuple[Tensor, Any]:
-        """The output (B, N) and the state after each series' own last sample."""
-        if bool((lengths == lengths[0]).all()):
-            steps = int(lengths[0])
-            hidden, state = self._run(inputs[:, :steps], None if spans is None else spans[:, :steps], None)
-            return hidden[-1], state
-        outputs: list[Tensor] = []
-        parts: list[Any] = []
-        for index, steps in enumerate(lengths.tolist()):
-            of_one = None if spans is None else spans[index : index + 1, :steps]
-            output, state = self._run(inputs[index : index + 1, :steps], of_one, None)
-            outputs.append(output[-1])
-            parts.append(state)
-        joined: Any = (
-            torch.cat(parts, 1)
-            if isinstance(parts[0], Tensor)
-            else tuple(torch.cat(each, 1) for each in zip(*parts, strict=True))
-        )
-        return torch.cat(outputs), joined
+        require_forecast(self)
+        if future is not None:
+            check_future(future, times, lengths, len(values), horizon)
+        first = None if future is None else future[:, 0]
+        return run_on(self, start_at_ends(self, values, times, lengths, first), horizon, future)

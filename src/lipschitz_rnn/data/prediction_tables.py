@@ -24,7 +24,14 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 def prediction_table(
-    saved: SavedModels, series: SeriesSet, *, id_name: str = "id", time_name: str = "time", horizon: int = 1
+    saved: SavedModels,
+    series: SeriesSet,
+    *,
+    id_name: str = "id",
+    time_name: str = "time",
+    horizon: int = 1,
+    every: float | None = None,
+    interval: float | None = None,
 ) -> Columns:
     """The columns of the table: what names a row, then `prediction` and what is known about it.
 
@@ -32,14 +39,21 @@ def prediction_table(
     after its end, from 1 to `horizon`. Classes: `prediction` and `probability_CLASS`, the mean over the seeds. Numbers:
     `prediction`, the mean over the seeds, and `spread`, their standard deviation, if there are several seeds; with
     several targets, `prediction_NAME` and `spread_NAME`.
+
+    Args:
+        every: the time between the steps of a forecast, in the unit of the times; None: the typical gap of training.
+        interval: add `lower` and `upper`, which contain the true number with this probability; see `Intervals`.
     """
     target = saved.target
     parts: list[Columns] = []
+    steps_ahead = horizon if target.kind == "forecast" else 1
+    widths = None if interval is None else saved.intervals.half_widths(interval, steps_ahead)
     if target.kind == "forecast":
-        found = _forecast(saved, series, horizon)
+        later = _later(saved, series, horizon, every)
+        found = _forecast(saved, series, horizon, later)
         steps = np.tile(np.arange(1, horizon + 1), len(series))
         parts += [{id_name: np.repeat(series.ids, horizon)}, {"step": steps}]
-        parts.append(_times(_later(saved, series, horizon), series, time_name))
+        parts.append(_times(later, series, time_name))
     else:
         found = saved.predict(series)
         if target.readout == "last":
@@ -49,14 +63,15 @@ def prediction_table(
             parts.append({id_name: np.repeat(series.ids, series.lengths)})
             parts.append({"sample": own} if series.times is None else _times(series.times, series, time_name))
     table: Columns = {}
-    for name, column in (item for part in (*parts, _results(found)) for item in part.items()):
+    for name, column in (item for part in (*parts, _results(found, widths)) for item in part.items()):
         if name in table:
             raise SeriesError(f"column {name!r} of {series.source} is also a column of the predictions; rename it")
         table[name] = column
     return table
 
 
-def _results(found: Predictions) -> Columns:
+def _results(found: Predictions, widths: npt.NDArray[np.float64] | None) -> Columns:
+    """`widths`: (steps, targets), the halves of intervals."""
     mean, spread, target = found.mean, found.spread, found.target
     if target.classes is not None:
         each = {f"probability_{name}": mean[:, index] for index, name in enumerate(target.classes)}
@@ -67,10 +82,15 @@ def _results(found: Predictions) -> Columns:
         table[f"prediction{tail}"] = mean[:, index]
         if len(found.members) > 1:
             table[f"spread{tail}"] = spread[:, index]
+        if widths is not None:
+            half = np.tile(widths[:, index], len(mean) // len(widths))
+            table[f"lower{tail}"], table[f"upper{tail}"] = mean[:, index] - half, mean[:, index] + half
     return table
 
 
-def _forecast(saved: SavedModels, series: SeriesSet, horizon: int) -> Predictions:
+def _forecast(
+    saved: SavedModels, series: SeriesSet, horizon: int, later: npt.NDArray[np.float64] | None
+) -> Predictions:
     """(seeds, series · horizon, q): every seed runs freely on its own predictions."""
     if horizon < 1:
         raise ValueError(f"horizon is {horizon}; it must be at least 1")
@@ -81,14 +101,26 @@ def _forecast(saved: SavedModels, series: SeriesSet, horizon: int) -> Prediction
         parts = []
         for start in range(0, len(fitting), 256):
             values, times, lengths = fitting[start : start + 256].padded()
-            parts.append(model.free_run(values, times if use_times else None, lengths, horizon=horizon).double())
+            future = None if later is None else torch.from_numpy(later.reshape(-1, horizon)[start : start + 256])
+            parts.append(model.free_run(values, times if use_times else None, lengths, horizon, future).double())
         members.append(torch.cat(parts).flatten(0, 1).numpy())
     return Predictions(np.stack(members), saved.target)
 
 
-def _later(saved: SavedModels, series: SeriesSet, horizon: int) -> npt.NDArray[np.float64] | None:
-    """The times of the steps of a forecast: one typical gap apart."""
+def _later(saved: SavedModels, series: SeriesSet, horizon: int, every: float | None) -> npt.NDArray[np.float64] | None:
+    """The times of the steps of a forecast: one typical gap apart, or `every`."""
     gap = saved.preprocessing.fitted.gap
+    if every is not None:
+        if series.times is None or gap is None:
+            raise ValueError(f"every is {every:g}, but the model or {series.source} has no times; leave it out")
+        if not 0.0 < every < np.inf:
+            raise ValueError(f"every is {every:g}; the time between forecasts must be a positive number")
+        if saved.preprocessing.fitted.regular and abs(every / gap - 1.0) > 1e-3:
+            raise ValueError(
+                f"every is {every:g}, but the model was trained on samples {gap:.6g} apart and forecasts only such "
+                "steps; leave it out"
+            )
+        gap = every
     if series.times is None or gap is None:
         return None
     last = series.times[series.offsets[1:] - 1]

@@ -29,6 +29,8 @@ class Preprocessing(nn.Module):
 
     Timespans: the time since the previous sample, scaled so that the median gap of the training series is `step_size`,
     at most `longest_gap` such gaps. The first sample of a series has no previous one: it counts as one typical gap.
+    Forecasts of irregular series (`ahead`) take the time to the next sample instead, since that is what they predict:
+    the state goes on from each sample to the time of the next one, and that time is an input as well.
     """
 
     center: Tensor
@@ -53,6 +55,7 @@ class Preprocessing(nn.Module):
         times: TimeUse = "auto",
         step_size: float | None = None,
         longest_gap: float = 10.0,
+        ahead: bool = False,
     ) -> Self:
         """Learn from training series.
 
@@ -64,8 +67,9 @@ class Preprocessing(nn.Module):
                 is "step" if there is a `step_size`, else "input" if the times are irregular.
             step_size: the unit's step size, if it has continuous time.
             longest_gap: in typical gaps; longer ones count as this.
+            ahead: for forecasts: irregular times enter as the time to the next sample.
         """
-        return cls(fit(series, scaling, missing, times, step_size, longest_gap))
+        return cls(fit(series, scaling, missing, times, step_size, longest_gap, ahead))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -76,7 +80,7 @@ class Preprocessing(nn.Module):
     def output_size(self) -> int:
         """How many inputs the network has."""
         categories = sum(size for _, size in self._categories)
-        return len(self.fitted.numbers) + categories + len(self._flags) + (self.fitted.time_use == "input")
+        return len(self.fitted.numbers) + categories + len(self._flags) + self._takes_time
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -86,10 +90,20 @@ class Preprocessing(nn.Module):
         names += [f"{name} = {text}" for name, table in self.fitted.categories.items() for text in table]
         word = "missing" if self.fitted.missing == "mask" else "since"
         names += [f"{columns[index]} {word}" for index in self._flags]
-        return tuple(names + (["time since last sample"] if self.fitted.time_use == "input" else []))
+        time = "time to next sample" if self.fitted.ahead else "time since last sample"
+        return tuple(names + ([time] if self._takes_time else []))
+
+    @property
+    def _takes_time(self) -> bool:
+        """Whether the time between samples is an input; a forecast also reads how far ahead it is."""
+        return self.fitted.time_use == "input" or self.fitted.ahead
 
     def forward(
-        self, values: Tensor, times: Tensor | None = None, lengths: Tensor | None = None
+        self,
+        values: Tensor,
+        times: Tensor | None = None,
+        lengths: Tensor | None = None,
+        next_times: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Inputs of the network (B, T, output_size) in the precision of `values`, and timespans (B, T) in that of
         `times`, or None.
@@ -98,6 +112,8 @@ class Preprocessing(nn.Module):
             values: (B, T, p) raw values in the order of `columns`, NaN where missing; categories by their position.
             times: (B, T) float64, in the unit of the training times; needed if training used irregular times.
             lengths: (B,), the number of samples of each series; what lies beyond has no effect.
+            next_times: (B,), when the sample after the end of each series is to be predicted, if the model looks
+                ahead; None: one typical gap after the end.
         """
         fitted = self.fitted
         self._require(values, times)
@@ -116,7 +132,8 @@ class Preprocessing(nn.Module):
         if self._flags:
             chosen = torch.tensor(self._flags, dtype=torch.int64, device=values.device)
             flags = self._flag(seen.index_select(-1, chosen), gaps, steps, scaled)
-        inputs, spans = self.assemble(scaled, known, flags, gaps)
+        entering = self._gaps_ahead(times, lengths, next_times) if fitted.ahead and times is not None else gaps
+        inputs, spans = self.assemble(scaled, known, flags, entering)
         if inside is not None:
             inputs = torch.where(inside.unsqueeze(-1), inputs, 0.0)
             spans = None if spans is None else torch.where(inside, spans, 0.0)
@@ -135,7 +152,7 @@ class Preprocessing(nn.Module):
         Args:
             scaled, known: (…, p), and whether a value is there, or was carried forward.
             flags: (…, flagged columns): the masks, or the times since the last value.
-            gaps: (…), the time since the previous sample in typical gaps.
+            gaps: (…), the time since the previous sample, or to the next one, in typical gaps.
         """
         fitted = self.fitted
         parts = [scaled.index_select(-1, torch.tensor(fitted.numbers, dtype=torch.int64, device=scaled.device))]
@@ -145,7 +162,7 @@ class Preprocessing(nn.Module):
             parts.append(chosen.to(scaled.dtype))
         if flags is not None:
             parts.append(flags)
-        if fitted.time_use == "input" and gaps is not None:
+        if self._takes_time and gaps is not None:
             parts.append(torch.log1p(gaps).unsqueeze(-1).to(scaled.dtype))
         spans = gaps * fitted.step_size if fitted.time_use == "step" and gaps is not None else None
         return torch.cat(parts, -1), spans
@@ -179,6 +196,15 @@ class Preprocessing(nn.Module):
         gaps = torch.where(steps == 0, 1.0, (times - before) / (fitted.gap or 1.0))
         gaps = gaps if inside is None else torch.where(inside, gaps, 0.0)
         return gaps.clamp(max=fitted.longest_gap)
+
+    def _gaps_ahead(self, times: Tensor, lengths: Tensor | None, next_times: Tensor | None) -> Tensor:
+        """(B, T): time to the next sample in typical gaps; after the last one, to `next_times`."""
+        fitted = self.fitted
+        steps = torch.arange(times.shape[1], device=times.device)
+        after = times.index_select(1, (steps + 1).clamp(max=times.shape[1] - 1))
+        last = steps == ((times.shape[1] if lengths is None else lengths.unsqueeze(-1)) - 1)
+        end = times + (fitted.gap or 1.0) if next_times is None else next_times.unsqueeze(-1).expand_as(times)
+        return ((torch.where(last, end, after) - times) / (fitted.gap or 1.0)).clamp(0.0, fitted.longest_gap)
 
     def _require(self, values: Tensor, times: Tensor | None) -> None:
         if values.dim() != 3 or values.shape[-1] != len(self.columns):

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from lipschitz_rnn._version import __version__
 from lipschitz_rnn.data.ensemble import Predictions, SeriesEnsemble, require_alike
 from lipschitz_rnn.data.errors import SeriesError
+from lipschitz_rnn.data.intervals import Intervals
 from lipschitz_rnn.data.model import SeriesModel
 from lipschitz_rnn.data.preprocessing import Preprocessing
 from lipschitz_rnn.data.recipes import describe_network, network_tensors, rebuild, require_same
@@ -51,6 +52,19 @@ class SavedModels:
     @property
     def preprocessing(self) -> Preprocessing:
         return self.models[0].preprocessing
+
+    @property
+    def intervals(self) -> Intervals:
+        """What is known about the errors of numbers; ValueError if nothing is."""
+        if self.target.classes is not None:
+            raise ValueError(f"{self.name} predicts classes, which have probabilities, not intervals")
+        kept = self.extra.get("intervals")
+        if kept is None:
+            raise ValueError(
+                f"{self.name} has no intervals: they come from validation errors of all its networks. Train it again "
+                "with a validation part, and take all seeds"
+            )
+        return Intervals.from_dict(kept)
 
     @property
     def ensemble(self) -> SeriesEnsemble:

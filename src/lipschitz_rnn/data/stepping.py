@@ -22,7 +22,8 @@ class StepPreprocessing(nn.Module):
     """`Preprocessing` for one sample. Its memory (B, `size`) is float64 and starts with zeros.
 
     The memory holds, for each series: whether there was a sample before, its time, the last value of every column,
-    whether there was one, and the time since then of the columns with holes, in typical gaps.
+    whether there was one, and the time since then of the columns with holes, in typical gaps. If the model looks ahead,
+    the inputs of the last sample follow: how long its step is, is known only when the next sample comes.
     """
 
     def __init__(self, preprocessing: Preprocessing) -> None:
@@ -31,16 +32,23 @@ class StepPreprocessing(nn.Module):
         self.columns = len(preprocessing.columns)
         fitted = preprocessing.fitted
         self.flagged = list(fitted.holes) if fitted.missing in ("mask", "since") else []
-        self.size = _VALUES + 2 * self.columns + len(self.flagged)
+        self.ahead = fitted.ahead
+        self._held = preprocessing.output_size if fitted.ahead else 0
+        self.size = _VALUES + 2 * self.columns + len(self.flagged) + self._held
 
     def forward(
-        self, values: Tensor, times: Tensor | None, memory: Tensor
+        self, values: Tensor, times: Tensor | None, memory: Tensor, next_times: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """values: (B, p), times: (B,) float64 or None. Returns the inputs of the network (B, ·), the timespans (B,) or
-        None, the values with holes filled by the last ones (B, p), and the memory after this sample."""
+        None, the values with holes filled by the last ones (B, p), and the memory after this sample.
+
+        `next_times`: (B,), when the next sample is to be predicted, if the model looks ahead; None: one typical gap
+        later.
+        """
         module, fitted = self.preprocessing, self.preprocessing.fitted
         started = memory[:, _STARTED] > 0
-        before, had, since = memory[:, _VALUES:].split([self.columns, self.columns, len(self.flagged)], -1)
+        sizes = [self.columns, self.columns, len(self.flagged), self._held]
+        before, had, since, _ = memory[:, _VALUES:].split(sizes, -1)
         seen = values.isfinite()
         last = torch.where(seen, values, before.to(values.dtype))
         had_any = seen | (had > 0)
@@ -58,12 +66,26 @@ class StepPreprocessing(nn.Module):
             passed = torch.ones_like(memory[:, _TIME]) if gaps is None else gaps.double()
             since = torch.where(here, 0.0, since + torch.where(started, passed, 0.0).unsqueeze(-1))
             flags = (~here).to(values.dtype) if fitted.missing == "mask" else torch.log1p(since).to(values.dtype)
+        if self.ahead and times is not None:
+            gaps = torch.ones_like(times) if next_times is None else self._gap(times, next_times)
         inputs, spans = module.assemble(module.scaled(last, known), known, flags, gaps)
         now = torch.zeros_like(memory[:, _TIME]) if times is None else times.double()
         head = torch.stack((torch.ones_like(now), now), -1)
         filled = torch.where(had_any, last, module.center.to(values.dtype))
-        after = torch.cat((head, torch.where(had_any, last, 0.0).double(), had_any.double(), since), -1)
+        held = inputs.double()[:, : self._held]
+        after = torch.cat((head, torch.where(had_any, last, 0.0).double(), had_any.double(), since, held), -1)
         return inputs, spans, filled, after
+
+    def held(self, times: Tensor, memory: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The inputs of the last sample and its timespan, now that the next one has come at `times`."""
+        fitted, inputs = self.preprocessing.fitted, memory[:, memory.shape[-1] - self._held :]
+        gaps = torch.where(memory[:, _STARTED] > 0, self._gap(memory[:, _TIME], times), 1.0)
+        timed = torch.cat((inputs[:, :-1], torch.log1p(gaps).unsqueeze(-1)), -1)
+        return timed, gaps * fitted.step_size if fitted.time_use == "step" else None
+
+    def _gap(self, now: Tensor, then: Tensor) -> Tensor:
+        fitted = self.preprocessing.fitted
+        return ((then - now) / (fitted.gap or 1.0)).clamp(0.0, fitted.longest_gap)
 
 
 def pack(state: Any) -> Tensor:
@@ -153,18 +175,29 @@ class StepModel(nn.Module):
     def _start(self, index: int) -> list[Tensor]:
         return [getattr(self, name) for name in self._starts[index]]
 
-    def forward(self, values: Tensor, times: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, values: Tensor, times: Tensor | None, state: Tensor, next_times: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         memory, *packed = state.split([self.step.size, *self.sizes], -1)
-        inputs, spans, filled, after = self.step(values, times, memory)
+        inputs, spans, filled, after = self.step(values, times, memory, next_times)
+        held = self.step.held(times, memory) if self.step.ahead and times is not None else None
         started = memory[:, _STARTED : _STARTED + 1] > 0
         outputs, states = [], [after]
         for index, model in enumerate(self._models):
             start = self._start(index)
-            own = unpack(torch.where(started, packed[index], pack(start)), start)
-            hidden, last = model.run_step(inputs, spans, own if len(own) > 1 else own[0])
+            kept = torch.where(started, packed[index], pack(start))
+            if held is not None:  # first the step of the last sample, whose length is known now
+                _, last = model.run_step(*held, _state(unpack(kept, start)))
+                kept = torch.where(started, pack(last), kept)
+            hidden, last = model.run_step(inputs, spans, _state(unpack(kept, start)))
             outputs.append(model.read_step(hidden, filled))
-            states.append(pack(last))
+            states.append(pack(last) if held is None else kept)
         return self.ensemble.combine(outputs), torch.cat(states, -1)
+
+
+def _state(parts: tuple[Tensor, ...]) -> Any:
+    """As units take it: one tensor, or several."""
+    return parts if len(parts) > 1 else parts[0]
 
 
 def require_streaming(model: SeriesModel) -> None:

@@ -77,7 +77,7 @@ class SeriesStream:
             member.set_state(part, started)
 
     @torch.no_grad()
-    def __call__(self, values: Sample, time: Times | None = None) -> Tensor:
+    def __call__(self, values: Sample, time: Times | None = None, next_time: Times | None = None) -> Tensor:
         """The prediction up to this sample: (q,), or (B, q) for a batch, as the model gives it for whole series.
 
         Args:
@@ -85,11 +85,18 @@ class SeriesStream:
                 single series, a mapping of column names to values, with texts for categories and None for missing ones.
             time: in the unit of the training times, later than that of the sample before; one per series for a batch.
                 None if the model was trained without times, or with regular ones.
+            next_time: when the next sample is to be predicted, for a forecast that was trained on irregular times;
+                None: one typical gap after this one.
         """
         x = self._values(values)
         when = self._time(time)
-        inputs, spans, filled, after = self._step(x, when, self._memory)
-        outputs = [member(inputs, spans, filled) for member in self._members]
+        then = None if next_time is None else self._next_time(next_time, when)
+        inputs, spans, filled, after = self._step(x, when, self._memory, then)
+        held = None
+        if self._step.ahead and when is not None:
+            started = self._memory[:, 0] > 0
+            held = (*self._step.held(when, self._memory), started)
+        outputs = [member(inputs, spans, filled, held) for member in self._members]
         self._memory = after
         result = self._combine(outputs)
         return result if self.batch_size is not None else result[0]
@@ -98,7 +105,13 @@ class SeriesStream:
         columns = self._step.preprocessing.columns
         if isinstance(values, Mapping):
             values = self._by_name(values)
-        x = torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values, dtype=np.float64))
+        try:
+            x = torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values, dtype=np.float64))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"values are {shown(values)}; give {len(columns)} numbers ({', '.join(map(repr, columns))}), NaN where "
+                "one is missing, or a mapping of column names to values"
+            ) from error
         x = x.detach().to(self._device)
         x = x if x.is_floating_point() else x.double()
         expected = (self._rows, len(columns)) if self.batch_size is not None else (len(columns),)
@@ -127,7 +140,10 @@ class SeriesStream:
                 table = fitted.categories[name]
                 found.append(float(table.index(value)) if value in table else -1.0)
             else:
-                found.append(float(value))
+                try:
+                    found.append(float(value))
+                except (TypeError, ValueError):
+                    raise ValueError(f"{name!r} is {shown(value)}; give a number, or None if it is missing") from None
         return found
 
     def _time(self, time: Times | None) -> Tensor | None:
@@ -141,11 +157,7 @@ class SeriesStream:
             return None
         if fitted.gap is None:
             raise ValueError(f"time is {shown(time)}, but the model was trained without times; leave it out")
-        when = torch.as_tensor(time, dtype=torch.float64).to(self._device).detach()
-        if when.dim() == 0:
-            when = when.expand(self._rows)
-        if tuple(when.shape) != (self._rows,):
-            raise ValueError(f"time has shape {tuple(when.shape)}; it must be one number, or ({self._rows},)")
+        when = self._as_times("time", time)
         late = when <= self._memory[:, 1]
         bad = ~when.isfinite() | (started & late)
         if bool(bad.any()):
@@ -153,6 +165,35 @@ class SeriesStream:
             before = f"; the sample before was at {float(self._memory[row, 1]):.12g}" if bool(started[row]) else ""
             raise ValueError(f"time is {float(when[row]):.12g}{before}; times must be finite and increase")
         self._timed = True
+        return when
+
+    def _next_time(self, time: Times, now: Tensor | None) -> Tensor:
+        if now is None or not self._step.ahead:
+            raise ValueError(
+                f"next_time is {shown(time)}, but only forecasts that were trained on irregular times take it; leave "
+                "it out"
+            )
+        then = self._as_times("next_time", time)
+        bad = ~(then > now) | ~then.isfinite()
+        if bool(bad.any()):
+            row = int(bad.long().argmax())
+            raise ValueError(
+                f"next_time is {float(then[row]):.12g}, but time is {float(now[row]):.12g}; it must be later"
+            )
+        return then
+
+    def _as_times(self, name: str, time: Times) -> Tensor:
+        """(rows,) float64."""
+        try:
+            when = torch.as_tensor(time, dtype=torch.float64).to(self._device).detach()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"{name} is {shown(time)}; give numbers in the unit of the training times: seconds, if those were dates"
+            ) from error
+        if when.dim() == 0:
+            when = when.expand(self._rows)
+        if tuple(when.shape) != (self._rows,):
+            raise ValueError(f"{name} has shape {tuple(when.shape)}; it must be one number, or ({self._rows},)")
         return when
 
 
@@ -170,20 +211,38 @@ class _Member:
             self.stream = self.model.unit.stream(batch_size)  # on NumPy for a single Lipschitz layer
         self.plain: Any = None
 
-    def __call__(self, inputs: Tensor, spans: Tensor | None, filled: Tensor) -> Tensor:
+    def __call__(
+        self,
+        inputs: Tensor,
+        spans: Tensor | None,
+        filled: Tensor,
+        held: tuple[Tensor, Tensor | None, Tensor] | None = None,
+    ) -> Tensor:
+        """`held`: inputs and timespans of the last sample, whose step comes first, and which rows had one; the step of
+        this sample is then a preview that leaves the state alone."""
+        if held is None:
+            return self.model.read_step(self._advance(inputs, spans), filled)
+        before = self.state
+        self._advance(*held[:2])
+        self.set_state(torch.where(held[2].unsqueeze(-1), self.state, before), torch.ones_like(held[2]).unsqueeze(-1))
+        kept = self.state
+        hidden = self._advance(inputs, spans)
+        self.set_state(kept, torch.ones_like(held[2]).unsqueeze(-1))
+        return self.model.read_step(hidden, filled)
+
+    def _advance(self, inputs: Tensor, spans: Tensor | None) -> Tensor:
+        """One step of the unit, (B, N)."""
         model = self.model
         if self.stream is None:
             hidden, self.plain = model.run_step(inputs, spans, self.plain)
-            return model.read_step(hidden, filled)
+            return hidden
         dtype = model.head_dtype
         x, times = inputs.to(dtype), None
         if spans is not None and model.takes_timespans:
             times = spans.to(dtype)
         if self.single:
-            hidden = self.stream(x[0], None if times is None else float(times)).unsqueeze(0)
-        else:
-            hidden = self.stream(x, times)
-        return model.read_step(hidden, filled)
+            return self.stream(x[0], None if times is None else float(times)).unsqueeze(0)
+        return self.stream(x, times)
 
     def reset(self) -> None:
         self.plain = None

@@ -113,7 +113,13 @@ class SeriesTask(Task):
             Preprocessing.from_dict(like["preprocessing"])
             if like is not None
             else Preprocessing.fit(
-                trained, scaling=scaling, missing=missing, times=times, step_size=step_size, longest_gap=longest_gap
+                trained,
+                scaling=scaling,
+                missing=missing,
+                times=times,
+                step_size=step_size,
+                longest_gap=longest_gap,
+                ahead=self.kind == "forecast",
             )
         )
         goals = self._goals(trained, forecast, by_time)

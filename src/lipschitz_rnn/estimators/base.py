@@ -15,6 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from lipschitz_rnn.data import SeriesModel, SeriesSet, as_trained, predict
+from lipschitz_rnn.data.calibration import calibrate
+from lipschitz_rnn.data.intervals import Intervals
 from lipschitz_rnn.data.steps import possible_spans
 from lipschitz_rnn.estimators.fitting import Trained, check_parameters, seeds_of, train, unit_settings
 from lipschitz_rnn.estimators.inputs import as_series, require_channels
@@ -69,6 +71,7 @@ class SeriesEstimator(BaseEstimator):
     n_features_in_: int
     n_iter_: int
     notes_: tuple[str, ...]
+    _intervals: Intervals | None = None
 
     def __init__(
         self,
@@ -167,6 +170,19 @@ class SeriesEstimator(BaseEstimator):
             return train(task, parameters, self._trained.settings.seeds, validated=validated, before=self.models_)
         return train(task, parameters, seeds_of(generator, int(self.n_seeds)), validated=validated)
 
+    def _calibrate(self, trained: Trained, task: Any, validated: bool, horizon: int = 1) -> None:
+        """Intervals from the validation part, if there is one."""
+        self._intervals = calibrate(trained.models, task, horizon) if validated else None
+
+    def _half_widths(self, coverage: Any, steps: int = 1) -> npt.NDArray[np.float64]:
+        """(steps, targets)."""
+        if self._intervals is None:
+            raise ValueError(
+                "this model has no intervals: they come from the errors on a validation part, and all cases were used "
+                "for training. Fit with validation_fraction=0.2"
+            )
+        return self._intervals.half_widths(coverage, steps)
+
     def _keep(self, trained: Trained, series: SeriesSet, notes: tuple[str, ...], continues: bool) -> None:
         """Set the fitted attributes; nothing before this changes the estimator, so a failed fit leaves it as it was."""
         earlier = self.history_ if continues else {}
@@ -253,6 +269,8 @@ class SeriesEstimator(BaseEstimator):
         self.n_features_in_ = len(trained.models[0].preprocessing.columns)
         self.n_iter_ = int(extra.get("n_iter", 0))
         self.notes_ = tuple(extra.get("notes", ()))
+        kept = extra.get("intervals")
+        self._intervals = None if kept is None else Intervals.from_dict(kept)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -11,6 +11,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from lipschitz_rnn.data import SeriesSet, predict
+from lipschitz_rnn.data.arrays import seconds
 from lipschitz_rnn.data.splits import Windows, cut_windows
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
 from lipschitz_rnn.estimators.fitting import FEWEST, plain, require_count, validation_share
@@ -85,21 +86,49 @@ class LipschitzRNNForecaster(SeriesEstimator):
         task = EstimatorTask(series, "forecast", windows=windows, forecast=names, **options)
         trained = self._train(task, parameters, generator, validated, continues)
         self._keep(trained, series, task.notes(), continues)
+        self._calibrate(trained, task, validated, int(plain(self.horizon)))
         self._last, self._layout = series, layout
         return self
 
-    def predict(self, X: Any = None, horizon: Any = None, times: Any = None) -> Array:
+    def predict(self, X: Any = None, horizon: Any = None, times: Any = None, future_times: Any = None) -> Array:
         """Forecast the samples after the end of each series.
 
         Args:
             X: series as in `fit`; None: those of `fit`. `predict(12)` is short for `predict(horizon=12)`.
             horizon: how many samples; None: the parameter of the estimator.
             times: of the samples of X, if the model was trained with times.
+            future_times: of the forecasts, (horizon,) or (cases, horizon), for a model that was trained with irregular
+                times; None: one typical gap apart.
 
         Returns:
             (horizon,) for one series (time,); (cases, horizon) for (cases, time); (cases, channels, horizon) otherwise.
             For a DataFrame (horizon, columns).
         """
+        runs, layout = self._runs(X, horizon, times, future_times)
+        return _in_layout(runs.mean(0), layout)
+
+    def predict_interval(
+        self,
+        X: Any = None,
+        horizon: Any = None,
+        coverage: float = 0.9,
+        times: Any = None,
+        future_times: Any = None,
+    ) -> Array:
+        """As `predict`, with an axis of two at the end: a lower and an upper end between which each value lies with
+        probability `coverage`.
+
+        The forecast ± the error that this share of free runs over the validation part does not exceed so many samples
+        ahead: `fit` needs a validation_fraction, and a `horizon` that is as long. Future samples must behave like those
+        of the validation part.
+        """
+        runs, layout = self._runs(X, horizon, times, future_times)
+        mean = runs.mean(0)
+        widths = self._half_widths(coverage, mean.shape[1])
+        return np.stack([_in_layout(end, layout) for end in (mean - widths, mean + widths)], -1)
+
+    def _runs(self, X: Any, horizon: Any, times: Any, future_times: Any) -> tuple[npt.NDArray[np.float64], str]:
+        """(networks, cases, horizon, channels), and the layout of the answer."""
         check_is_fitted(self)
         if isinstance(X, int | np.integer) and not isinstance(X, bool):
             if horizon is not None:
@@ -114,10 +143,25 @@ class LipschitzRNNForecaster(SeriesEstimator):
         else:
             given, layout = _as_cases(X)
             series = self._series(given, times)
-        runs = [self._free_runs(model, series, horizon) for model in self.models_]
-        return _in_layout(np.mean(runs, axis=0), layout)
+        future = None if future_times is None else self._future(future_times, len(series), horizon)
+        return np.stack([self._free_runs(model, series, horizon, future) for model in self.models_]), layout
 
-    def _free_runs(self, model: Any, series: SeriesSet, horizon: int) -> npt.NDArray[np.float64]:
+    def _future(self, times: Any, cases: int, horizon: int) -> torch.Tensor:
+        """(cases, horizon)."""
+        fitted = self.models_[0].preprocessing.fitted
+        if not fitted.ahead:
+            why = "without times" if fitted.gap is None else f"with regular times ({fitted.gap:.6g} apart)"
+            raise ValueError(f"future_times are given, but this model was fitted {why}; leave them out")
+        found = seconds(times)
+        if found.shape not in ((horizon,), (cases, horizon)):
+            raise ValueError(
+                f"future_times have shape {found.shape}; they must be ({horizon},) or ({cases}, {horizon})"
+            )
+        return torch.from_numpy(np.broadcast_to(found, (cases, horizon)).copy())
+
+    def _free_runs(
+        self, model: Any, series: SeriesSet, horizon: int, future: torch.Tensor | None
+    ) -> npt.NDArray[np.float64]:
         """(cases, horizon, channels)."""
         device = next(model.parameters()).device
         timed = model.preprocessing.fitted.gap is not None
@@ -125,8 +169,10 @@ class LipschitzRNNForecaster(SeriesEstimator):
         for start in range(0, len(series), _CASES):
             values, times, lengths = series[start : start + _CASES].padded()
             moved = times.to(device) if times is not None and timed else None
+            then = None if future is None else future[start : start + _CASES].to(device)
             with torch.no_grad():
-                parts.append(model.free_run(values.double().to(device), moved, lengths.to(device), horizon).cpu())
+                found = model.free_run(values.double().to(device), moved, lengths.to(device), horizon, then)
+            parts.append(found.cpu())
         return torch.cat(parts).double().numpy()
 
     def score(self, X: Any, y: Any = None, times: Any = None) -> float:

@@ -67,6 +67,7 @@ class LipschitzRNNRegressor(RegressorMixin, SeriesEstimator):
         )
         trained = self._train(task, parameters, generator, len(held) > 0, continues)
         self._keep(trained, series, task.notes(), continues)
+        self._calibrate(trained, task, len(held) > 0)
         self.n_outputs_, self._flat = goals.shape[1], flat
         return self
 
@@ -74,6 +75,18 @@ class LipschitzRNNRegressor(RegressorMixin, SeriesEstimator):
         """(cases,), or (cases, q) if `fit` had such targets: the mean of the networks."""
         mean: Array = np.mean(self._outputs(X, times), axis=0)
         return mean[:, 0] if self._flat else mean
+
+    def predict_interval(self, X: Any, coverage: float = 0.9, times: Any = None) -> Array:
+        """(cases, 2): a lower and an upper end between which the true number lies with probability `coverage`;
+        (cases, q, 2) if `fit` had targets (cases, q), for each number by itself.
+
+        The prediction ± the error that this share of the validation cases does not exceed, so `fit` needs a
+        validation_fraction. New series must come from the same source as those of `fit`.
+        """
+        mean = np.mean(self._outputs(X, times), axis=0)
+        widths = self._half_widths(coverage)
+        ends: Array = np.stack((mean - widths, mean + widths), -1)
+        return ends[:, 0] if self._flat else ends
 
     def _extra(self) -> dict[str, Any]:
         return {"flat": self._flat}

@@ -31,6 +31,7 @@ def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> Path:
         "history": estimator.history_,
         "n_iter": estimator.n_iter_,
         "notes": list(estimator.notes_),
+        "intervals": None if estimator._intervals is None else estimator._intervals.to_dict(),
         **estimator._extra(),
     }
     return save_model(path, estimator.models_, extra)

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lipschitz_rnn.data import FileTask, SeriesModel, predict, probabilities, unit_step, with_max_step, with_step
+from lipschitz_rnn.data import FileTask, SeriesModel, probabilities, unit_step, with_max_step, with_step
 from lipschitz_rnn.data import metrics as measures
+from lipschitz_rnn.data.calibration import calibrate, errors_of, scored_predictions
+from lipschitz_rnn.data.free_runs import future_times
+from lipschitz_rnn.data.intervals import Intervals
 from lipschitz_rnn.data.task import SeriesTask
 from lipschitz_rnn.experiments.file_baselines import baseline
 from lipschitz_rnn.stability.studies.tracking import spectral_probe
@@ -23,6 +26,7 @@ from lipschitz_rnn.training.preparation import check_start
 ASSESSMENT = "assessment.json"
 _PAIRS = 2000  # most points of predicted against true values that are kept
 _WORST = 10  # series
+_COVERAGE = 0.9  # of the intervals that are tried on the test split
 
 # Chosen on made irregular series (three frequencies, 10 % of the values missing) with other seeds than the tests'.
 DEFAULTS: dict[str, Any] = {
@@ -80,7 +84,7 @@ def assess(settings: Settings, task: FileTask, result: Result, folder: Path, *, 
     """
     task = task.to("cpu")
     models = [SeriesModel.from_record(network.cpu(), task.record()) for network in result.models]
-    goals, found, owners = _test_predictions(task, models)
+    goals, found, owners = scored_predictions(models, task, "test")
     record: dict[str, Any] = {
         "kind": task.kind,
         "source": task.series.source,
@@ -95,37 +99,14 @@ def assess(settings: Settings, task: FileTask, result: Result, folder: Path, *, 
         record |= _classes(goals, found, owners, task)
     else:
         record |= _numbers(goals, found, owners, task)
+        intervals = calibrate(models, task, task.horizon)
+        record["intervals"] = None if intervals is None else intervals.to_dict()
+        record["coverage"] = None if intervals is None else _coverage(intervals, models, task)
     if task.kind == "forecast":
         record["horizon"] = _free_runs(task, models, task.horizon)
     record["certificate"] = _certificate(task, result) if certify else None
     atomic_write(folder / ASSESSMENT, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
     return record
-
-
-def _test_predictions(
-    task: SeriesTask, models: list[SeriesModel]
-) -> tuple[npt.NDArray[Any], list[npt.NDArray[Any]], npt.NDArray[Any]]:
-    """The targets of the test split, every model's predictions of them, and the series that each belongs to."""
-    windows = task.windows["test"]
-    needed = np.unique(windows.series)
-    part = task.series.select(needed)
-    outputs = [predict(model, part) for model in models]
-    position = np.searchsorted(needed, windows.series)
-    if task.readout == "last":
-        assert task.series.targets is not None
-        return task.series.targets[windows.series], [each[position] for each in outputs], windows.series
-    shift = part.offsets[position] - task.series.offsets[windows.series]
-    rows = zip(windows.start, windows.start + windows.skip, windows.start + windows.length, strict=True)
-    samples = [np.arange(low, high) for _, low, high in rows]
-    flat = np.concatenate(samples)
-    own = np.concatenate([rows + move for rows, move in zip(samples, shift, strict=True)])
-    owners = np.repeat(windows.series, windows.length - windows.skip)
-    if task.kind == "forecast":
-        inside = flat + 1 < np.repeat(task.series.offsets[1:][windows.series], windows.length - windows.skip)
-        flat, own, owners = flat[inside], own[inside], owners[inside]
-        return task.series.values[flat + 1][:, list(task.target.columns)], [each[own] for each in outputs], owners
-    assert task.series.targets is not None
-    return task.series.targets[flat], [each[own] for each in outputs], owners
 
 
 def _classes(
@@ -161,6 +142,26 @@ def _numbers(
         "pairs": pairs,
         "worst": _worst(errors, task, "mean absolute error"),
     }
+
+
+def _coverage(intervals: Intervals, models: list[SeriesModel], task: FileTask) -> dict[str, Any] | None:
+    """How much of the test split the intervals contain, which the networks and the intervals have not seen."""
+    errors = np.abs(errors_of(models, task, "test", task.horizon))
+    steps = intervals.steps
+    while steps:  # as far ahead as there are enough errors
+        try:
+            widths = intervals.half_widths(_COVERAGE, steps)
+            break
+        except ValueError:
+            steps -= 1
+    else:
+        return None
+    errors = errors[:, :steps]
+    known = np.isfinite(errors)
+    if not known.any():
+        return None
+    inside = float(((errors <= widths) & known).sum() / known.sum())
+    return {"asked": _COVERAGE, "found": inside, "count": int(known.sum()), "steps": steps, "widths": widths.tolist()}
 
 
 def _by_owner(scores: npt.NDArray[Any], owners: npt.NDArray[Any]) -> dict[int, float]:
@@ -203,18 +204,23 @@ def _free_runs(task: SeriesTask, models: list[SeriesModel], horizon: int, most: 
     future = np.full((len(starts), limit, len(columns)), np.nan)
     for row, (begin, ahead) in enumerate(zip(begins, aheads, strict=True)):
         future[row, :ahead] = series.values[begin : begin + ahead][:, columns]
+    when = future_times(models[0], series, begins, aheads, limit)
     use_times = models[0].preprocessing.fitted.gap is not None
     values, times, lengths = past.padded()
     scale = np.array(models[0].preprocessing.fitted.scale)[columns]
-    runs = [model.free_run(values, times if use_times else None, lengths, limit).numpy() for model in models]
+    runs = [model.free_run(values, times if use_times else None, lengths, limit, when).numpy() for model in models]
     last = models[0].preprocessing.last_seen(values, lengths)[np.arange(len(starts)), lengths - 1][:, columns].numpy()
+
+    reached = [step for step in range(limit) if np.isfinite(future[:, step]).any()]
+    if not reached:
+        return {}
 
     def by_step(predicted: npt.NDArray[Any]) -> list[float]:
         squares = ((predicted - future) / scale) ** 2
-        return [float(np.sqrt(np.nanmean(squares[:, step]))) for step in range(limit)]
+        return [float(np.sqrt(np.nanmean(squares[:, step]))) for step in reached]
 
     return {
-        "steps": list(range(1, limit + 1)),
+        "steps": [step + 1 for step in reached],
         "rmse": [by_step(run) for run in runs],
         "persistence": by_step(np.repeat(last[:, None], limit, 1)),
         "unit": "standard deviations of the training data",

@@ -36,6 +36,8 @@ def file_page(run: Run, assessment: Mapping[str, Any]) -> list[Block]:
         blocks += _class_blocks(assessment)
     else:
         blocks += [Heading("Predicted against true"), _pairs(assessment)]
+    if assessment.get("coverage"):
+        blocks += [Heading("Intervals"), Paragraph(_coverage(assessment["coverage"]))]
     if assessment.get("horizon"):
         blocks += [Heading("Free run"), _horizon(assessment["horizon"])]
     blocks += [Heading("Worst series"), _worst(assessment["worst"])]
@@ -48,6 +50,16 @@ def file_page(run: Run, assessment: Mapping[str, Any]) -> list[Block]:
     shown |= {f"data option {name}": value for name, value in setup.task_options.items() if value not in (None, [])}
     blocks += [Heading("Settings"), Table(["setting", "value"], [[k, str(v)] for k, v in shown.items()], left=2)]
     return blocks
+
+
+def _coverage(found: Mapping[str, Any]) -> str:
+    ahead = f", up to {found['steps']} steps ahead" if found["steps"] > 1 else ""
+    return (
+        f"Intervals that should contain {100 * found['asked']:.0f} % of the true numbers, made from errors on the "
+        f"validation split, contain {100 * found['found']:.1f} % of {found['count']:,} numbers of the test "
+        f"split{ahead}. `lipschitz-rnn predict --interval 0.9` writes them. They assume that new series are like those "
+        "of the validation split."
+    )
 
 
 def show_metric(name: str, values: Sequence[float | None]) -> str:
