@@ -15,6 +15,7 @@ from lipschitz_rnn.data.free_runs import check_future, require_forecast, run_on,
 from lipschitz_rnn.data.preprocessing import Preprocessing
 from lipschitz_rnn.data.steps import possible_spans
 from lipschitz_rnn.data.target import Target
+from lipschitz_rnn.units.readout import NetworkInputs, StatedClassifier, require_plain_linear
 from lipschitz_rnn.units.recurrence import (
     Recurrence,
     UnstatedRecurrenceError,
@@ -130,6 +131,26 @@ class SeriesModel(nn.Module):
         stated: list[Recurrence] = list(self.unit.stated_recurrences())  # type: ignore[operator]
         spans = possible_spans(self.preprocessing.to_dict()) if self.takes_timespans else None
         return stated if spans is None else [replace(item, step_range=spans) for item in stated]
+
+    def stated_classifier(self) -> StatedClassifier:
+        """For `stability.certified_radius`: from raw values, in their own units, to the scores of the classes."""
+        require_own_statement(self, "stated_classifier")
+        if self.target.classes is None or self.target.readout != "last":
+            raise UnstatedRecurrenceError(
+                f"this model's task is {self.target.kind!r}; a radius is certified for classifiers of whole series"
+            )
+        head = require_plain_linear(self.head)
+        for module in (self.preprocessing, head):
+            require_no_hooks(module)
+
+        def prepare(values: Tensor, times: Tensor | None, lengths: Tensor | None) -> NetworkInputs:
+            from lipschitz_rnn.data.exact_inputs import exact_inputs
+
+            found = exact_inputs(self.preprocessing, values, times, lengths)
+            spans = found.timespans if self.takes_timespans else None
+            return replace(found, timespans=None if spans is None else spans.to(self.head_dtype))
+
+        return StatedClassifier(self.unit, head, batch_first=True, prepare=prepare)
 
     def stream(self, batch_size: int | None = None) -> SeriesStream:
         """This model on live data: `stream(values, time)` takes one raw sample, or one of each of `batch_size` series,

@@ -10,6 +10,9 @@ from lipschitz_rnn.stability.proof.theorem import CohenGrossbergHopfield as Cohe
 from lipschitz_rnn.stability.proof.theorem import Theorem1 as Theorem1
 from lipschitz_rnn.stability.proof.theorem import cohen_grossberg_hopfield as cohen_grossberg_hopfield
 from lipschitz_rnn.stability.proof.theorem import theorem1 as theorem1
+from lipschitz_rnn.stability.radius import CertifiedRadii as CertifiedRadii
+from lipschitz_rnn.stability.radius import NoCertificate as NoCertificate
+from lipschitz_rnn.stability.radius import certified_radius as certified_radius
 from lipschitz_rnn.stability.steps import largest_contracting_step as largest_contracting_step
 from lipschitz_rnn.stability.studies.spectra import Spectrum as Spectrum
 from lipschitz_rnn.stability.studies.spectra import log_norm as log_norm
@@ -17,3 +20,4 @@ from lipschitz_rnn.stability.studies.spectra import proposition1_bounds as propo
 from lipschitz_rnn.stability.studies.spectra import spectrum as spectrum
 from lipschitz_rnn.stability.studies.spectra import symmetric_part as symmetric_part
 from lipschitz_rnn.stability.studies.spectra import track as track
+from lipschitz_rnn.units.readout import StatedClassifier as StatedClassifier

@@ -12,6 +12,8 @@ from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.times import require_timed
 from lipschitz_rnn.units.base import Recurrent
 from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
+from lipschitz_rnn.units.readout import StatedClassifier, require_plain_linear
+from lipschitz_rnn.units.recurrence import UnstatedRecurrenceError, require_no_hooks, require_own_statement
 
 
 class Shapes(Protocol):
@@ -87,6 +89,23 @@ class SequenceModel(nn.Module):
     def takes_timespans(self) -> bool:
         """Whether the unit takes the times between samples."""
         return bool(getattr(self.unit, "takes_timespans", False))
+
+    def stated_classifier(self) -> StatedClassifier:
+        """For `stability.certified_radius`: the unit's output at the last valid step, through the linear head."""
+        require_own_statement(self, "stated_classifier")
+        if self.embedding is not None:
+            raise UnstatedRecurrenceError(
+                "the inputs of this model are tokens, which change by whole tokens and not by small amounts; a radius "
+                "needs real inputs"
+            )
+        if self.readout != "last":
+            raise UnstatedRecurrenceError(
+                f'this model reads {self.readout!r} and gives scores at every step; a radius is certified for readout '
+                '"last", one class per sequence'
+            )
+        head = require_plain_linear(self.head)
+        require_no_hooks(head)
+        return StatedClassifier(self.unit, head)
 
     def penalty(self) -> Tensor:
         """The term that the unit's paper adds to the loss for a soft constraint; zero for most units."""

@@ -62,7 +62,7 @@ _HARMLESS = frozenset(
 _ALWAYS = frozenset({"forward", "__call__", "_call_impl", "__getattr__", "__getattribute__"})
 
 
-def require_own_statement(module: nn.Module) -> None:
+def require_own_statement(module: nn.Module, statement: str = "stated_recurrences") -> None:
     """Raise if a subclass, an attribute of the instance or a hook may have changed what the module runs.
 
     A class that overrides anything defined by the stating class or its bases must state its recurrence itself. Hooks
@@ -70,7 +70,7 @@ def require_own_statement(module: nn.Module) -> None:
     """
     kind = type(module)
     mro = kind.__mro__
-    stating = next(place for place, base in enumerate(mro) if "stated_recurrences" in vars(base))
+    stating = next(place for place, base in enumerate(mro) if statement in vars(base))
     own = [base for base in mro[stating:] if issubclass(base, nn.Module) and base is not nn.Module]
     defined = {name for base in own for name in vars(base) if not name.startswith("__")} - _HARMLESS | _ALWAYS
     for base in mro[:stating]:
@@ -78,7 +78,7 @@ def require_own_statement(module: nn.Module) -> None:
         if changed:
             raise UnstatedRecurrenceError(
                 f"{base.__name__} overrides {', '.join(changed)} of {mro[stating].__name__}, so the recurrence stated "
-                f"by that class may not be the one that runs; define stated_recurrences in {base.__name__} as well"
+                f"by that class may not be the one that runs; define {statement} in {base.__name__} as well"
             )
     replaced = sorted(name for name in defined & set(vars(module)) if callable(getattr(kind, name, None)))
     if replaced:

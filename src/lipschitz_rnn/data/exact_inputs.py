@@ -1,0 +1,46 @@
+"""What a network reads for raw values, in float64 with a bound on its rounding, and how it depends on the values."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.data.preprocessing import Preprocessing
+from lipschitz_rnn.units.readout import NetworkInputs
+
+_UNIT = 2.0**-53
+
+
+def exact_inputs(
+    preprocessing: Preprocessing, values: Tensor, times: Tensor | None, lengths: Tensor | None
+) -> NetworkInputs:
+    """The inputs (T, B, ·) for raw values (B, T, p), and by how much each changes with its value at most.
+
+    Only numbers that are there may change: not holes, categories or times. Clipping never enlarges a change. A value
+    that is carried forward into holes would act in several steps, so it is refused.
+    """
+    fitted = preprocessing.fitted
+    if fitted.missing in ("forward", "since"):
+        inside = torch.ones(values.shape[:2], dtype=torch.bool, device=values.device)
+        if lengths is not None:
+            inside = torch.arange(values.shape[1], device=values.device) < lengths.to(values.device).unsqueeze(-1)
+        holes = ~values.isfinite() & inside.unsqueeze(-1)
+        if bool(holes.any()):
+            raise ValueError(
+                f"{int(holes.sum())} values are missing, and this model fills them with earlier ones "
+                f"(missing={fitted.missing!r}), so that one changed value acts in several steps; give series without "
+                'holes, or train with missing="mask"'
+            )
+    inputs, spans = preprocessing(values.double(), None if times is None else times.double(), lengths)
+    numbers = len(fitted.numbers)
+    scale = torch.zeros(inputs.shape[-1], dtype=torch.float64, device=inputs.device)
+    chosen = torch.tensor(fitted.numbers, dtype=torch.int64, device=inputs.device)
+    # Rounded up: a subtraction and a division, each off by at most one unit.
+    scale[:numbers] = (1.0 + 4.0 * _UNIT) / preprocessing.scale.to(inputs.device).index_select(0, chosen).abs()
+    x = inputs.transpose(0, 1)
+    return NetworkInputs(
+        inputs=x,
+        timespans=None if spans is None else spans.transpose(0, 1),
+        error=4.0 * _UNIT * x.norm(dim=-1) + 2.0**-1000,
+        scale=scale,
+    )

@@ -1,0 +1,5 @@
+"""Certified radii: how far an input may change before a prediction can. docs/certified-radius.md has the proofs."""
+
+from lipschitz_rnn.stability.radius.proving import NoCertificate as NoCertificate
+from lipschitz_rnn.stability.radius.radius import CertifiedRadii as CertifiedRadii
+from lipschitz_rnn.stability.radius.radius import certified_radius as certified_radius

@@ -1,0 +1,214 @@
+"""How much a change of one input can move what is read later: the kernels k_t of layers, stacks and directions.
+
+A part with factor ρ_t and gain g_t at step t obeys ‖δh_t‖_P ≤ ρ_t‖δh_{t−1}‖_P + g_t‖δx_t‖. A stack is a cascade of such
+scalar inequalities, so weights on what is read travel backwards through it: with m_t = w_t + ρ_{t+1} m_{t+1}, one unit of
+change at the input of step t counts g_t m_t. For equal steps this is the convolution of the layers' kernels.
+
+All numbers are non-negative, so rounding is relative: every result is multiplied by a factor that covers it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.stability.proof.certificate import Certificate
+from lipschitz_rnn.stability.proof.norms import MetricNorms, product, root, total
+from lipschitz_rnn.stability.proof.rates import round_up
+from lipschitz_rnn.stability.proof.rounding import UNIT, Ball, Matrix, largest_eigenvalue_bound
+from lipschitz_rnn.stability.radius.network import Network, Part, Samples, Steps
+from lipschitz_rnn.units.sequences import reverse
+
+
+@dataclass(frozen=True)
+class ProvedPart:
+    """A part with its certificate: norms in its metric, the factor of each step and what an input adds."""
+
+    part: Part
+    certificate: Certificate
+    metric: MetricNorms
+
+    @property
+    def slopes(self) -> tuple[Fraction, Fraction]:
+        low, high = self.part.sigma.slope_range
+        return Fraction(low), Fraction(high)
+
+    def entry(self, U: Ball, source: MetricNorms | None = None) -> float:
+        """‖D U x‖_P ≤ entry · ‖x‖ for all slopes D; ‖x‖ is Euclidean, or in the metric of the part that x comes from.
+
+        D = c + r·q with |q| ≤ 1: the average c of the slopes acts without loss. A diagonal P commutes with q.
+        """
+        low, high = self.slopes
+        turned = U if source is None else U @ source.T
+        inside = root(_over(largest_eigenvalue_bound(turned.T @ self.metric.P @ turned), source))
+        fed = inside
+        if not self.metric.diagonal:
+            fed = product(self.metric.largest, root(_over(largest_eigenvalue_bound(turned.T @ turned), source)))
+        return total(
+            product(round_up(abs(low + high) / 2), inside),
+            product(round_up((high - low) / 2), fed),
+        )
+
+    @cached_property
+    def slope(self) -> float:
+        """‖αA + D W‖_P over all slopes."""
+        part = self.part
+        return self.metric.slope(part.alpha * Ball.exact(part.A), Ball.exact(part.W), part.sigma.slope_range)
+
+    def factors(self, steps: Steps) -> Tensor:
+        """The factor of every sample, (T, B): ρⁿ for its n steps."""
+        one = self.step_factors(steps)
+        return one if _single(steps) else torch.pow(one, steps.counts) * _grown(steps)
+
+    def gains(self, steps: Steps, entry: float) -> Tensor:
+        """What one unit of change of the input, held over all steps of a sample, adds to the state: (T, B)."""
+        added = self.step_gains(steps, entry)
+        if _single(steps):
+            return added
+        # 1 + ρ + … + ρⁿ⁻¹, which is at most n.
+        ratio, counts = self.step_factors(steps), steps.counts.double()
+        summed = -torch.expm1(counts * torch.log(ratio)) / (1.0 - ratio)
+        return added * torch.where(ratio < 1.0, torch.minimum(summed * (1 + 1e-12), counts), counts) * _grown(steps)
+
+    def step_gains(self, steps: Steps, entry: float) -> Tensor:
+        """The same for one step of each sample.
+
+        Every stage adds its own change, and later stages pass earlier ones on through αA + D W.
+        """
+        lengths = steps.lengths * (1 + 4 * UNIT)
+        changes: list[Tensor] = []
+        slope = self.slope if len(self.part.tableau) > 1 else 0.0
+        for row in self.part.tableau.stages:
+            passed = sum((abs(a) * change for a, change in zip(row, changes, strict=True)), torch.zeros_like(lengths))
+            changes.append(entry + slope * lengths * passed)
+        weights = zip(self.part.tableau.weights, changes, strict=True)
+        added: Tensor = lengths * sum((abs(b) * change for b, change in weights), torch.zeros_like(lengths))
+        return added * (1 + 64 * UNIT)
+
+    def step_factors(self, steps: Steps) -> Tensor:
+        """ρ of one step of each sample."""
+        certificate = self.certificate
+        assert certificate.factor is not None and certificate.step_range is not None  # asked for with a step
+        shortest, longest = certificate.step_range
+        if shortest == longest:  # a step of length zero, as in padding, changes nothing
+            return torch.where(steps.lengths > 0, certificate.factor, 1.0).to(steps.lengths)
+        # Proved for the range: 1 − λε.
+        return ((1.0 - certificate.rate * steps.lengths) * (1 + 8 * UNIT)).clamp(max=1.0)
+
+    def reading(self, rows: Matrix, other: Matrix) -> Matrix:
+        """‖(a − b) x‖ ≤ reading · ‖x‖_P for every pair of rows a, b, (n, N) each: (n,)."""
+        turned = (Ball.exact(rows) - Ball.exact(other)) @ self.metric.T
+        squares = (turned.upper_magnitude() ** 2).sum(-1) * (1 + 4 * (rows.shape[1] + 8) * UNIT)
+        bounds: Matrix = np.sqrt(squares / self.metric.scale) * (1 + 8 * UNIT)
+        return bounds
+
+
+def _over(value: float, source: MetricNorms | None) -> float:
+    return max(value, 0.0) if source is None else math.nextafter(max(value, 0.0) / source.scale, math.inf)
+
+
+def _single(steps: Steps) -> bool:
+    return bool((steps.counts == 1).all())
+
+
+def _grown(steps: Steps) -> Tensor:
+    """Covers the rounding of a power with these exponents."""
+    return 1.0 + 8.0 * UNIT * (steps.counts.double() + 8.0)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The steps of all parts for a batch, and the order in which they read it."""
+
+    network: Network
+    samples: Samples
+
+    def steps(self, part: Part) -> Steps:
+        """In the part's reading order."""
+        x = self.samples.given.inputs
+        found = self.network.steps_of(part, self.samples.given.timespans, self.samples.shape, x.device)
+        return Steps(self.ordered(found.lengths, part), self.ordered(found.counts, part))
+
+    def ordered(self, sequence: Tensor, part: Part) -> Tensor:
+        """(T, B, …) in the reading order of a part, and from it back: reversing twice changes nothing."""
+        return reverse(sequence, self._ends) if part.reverse else sequence
+
+    @property
+    def _ends(self) -> Tensor | None:
+        return self.samples.lengths if self.network.stated.unit_takes_lengths else None
+
+    def read_weights(self, part: Part) -> Tensor:
+        """(T, B), in the order of time: the weight of every state of the last layer in what the head reads."""
+        samples, stated = self.samples, self.network.stated
+        T, B = samples.shape
+        device = samples.valid.device
+        steps = torch.arange(T, device=device)[:, None]
+        if stated.readout == "mean":
+            return samples.valid.double() / samples.lengths
+        if stated.readout == "last":
+            return (steps == samples.lengths - 1).double()
+        end = samples.lengths - 1 if stated.unit_takes_lengths else torch.full((B,), T - 1, device=device)
+        return (steps == (torch.zeros_like(end) if part.reverse else end)).double()
+
+
+def part_kernel(part: ProvedPart, timeline: Timeline, weights: Tensor) -> Tensor:
+    """m_t of the adjoint recursion, in the order of time: the weight of a change of the state made at step t, (T, B)."""
+    factors = part.factors(timeline.steps(part.part))
+    ordered = timeline.ordered(weights, part.part)
+    kernel = torch.empty_like(ordered)
+    running = torch.zeros_like(ordered[0])
+    for step in range(len(ordered) - 1, -1, -1):
+        running = ordered[step] + running
+        kernel[step] = running
+        running = factors[step] * running
+    return timeline.ordered(kernel, part.part)
+
+
+class ProvedNetwork:
+    """All parts of a network with their certificates, and how strongly each layer feeds the next."""
+
+    def __init__(self, network: Network, layers: tuple[tuple[ProvedPart, ...], ...]) -> None:
+        self.network, self.layers = network, layers
+        self._couplings: dict[tuple[int, int, int], float] = {}
+
+    def coupling(self, layer: int, direction: int, source: int) -> float:
+        """The entry of what direction ``source`` of the layer below gives to a part."""
+        place = layer, direction, source
+        if place not in self._couplings:
+            part, below = self.layers[layer][direction], self.layers[layer - 1]
+            start = sum(other.part.size for other in below[:source])
+            block = np.ascontiguousarray(part.part.U[:, start : start + below[source].part.size])
+            self._couplings[place] = part.entry(Ball.exact(block), below[source].metric)
+        return self._couplings[place]
+
+    def input_kernel(self, timeline: Timeline, top: int, first: Sequence[Tensor]) -> Tensor:
+        """k (T, B): how far one unit of change of the input at each step moves what is read of part ``top`` of the
+        last layer; zero in padding.
+
+        Args:
+            first: for each part of the first layer, what a unit of change of the input adds, (T, B), in the order of
+                time.
+        """
+        weights = {top: timeline.read_weights(self.network.layers[-1][top])}
+        for layer in range(len(self.layers) - 1, 0, -1):
+            below: dict[int, Tensor] = {}
+            for direction, weight in weights.items():
+                part = self.layers[layer][direction]
+                m, steps = part_kernel(part, timeline, weight), timeline.steps(part.part)
+                for source in range(len(self.layers[layer - 1])):
+                    gain = timeline.ordered(part.gains(steps, self.coupling(layer, direction, source)), part.part)
+                    below[source] = below[source] + m * gain if source in below else m * gain
+            weights = below
+        kernel = sum(
+            (part_kernel(self.layers[0][d], timeline, weight) * first[d] for d, weight in weights.items()),
+            torch.zeros_like(timeline.samples.valid, dtype=torch.float64),
+        )
+        grown = 1.0 + 16.0 * UNIT * len(self.layers) * (timeline.samples.shape[0] + 16)
+        return (kernel * grown).masked_fill(~timeline.samples.valid, 0.0)

@@ -1,0 +1,253 @@
+"""Radii that follow the sample's own trajectory: the exact gradient of each score difference, plus what bends it.
+
+Write a change of the states as δh = ℓ + q: ℓ follows the linearized steps J_t = I + ε(αA + D̂_t W) of this sample, and q is
+driven by the remainders of σ. Over all changes of the input of size r, W ℓ_t + U Δx_t stays within r·s_t, entry by entry,
+with s_t from the Gram matrix C_t of the linear map from inputs to ℓ_t, and ‖q‖_P obeys the scalar recursion of the
+certificate. With λ_t the adjoint of the difference of two scores,
+
+    difference(x + Δx) ≥ difference(x) − ⟨gradient, Δx⟩ − Σ_t ε|λ_t|ᵀ remainder_t(r),
+
+so that r is certified if the right side is positive. docs/certified-radius.md has the proof, rounding included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.stability.proof.rounding import UNIT, Matrix
+from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, Timeline
+from lipschitz_rnn.stability.radius.remainder import SMOOTH, remainder
+from lipschitz_rnn.stability.radius.scores import Scores
+from lipschitz_rnn.stability.radius.trajectory import Stepper
+
+_WAYS, _ROUNDS = 9, 3  # radii tried at once, and how often the gap between two of them is divided
+
+
+def why_not_local(proved: ProvedNetwork) -> str | None:
+    """The obstacle, or None."""
+    if len(proved.layers) > 1:
+        return f"the network has {len(proved.layers)} layers, and trajectories are followed through one"
+    part = proved.layers[0][0].part
+    if part.tableau.name != "euler":
+        return f"the integrator is {part.tableau.name}, and trajectories are followed with Euler steps"
+    if part.sigma.name not in SMOOTH:
+        return f"nothing is known about the curvature of {part.sigma.name}"
+    return None
+
+
+@dataclass(frozen=True)
+class _Linearized:
+    """One direction: everything about the sample that does not depend on the radius, in reading order."""
+
+    own: ProvedPart
+    stepper: Stepper
+    a: Tensor  # (T, B, N), what σ is applied to
+    slope: Tensor  # (T, B, N), D̂
+    off: Tensor  # (T, B, 1), how far a can be from the exact one
+    step: Tensor  # (T, B, 1)
+    factor: Tensor  # (T, B)
+    spread: Tensor  # (T, B, N), s_t
+    adjoint: Tensor  # (T, B, q, N), ε|λ_t|
+    across: Tensor  # (N,), ‖w_i‖ in the dual metric
+    residual: Tensor  # (B, q), rounding of the adjoint, for a unit of radius
+    gradient: Tensor  # (T, B, q, p), by time
+
+
+def local_radii(
+    proved: ProvedNetwork,
+    timeline: Timeline,
+    scores: Scores,
+    entering: list[Tensor],
+    norm: str,
+    scales: Tensor,
+    start: Tensor,
+) -> Tensor:
+    """(B, q): a radius for every other class, at least 0; ``start`` are those of the global bound."""
+    chosen = max(1, (1 << 24) // (timeline.samples.shape[0] * proved.network.D.shape[1] * (scores.margins.shape[1] + 4)))
+    B = timeline.samples.shape[1]
+    found = []
+    for first in range(0, B, chosen):
+        part = slice(first, min(first + chosen, B))
+        found.append(_of_some(proved, timeline, scores, entering, norm, scales, start, part))
+    return torch.cat(found)
+
+
+def _of_some(
+    proved: ProvedNetwork,
+    timeline: Timeline,
+    scores: Scores,
+    entering: list[Tensor],
+    norm: str,
+    scales: Tensor,
+    start: Tensor,
+    part: slice,
+) -> Tensor:
+    some = Timeline(timeline.network, timeline.samples.part(part))
+    if any(bool((some.steps(own.part).counts > 1).any()) for own in proved.layers[0]):
+        return torch.zeros_like(start[part])  # sub-steps hold their input: only the global bound knows them
+    margins, prediction = scores.margins[part], scores.prediction[part]
+    D, at = proved.network.D, 0
+    lines = []
+    for direction, own in enumerate(proved.layers[0]):
+        block = np.ascontiguousarray(D[:, at : at + own.part.size])
+        at += own.part.size
+        states, error = scores.states[direction].states[:, part], scores.states[direction].error[:, part]
+        most = entering[direction][:, part].sum(0)  # bounds ‖δh‖_P for a change of size 1, in every norm
+        lines.append(_linearize(own, some, states, error, block, prediction, scales, most))
+    gradient = sum((line.gradient for line in lines[1:]), lines[0].gradient)
+    dual = _dual(gradient, norm)  # (B, q)
+    valid = some.samples.valid.sum(0).double()
+    energy = {"l2": torch.ones_like(valid), "step": valid.sqrt(), "linf": (valid * scales.shape[1]).sqrt()}[norm]
+    own_class = torch.nn.functional.one_hot(prediction, margins.shape[1]).bool()
+    linear = dual + sum(line.residual for line in lines)
+    # Without any remainder the radius would be margin / gradient: search below the smallest of them.
+    highest = (margins / linear.clamp(min=1e-300)).masked_fill(own_class, torch.inf).clamp(max=1e12).min(1).values
+    low, high = torch.zeros_like(highest), highest.clamp(min=0.0)
+    for _ in range(_ROUNDS):
+        ways = torch.arange(1, _WAYS + 1, dtype=torch.float64, device=low.device)[:, None] / (_WAYS + 1)
+        tried = low + ways * (high - low)  # (K, B)
+        lost = linear * tried[..., None]
+        for line in lines:
+            lost = lost + _bent(line, tried * energy * (1 + 8 * UNIT))
+        good = ((margins - lost * (1 + 1e-9) > 0) | own_class).all(-1)  # (K, B)
+        passed = good.to(torch.int64).cumprod(0).sum(0)  # how many of them, from below
+        grid = torch.cat((low[None], tried, high[None]))
+        low, high = (grid.gather(0, (passed + shift)[None]).squeeze(0) for shift in (0, 1))
+    return torch.where(margins > 0, low[:, None].expand_as(margins), 0.0)
+
+
+def _linearize(
+    own: ProvedPart,
+    timeline: Timeline,
+    states: Tensor,
+    error: Tensor,
+    head: Matrix,
+    prediction: Tensor,
+    scales: Tensor,
+    most: Tensor,
+) -> _Linearized:
+    part, device = own.part, states.device
+    stepper = Stepper(own, device)
+    x, valid, scale = (timeline.ordered(each, part) for each in _inputs(timeline, scales))
+    steps = timeline.steps(part)
+    after, wrong = timeline.ordered(states, part), timeline.ordered(error, part)
+    before = torch.cat((torch.zeros_like(after[:1]), after[:-1]))
+    wrong = torch.cat((torch.zeros_like(wrong[:1]), wrong[:-1]))
+    drive, size = stepper.drive(x)
+    a = before @ stepper.W.T + drive
+    magnitude = before.abs() @ stepper.W.abs().T + size
+    low, high = part.sigma.slope_range
+    slope = part.sigma.slope_from_value(part.sigma.function(a)).clamp(low, high)
+    across = torch.from_numpy(own.reading(part.W, np.zeros_like(part.W))).to(device)
+    off = across.max() * wrong + stepper.each * magnitude.amax(-1)
+    step = steps.lengths[..., None]
+    F = step[..., None] * slope[..., None] * stepper.U * (scale * valid)[..., None, :]  # (T, B, N, p)
+    spread = _spread(stepper, step, slope, F, scale * valid)
+    adjoint, gradient, missed, flat = _adjoints(own, stepper, timeline, step, slope, F, head, prediction)
+    return _Linearized(
+        own=own,
+        stepper=stepper,
+        a=a,
+        slope=slope,
+        off=off[..., None],
+        step=step,
+        factor=own.step_factors(steps),
+        spread=spread,
+        adjoint=adjoint,
+        across=across,
+        residual=missed * most[:, None] + flat,
+        gradient=timeline.ordered(gradient, part),
+    )
+
+
+def _inputs(timeline: Timeline, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs (T, B, p), which steps may change (T, B, 1), and the scales (T, B, p), by time."""
+    x = timeline.samples.given.inputs
+    return x, timeline.samples.valid.double()[..., None], scales[:, None].expand(-1, x.shape[1], -1)
+
+
+def _spread(stepper: Stepper, step: Tensor, slope: Tensor, F: Tensor, scale: Tensor) -> Tensor:
+    """s_t (T, B, N): |W ℓ + U S Δ| ≤ s_t for all changes Δ of energy 1 up to step t.
+
+    C⁺ ≽ J C Jᵀ + F Fᵀ, kept true under rounding by adding what it can cost to the diagonal.
+    """
+    T, B, N = slope.shape
+    eye = torch.eye(N, dtype=torch.float64, device=slope.device)
+    C = slope.new_zeros(B, N, N)
+    found = torch.empty_like(slope)
+    direct = ((stepper.U * scale[..., None, :]) ** 2).sum(-1)  # (T, B, N)
+    wide = stepper.W.square().sum(-1)
+    each = 8.0 * (N + F.shape[-1] + 16) * UNIT
+    for t in range(T):
+        size = C.square().sum((-2, -1)).sqrt()
+        # The terms of wᵀC w may cancel; ‖w‖²‖C‖ bounds their sum.
+        found[t] = ((stepper.W @ C) * stepper.W).sum(-1) + each * size[:, None] * wide
+        J = eye + step[t, :, :, None] * (stepper.A + slope[t, :, :, None] * stepper.W)
+        C = J @ C @ J.mT + F[t] @ F[t].mT
+        rounding = each * (J.square().sum((-2, -1)) * size + F[t].square().sum((-2, -1)))
+        C = 0.5 * (C + C.mT) + rounding[:, None, None] * eye
+    return (found + direct).clamp(min=0.0).sqrt() * (1 + 1e-9)
+
+
+def _adjoints(
+    own: ProvedPart,
+    stepper: Stepper,
+    timeline: Timeline,
+    step: Tensor,
+    slope: Tensor,
+    F: Tensor,
+    head: Matrix,
+    prediction: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """ε|λ_t| (T, B, q, N), the gradients (T, B, q, p) in reading order, and the rounding of both, (B, q) each.
+
+    λ may be any vectors: what they miss of the recursion J_tᵀλ acts on δh_t and is bounded by its size.
+    """
+    T, B, N = slope.shape
+    D = torch.from_numpy(head).to(slope.device)
+    rows = D[prediction][:, None] - D  # (B, q, N)
+    weights = timeline.ordered(timeline.read_weights(own.part), own.part)
+    running = rows.new_zeros(rows.shape)
+    adjoint = rows.new_empty(T, *rows.shape)
+    gradient = rows.new_empty(T, *rows.shape[:-1], F.shape[-1])
+    sizes = rows.new_zeros(rows.shape[:-1])
+    whole = 1.0 + float(step.max()) * float(stepper.size.norm())
+    for t in range(T - 1, -1, -1):
+        running = running + weights[t, :, None, None] * rows
+        adjoint[t] = step[t, :, None] * running.abs()
+        gradient[t] = running @ F[t]
+        sizes = sizes + running.norm(dim=-1) + weights[t, :, None] * rows.norm(dim=-1)
+        running = running + step[t, :, None] * (running @ stepper.A + (slope[t, :, None] * running) @ stepper.W)
+    # ‖x‖₂ ≤ dual ‖x‖_P, entry by entry.
+    dual = float(own.reading(np.eye(N), np.zeros((N, N))).max()) * N**0.5
+    widest = F.square().sum((-2, -1)).sqrt().amax(0)  # (B,)
+    missed = 4.0 * stepper.each * whole * dual * sizes
+    return adjoint, gradient, missed, 4.0 * stepper.each * F.shape[-1] ** 0.5 * widest[:, None] * sizes
+
+
+def _bent(line: _Linearized, energy: Tensor) -> Tensor:
+    """Σ_t ε|λ_t|ᵀ remainder_t for changes of energy (K, B): (K, B, q)."""
+    K, B = energy.shape
+    lost = energy.new_zeros(K, B, line.adjoint.shape[2])
+    q = torch.zeros_like(energy)
+    for t in range(len(line.a)):
+        V = energy[..., None] * line.spread[t] + line.across * q[..., None]
+        left = remainder(line.own.part.sigma, line.a[t], line.slope[t], V, line.off[t])  # (K, B, N)
+        lost = lost + torch.einsum("bqn,kbn->kbq", line.adjoint[t], left)
+        q = (line.factor[t] * q + line.step[t].squeeze(-1) * line.stepper.length(left)) * (1 + 1e-12)
+    return lost
+
+
+def _dual(gradient: Tensor, norm: str) -> Tensor:
+    """How fast a linear function with this gradient (T, B, q, p) can fall for changes of size 1: (B, q)."""
+    if norm == "l2":
+        size = gradient.square().sum((0, -1)).sqrt()
+    elif norm == "step":
+        size = gradient.norm(dim=-1).sum(0)
+    else:
+        size = gradient.abs().sum((0, -1))
+    return size * (1 + 1e-12)

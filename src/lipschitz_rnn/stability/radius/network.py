@@ -1,0 +1,216 @@
+"""A classifier read as what a proof can use: exact matrices, steps, metrics and factors of every layer and direction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lipschitz_rnn.ops.common.validation import require_lengths, require_tensor
+from lipschitz_rnn.ops.lipschitz.integrators import Tableau, get_integrator
+from lipschitz_rnn.ops.lipschitz.nonlinearities import Nonlinearity, get_nonlinearity
+from lipschitz_rnn.ops.lipschitz.substeps import count_substeps, substeps_of
+from lipschitz_rnn.stability.proof.inputs import as_array
+from lipschitz_rnn.stability.proof.rounding import Matrix
+from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
+from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
+from lipschitz_rnn.units.readout import NetworkInputs, StatedClassifier, require_plain_linear
+from lipschitz_rnn.units.recurrence import UnstatedRecurrenceError, require_no_hooks, require_own_statement
+
+
+@dataclass(frozen=True)
+class Part:
+    """One layer in one direction: h⁺ = a step of ḣ = αA h + σ(W h + U x + b). Numbers are exact, in float64."""
+
+    layer: int
+    reverse: bool
+    A: Matrix
+    W: Matrix
+    U: Matrix
+    b: Matrix
+    alpha: float
+    sigma: Nonlinearity
+    tableau: Tableau
+    cell: LipschitzRNNCell
+
+    @property
+    def name(self) -> str:
+        return f"layer {self.layer}" + (", reverse" if self.reverse else "")
+
+    @property
+    def size(self) -> int:
+        return len(self.A)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Every sample is ``counts`` steps of length ``lengths``, (T, B) each, float64."""
+
+    lengths: Tensor
+    counts: Tensor
+
+
+@dataclass(frozen=True)
+class Network:
+    """The parts of a classifier by layer, and its head: scores = D h + c."""
+
+    stated: StatedClassifier
+    layers: tuple[tuple[Part, ...], ...]
+    D: Matrix
+    c: Matrix
+
+    @property
+    def classes(self) -> int:
+        return len(self.c)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(part for layer in self.layers for part in layer)
+
+    def steps_of(self, part: Part, timespans: Tensor | None, shape: tuple[int, int], device: torch.device) -> Steps:
+        """The steps that the layer takes for these timespans (T, B), before they are put into its reading order."""
+        cell = part.cell
+        if timespans is None:
+            step = float(cell.step_size)
+            limit = cell.step_limit(step)
+            count = 1 if limit is None or step <= limit else substeps_of(step, limit)
+            full = torch.full(shape, step / count, dtype=torch.float64, device=device)
+            return Steps(full, torch.full(shape, count, dtype=torch.int64, device=device))
+        spans = cell.without_rounding(timespans)
+        limit = cell.step_limit(spans)
+        counts = torch.ones_like(spans, dtype=torch.int64) if limit is None else count_substeps(spans, limit)
+        return Steps(spans.double() / counts, counts)
+
+
+def read_network(model: Any) -> Network:
+    """The stated classifier of a model, checked; refused with the reason where it cannot have a certified radius."""
+    stated = model if isinstance(model, StatedClassifier) else _statement(model)
+    unit, head = stated.unit, require_plain_linear(stated.head)
+    require_no_hooks(head)
+    if stated.readout not in ("last", "mean", "state"):
+        raise ValueError(f'readout is {stated.readout!r}; it must be "last", "mean" or "state"')
+    if not isinstance(unit, LipschitzRNN):
+        raise UnstatedRecurrenceError(
+            f"the unit is a {type(unit).__name__}; a radius is certified for LipschitzRNN, whose input enters as U x + "
+            'b. Train one, best with unit_options={"stability": "contracting"}'
+        )
+    require_own_statement(unit)
+    recurrences = unit.stated_recurrences()
+    layers: list[tuple[Part, ...]] = []
+    for layer in range(unit.num_layers):
+        found = []
+        for direction in range(unit.num_directions):
+            item = recurrences[layer * unit.num_directions + direction]
+            cell = unit.cell(layer, direction)
+            U = as_array(cell.weight_ih, f"weight_ih of layer {layer}")
+            b = np.zeros(len(U)) if cell.bias_ih is None else as_array(cell.bias_ih, f"bias_ih of layer {layer}")
+            A, W = as_array(item.A, f"A of layer {layer}"), as_array(item.W, f"W of layer {layer}")
+            sigma, tableau = get_nonlinearity(item.nonlinearity), get_integrator(item.integrator)
+            found.append(Part(layer, direction == 1, A, W, U, b, item.alpha, sigma, tableau, cell))
+        layers.append(tuple(found))
+    D = as_array(head.weight, "the head's weight")
+    c = np.zeros(len(D)) if head.bias is None else as_array(head.bias, "the head's bias")
+    if D.shape[1] != sum(part.size for part in layers[-1]):
+        raise ValueError(
+            f"the head reads {D.shape[1]} values, but the last layer gives {sum(part.size for part in layers[-1])}; "
+            "give the head that belongs to this unit"
+        )
+    return Network(stated, tuple(layers), D, c)
+
+
+def _statement(model: Any) -> StatedClassifier:
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"cannot certify a radius for a {type(model).__name__}; give a SequenceModel, a SeriesModel, or "
+            "lipschitz_rnn.stability.StatedClassifier(unit, head)"
+        )
+    kind = type(model)
+    if kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch._dynamo"):
+        require_no_hooks(model)
+        model, kind = model._orig_mod, type(model._orig_mod)
+    if not callable(getattr(kind, "stated_classifier", None)) or "stated_classifier" in vars(model):
+        raise UnstatedRecurrenceError(
+            f"{kind.__name__} does not say what it reads from its unit; give "
+            "lipschitz_rnn.stability.StatedClassifier(unit, head, readout) for what it computes, or define "
+            "stated_classifier in its class"
+        )
+    require_no_hooks(model)
+    stated: StatedClassifier = model.stated_classifier()  # type: ignore[operator]
+    return stated
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A checked batch: time-major inputs without anything in the padding, and which steps are valid, (T, B)."""
+
+    given: NetworkInputs
+    valid: Tensor
+    lengths: Tensor
+
+    def part(self, chosen: slice) -> Samples:
+        """Some of the samples."""
+        given = self.given
+        spans, error = given.timespans, given.error
+        return Samples(
+            NetworkInputs(
+                given.inputs[:, chosen],
+                None if spans is None else spans[:, chosen],
+                None if error is None else error[:, chosen],
+                given.scale,
+            ),
+            self.valid[:, chosen],
+            self.lengths[chosen],
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.given.inputs.shape[0], self.given.inputs.shape[1]
+
+
+def read_samples(network: Network, inputs: Tensor, times: Tensor | None, lengths: Tensor | None) -> Samples:
+    """Inputs, timespans (raw times where the model prepares its inputs) and lengths, checked and made time-major."""
+    stated = network.stated
+    require_tensor("inputs", inputs)
+    if inputs.dim() != 3 or not inputs.is_floating_point():
+        raise ValueError(
+            f"inputs have shape {tuple(inputs.shape)} and type {inputs.dtype}; they must be real values "
+            f"{'(B, T, p)' if stated.batch_first else '(T, B, p)'}"
+        )
+    axis = 0 if stated.batch_first else 1
+    B, T = inputs.shape[axis], inputs.shape[1 - axis]
+    if B == 0 or T == 0:
+        raise ValueError(f"inputs have shape {tuple(inputs.shape)}; give at least one sample and one step")
+    if times is not None and tuple(require_tensor("timespans", times).shape) != tuple(inputs.shape[:2]):
+        raise ValueError(
+            f"timespans have shape {tuple(times.shape)}; they must be {tuple(inputs.shape[:2])}, as the inputs"
+        )
+    ends = torch.full((B,), T, device=inputs.device)
+    if lengths is not None:
+        if tuple(require_tensor("lengths", lengths).shape) != (B,):
+            raise ValueError(f"lengths have shape {tuple(lengths.shape)}; they must be ({B},)")
+        require_lengths(lengths, T)
+        ends = lengths.to(inputs.device).long()
+    valid = torch.arange(T, device=inputs.device)[:, None] < ends
+    if stated.prepare is not None:
+        given = stated.prepare(inputs, times, lengths)
+    else:
+        x, spans = (inputs.transpose(0, 1), times) if stated.batch_first else (inputs, times)
+        if spans is not None and stated.batch_first:
+            spans = spans.transpose(0, 1)
+        given = NetworkInputs(x.double(), spans)
+    x = given.inputs.masked_fill(~valid.unsqueeze(-1), 0.0)
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError("inputs are not finite in some valid step; give finite numbers")
+    expected = network.layers[0][0].U.shape[1]
+    if x.shape[-1] != expected:
+        raise ValueError(f"inputs have {x.shape[-1]} features; the network reads {expected}")
+    spans = given.timespans
+    if spans is not None:
+        if not bool((torch.isfinite(spans) & (spans >= 0))[valid].all()):
+            raise ValueError("timespans are negative or not finite in some valid step; give the times since the last")
+        spans = spans.masked_fill(~valid, 0.0)
+    error = None if given.error is None else given.error.masked_fill(~valid, 0.0)
+    return Samples(NetworkInputs(x, spans, error, given.scale), valid, ends)

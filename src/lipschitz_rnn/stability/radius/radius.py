@@ -1,0 +1,227 @@
+"""`certified_radius`: how far inputs may change before the predicted class can change, proved for every such change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.stability.proof.certificate import Certificate
+from lipschitz_rnn.stability.proof.rounding import UNIT, Ball, Matrix
+from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, Timeline
+from lipschitz_rnn.stability.radius.network import Samples, read_network, read_samples
+from lipschitz_rnn.stability.radius.proving import prove_network, require_covered
+from lipschitz_rnn.stability.radius.scores import Scores, scores_of
+from lipschitz_rnn.stability.threads import one_blas_thread
+
+Norm = Literal["l2", "linf", "step"]
+Method = Literal["auto", "global", "local"]
+NORMS = ("l2", "linf", "step")
+METHODS = ("auto", "global", "local")
+_LARGEST = 1 << 25  # numbers of a trajectory that are kept at once
+
+
+@dataclass(frozen=True)
+class CertifiedRadii:
+    """For every sample: no change of its input of at most ``radius`` changes the predicted class.
+
+    It is a statement about the exact network of these weights: its scores in real numbers, for the sample and for every
+    changed input. Where ``margin`` is not positive, rounding leaves open which class that is, and nothing is claimed.
+
+    Attributes:
+        radius: (B,), in the norm ``norm`` of the whole change: ``l2`` over all steps and channels, ``linf`` for each
+            value, ``step`` for the l2 norm of the change in every single step. Infinite if no change can matter.
+        prediction: (B,), the class with the largest score.
+        runner_up: (B,), the class that limits the radius; −1 if there is one class only.
+        margin: (B,), a lower bound of the exact difference of their scores.
+        gain: (B,), an upper bound of how fast that difference can fall with the size of the change, over all inputs.
+        norm, method: ``global`` holds that gain responsible everywhere; ``local`` follows the sample's own trajectory.
+        certificate: of contraction, on which it rests.
+    """
+
+    radius: Tensor
+    prediction: Tensor
+    runner_up: Tensor
+    margin: Tensor
+    gain: Tensor
+    norm: str
+    method: str
+    certificate: Certificate = field(repr=False)
+    arithmetic: str = "exact"
+
+    @property
+    def samples(self) -> int:
+        return len(self.radius)
+
+    def accuracy(self, targets: Tensor, radius: float = 0.0) -> float:
+        """Certified accuracy: the fraction of samples whose class is right and cannot change within ``radius``."""
+        if tuple(targets.shape) != tuple(self.prediction.shape):
+            raise ValueError(f"targets have shape {tuple(targets.shape)}; they must be ({self.samples},)")
+        if not radius >= 0:
+            raise ValueError(f"radius is {radius}; it must be at least 0")
+        right = self.prediction == targets.to(self.prediction.device)
+        return int((right & (self.margin > 0) & (self.radius >= radius)).sum()) / self.samples
+
+
+def certified_radius(
+    model: Any,
+    inputs: Tensor,
+    *,
+    norm: Norm = "l2",
+    lengths: Tensor | None = None,
+    timespans: Tensor | None = None,
+    scale: float | Tensor = 1.0,
+    method: Method = "auto",
+    certificate: Certificate | None = None,
+    batch_size: int | None = None,
+    time_limit: float = 150.0,
+) -> CertifiedRadii:
+    """A radius for every sample within which no change of its input changes the predicted class.
+
+    Args:
+        model: a `training.SequenceModel`, a `data.SeriesModel` (raw values, radius in their own units), or a
+            `StatedClassifier(unit, head)` for a LipschitzRNN and a linear head of your own.
+        inputs: (T, B, p), or (B, T, p) where the model is batch-first.
+        norm: ``l2``, ``linf`` or ``step``; see `CertifiedRadii`.
+        lengths: (B,), the valid steps of padded samples. Padding cannot change.
+        timespans: (T, B) or (B, T) as the inputs: the time since the previous sample; raw times for a SeriesModel. They
+            do not change with the inputs.
+        scale: what the network reads is scale · value + shift; radii are then in units of the value. A number, (p,) or
+            (T, p). For pixels in 0…255 that are read as value / 255: 1/255.
+        method: ``global``, ``local`` or ``auto``, the larger of both where ``local`` is possible.
+        certificate: of the unit, from `certify(unit, precision="exact")`, to save the time of proving it again.
+        batch_size: samples at a time; by default as many as fit.
+        time_limit: seconds of search for a certificate, for each layer and direction.
+
+    Raises:
+        NoCertificate: the network does not contract, or no proof was found; it says why and what to try.
+    """
+    if norm not in NORMS:
+        raise ValueError(f"norm is {norm!r}; choose one of {', '.join(NORMS)}")
+    if method not in METHODS:
+        raise ValueError(f"method is {method!r}; choose one of {', '.join(METHODS)}")
+    network = read_network(model)
+    samples = read_samples(network, inputs, timespans, lengths)
+    proved = prove_network(network, samples.given.timespans, certificate, time_limit)
+    per_sample = samples.shape[0] * sum(part.size for part in network.layers[-1])
+    size = max(1, _LARGEST // per_sample) if batch_size is None else batch_size
+    scales = _scales(scale, samples)
+    found = []
+    with one_blas_thread(), np.errstate(all="ignore"), torch.no_grad():
+        for first in range(0, samples.shape[1], size):
+            chosen = slice(first, min(first + size, samples.shape[1]))
+            found.append(_of_batch(proved, samples.part(chosen), norm, method, scales))
+    whole = {key: torch.cat([each[key] for each in found]) for key in found[0] if key != "method"}
+    used = "local" if any(each["method"] == "local" for each in found) else "global"
+    own = tuple(each.certificate for parts in proved.layers for each in parts)
+    from lipschitz_rnn.stability.proof.certificate import combine
+
+    return CertifiedRadii(**whole, norm=norm, method=used, certificate=combine(own))
+
+
+def _of_batch(proved: ProvedNetwork, samples: Samples, norm: str, method: str, scales: Tensor) -> dict[str, Any]:
+    timeline = Timeline(proved.network, samples)
+    require_covered(proved, timeline)
+    scores = scores_of(proved, timeline)
+    entering = entries(proved, timeline, norm, scales)
+    kernels = [proved.input_kernel(timeline, top, entering) for top in range(len(proved.layers[-1]))]
+    gains = pair_gains(scores, kernels, norm)  # (B, q)
+    radii = _quotient(scores.margins, gains)
+    used = "global"
+    if method != "global":
+        from lipschitz_rnn.stability.radius.local import local_radii, why_not_local
+
+        obstacle = why_not_local(proved)
+        if obstacle is None:
+            radii = torch.maximum(radii, local_radii(proved, timeline, scores, entering, norm, scales, radii))
+            used = "local"
+        elif method == "local":
+            raise ValueError(f'method="local" is not possible here: {obstacle}; use "auto" or "global"')
+    return _closest(scores, radii, gains) | {"method": used}
+
+
+def _closest(scores: Scores, radii: Tensor, gains: Tensor) -> dict[str, Tensor]:
+    """Of all other classes, the one that limits the radius."""
+    own = torch.nn.functional.one_hot(scores.prediction, radii.shape[1]).bool()
+    radii = radii.masked_fill(own, math.inf)
+    if radii.shape[1] == 1:  # nothing else can be predicted
+        empty = torch.full_like(radii[:, 0], math.inf)
+        nobody = torch.full_like(scores.prediction, -1)
+        return dict(radius=empty, prediction=scores.prediction, runner_up=nobody, margin=empty, gain=gains[:, 0])
+    radius, runner_up = radii.min(1)
+    smallest = scores.margins.masked_fill(own, math.inf).min(1).values
+    radius = torch.where(smallest > 0, radius, 0.0)
+    pick = runner_up[:, None]
+    return {
+        "radius": radius,
+        "prediction": scores.prediction,
+        "runner_up": runner_up,
+        "margin": torch.where(smallest > 0, scores.margins.gather(1, pick).squeeze(1), smallest),
+        "gain": gains.gather(1, pick).squeeze(1),
+    }
+
+
+def _quotient(margins: Tensor, gains: Tensor) -> Tensor:
+    """margin / gain, rounded down; infinite where nothing can change the scores, 0 where there is no margin."""
+    radii = margins / gains * (1 - 16 * UNIT)
+    return torch.where(margins <= 0, 0.0, torch.where(gains > 0, radii, math.inf))
+
+
+def pair_gains(scores: Scores, kernels: list[Tensor], norm: str) -> Tensor:
+    """(B, q): how fast the score of the predicted class can fall behind that of each other class.
+
+    k = Σ_d a_d k_d over the directions d, with a_d the reading of the pair in the metric of d.
+    """
+    readings = scores.readings  # one (B, q) for each direction
+    T = len(kernels[0])
+    if norm != "l2":
+        sums = [kernel.sum(0) for kernel in kernels]
+        gains = sum((a * s[:, None] for a, s in zip(readings, sums, strict=True)), torch.zeros_like(readings[0]))
+    else:
+        squares = torch.zeros_like(readings[0])
+        for a, k in zip(readings, kernels, strict=True):
+            for other, l in zip(readings, kernels, strict=True):
+                squares = squares + a * other * (k * l).sum(0)[:, None]
+        gains = squares.sqrt()
+    return gains * (1 + 16 * UNIT * (T + 8))
+
+
+def entries(proved: ProvedNetwork, timeline: Timeline, norm: str, scales: Tensor) -> list[Tensor]:
+    """For each part of the first layer: what one unit of change of the values adds to its state, (T, B), by time."""
+    rows, index = torch.unique(scales, dim=0, return_inverse=True)  # (n, p) and (T,)
+    found = []
+    for own in proved.layers[0]:
+        values = torch.tensor([entry_in(own, row, norm) for row in rows.cpu().numpy()], dtype=torch.float64)
+        steps = timeline.steps(own.part)
+        unit = timeline.ordered(own.gains(steps, 1.0), own.part)
+        found.append(unit * values.to(unit.device)[index][:, None] * (1 + 8 * UNIT))
+    return found
+
+
+def entry_in(own: ProvedPart, scale: Matrix, norm: str) -> float:
+    """‖D U S Δ‖_P ≤ entry for ‖Δ‖ ≤ 1: in l2, or for |Δ| ≤ 1 in every channel."""
+    U = Ball.exact(own.part.U) * Ball.exact(np.broadcast_to(scale, own.part.U.shape))
+    whole = own.entry(U)
+    if norm != "linf":
+        return whole
+    columns = [own.entry(Ball(U.mid[:, i : i + 1], U.rad[:, i : i + 1])) for i in range(U.shape[1])]
+    return min(math.sqrt(U.shape[1]) * whole * (1 + 4 * UNIT), math.fsum(columns) * (1 + 4 * UNIT))
+
+
+def _scales(scale: float | Tensor, samples: Samples) -> Tensor:
+    """(T, p): how much what the network reads changes for a unit of change of a value."""
+    inputs = samples.given.inputs
+    T, p = inputs.shape[0], inputs.shape[-1]
+    given = torch.as_tensor(scale, dtype=torch.float64, device=inputs.device).abs()
+    if tuple(given.shape) not in ((), (1,), (p,), (T, p)) or not bool(torch.isfinite(given).all()):
+        raise ValueError(
+            f"scale has shape {tuple(given.shape)}; give a finite number, or finite numbers of shape ({p},) or ({T}, {p})"
+        )
+    own = samples.given.scale
+    if own is not None:
+        given = given * own.to(given) * (1 + 4 * UNIT)
+    return given.expand(T, p).contiguous()
