@@ -111,35 +111,48 @@ def incremental_gain(
         return _gain(certificate, MetricNorms(P), feed, C)
 
 
-def _gain(certificate: Certificate, metric: MetricNorms, U: Ball, C: Matrix) -> IncrementalGain:
-    assert certificate.A is not None
-    assert certificate.W is not None
-    precision = as_precision(certificate.precision)
-    A, W = held(certificate.A, certificate.W, certificate.alpha, precision)
-    low, high = (Fraction(slope) for slope in certificate.slopes)
+def entry_gain(metric: MetricNorms, U: Ball, slopes: tuple[float, float]) -> float:
+    """‖D U x‖_P ≤ entry_gain · ‖x‖₂ for every diagonal D of slopes: what an input adds behind σ."""
+    low, high = (Fraction(slope) for slope in slopes)
     # D = c + r·q with |q| ≤ 1: the average of the slopes acts without loss.
-    entry = total(
+    return total(
         product(round_up(abs(low + high) / 2), metric.length(U)),
         product(round_up((high - low) / 2), metric.fed(U)),
     )
-    read = metric.reading(Ball.exact(C))
-    from_state = product(read, metric.largest)
-    if certificate.step_range is None:
-        per_time = product(read, entry)
-        peak = math.nextafter(per_time / certificate.rate, math.inf)
-        return IncrementalGain(peak, proved_decay(certificate.rate), per_time, from_state, continuous=True)
-    shortest, longest = certificate.step_range
-    # Every stage adds its own change, and later stages pass earlier ones on through K = αA + D W.
+
+
+def step_gain(certificate: Certificate, metric: MetricNorms, U: Ball) -> float:
+    """What ‖x‖₂ of one step's input adds to ‖h⁺‖_P at most, at the longest step; for shorter ones in proportion.
+
+    Every stage adds its own change, and later stages pass earlier ones on through K = αA + D W. That makes a polynomial
+    in ε with non-negative coefficients and no constant term.
+    """
+    assert certificate.A is not None
+    assert certificate.W is not None
+    assert certificate.step_range is not None
+    precision = as_precision(certificate.precision)
+    A, W = held(certificate.A, certificate.W, certificate.alpha, precision)
+    entry = entry_gain(metric, U, certificate.slopes)
     slope = metric.slope(A, W, certificate.slopes)
     tableau = get_integrator(certificate.dynamics)
-    step = longest * (1 + 2 * precision.scalars + 8 * UNIT)
+    step = certificate.step_range[1] * (1 + 2 * precision.scalars + 8 * UNIT)
     changes: list[float] = []
     for row in tableau.stages:
         passed = total(*(product(step, abs(a), change) for a, change in zip(row, changes, strict=True)))
         changes.append(total(entry, product(slope, passed)))
-    added = total(*(product(step, abs(b), change) for b, change in zip(tableau.weights, changes, strict=True)))
+    return total(*(product(step, abs(b), change) for b, change in zip(tableau.weights, changes, strict=True)))
+
+
+def _gain(certificate: Certificate, metric: MetricNorms, U: Ball, C: Matrix) -> IncrementalGain:
+    read = metric.reading(Ball.exact(C))
+    from_state = product(read, metric.largest)
+    if certificate.step_range is None:
+        per_time = product(read, entry_gain(metric, U, certificate.slopes))
+        peak = math.nextafter(per_time / certificate.rate, math.inf)
+        return IncrementalGain(peak, proved_decay(certificate.rate), per_time, from_state, continuous=True)
+    shortest, longest = certificate.step_range
     assert certificate.factor is not None  # a discrete certificate has one
-    per_step, factor = product(read, added), certificate.factor
+    per_step, factor = product(read, step_gain(certificate, metric, U)), certificate.factor
     decay = 1 - Fraction(factor)
     if shortest < longest:
         # 1 − λε per step and an addition in proportion to ε: the longest step's ratio holds for all.

@@ -2,7 +2,7 @@
 
 A kernel may hold αA or εαA in place of A, rounded once more, and chooses by size and device how it takes a float32
 product. So αA and W come as balls that contain every form in which a kernel of this package holds them. The rounding of
-the state and of the sums while the network runs is not in these balls.
+the state and of the sums while the network runs is not in these balls: see ``arithmetic``.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def in_force(A: Tensor) -> str:
     name = str(dtype).removeprefix("torch.")
     if name not in PRECISIONS:
         raise TypeError(f"the matrices are {dtype}; certificates know float64, float32, bfloat16 and float16")
-    return _float32_setting() if name == "float32" else name
+    return float32_setting() if name == "float32" else name
 
 
-def _float32_setting() -> str:
+def float32_setting() -> str:
     """The coarsest float32 product that PyTorch may take now; each backend can be set on its own."""
     try:
         found = {torch.get_float32_matmul_precision()}

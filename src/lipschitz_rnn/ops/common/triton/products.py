@@ -28,11 +28,21 @@ def round_to_operand(x, PRECISION: tl.constexpr):
             )
     elif PRECISION == "fp16":
         part = x.to(tl.float16)
+    elif INTERPRETING:
+        part = round_to_bfloat16(x.to(tl.float32))
     else:
         part = x.to(tl.bfloat16)
     if INTERPRETING:
         part = part.to(tl.float32)
     return part
+
+
+@triton.jit
+def round_to_bfloat16(x):
+    """To the nearest, ties to even, as a GPU does; Triton's interpreter (3.9) cuts off. The result is float32."""
+    bits = x.to(tl.int32, bitcast=True)
+    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
+    return tl.where(x == x, nearest.to(tl.float32, bitcast=True), x)  # NaN stays NaN
 
 
 @triton.constexpr_function

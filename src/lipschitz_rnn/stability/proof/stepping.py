@@ -1,0 +1,147 @@
+"""What one computed step can be off by, entry by entry: the local error of the running network.
+
+For a state ĥ the kernels compute ĥ⁺ where exact arithmetic gives Φ(ĥ). Here |ĥ⁺ − Φ(ĥ)| ≤ r in every entry, from
+magnitudes of the state and of the input alone. The derivation is in docs/theory.md, "The rounding of a trajectory".
+
+All numbers are non-negative upper bounds in float64, and every function here is monotone in its arguments. Their own
+rounding is far below a part in 10⁹, which callers add once (``OWN``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lipschitz_rnn.ops.lipschitz.integrators import Tableau
+from lipschitz_rnn.stability.proof.arithmetic import Arithmetic
+from lipschitz_rnn.stability.proof.rounding import Matrix
+
+OWN = 1.0 + 1e-9
+
+_BOUNDED = {"tanh": 1.0, "sigmoid": 1.0}
+_SPAN = {"tanh": 2.0, "sigmoid": 1.0}  # by which two values of σ differ at most
+
+
+@dataclass(frozen=True)
+class Feed:
+    """|U x| + |b| of a sample, and by how much the computed U x + b is off: both (…, N)."""
+
+    size: Matrix
+    error: Matrix
+
+    @staticmethod
+    def none(units: int) -> Feed:
+        return Feed(np.zeros((1, units)), np.zeros((1, units)))
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """The step of one recurrence as the kernels of one precision compute it.
+
+    Attributes:
+        A, W: |αA| and |W| of exact arithmetic.
+        A_off, W_off: by how much a kernel's entries differ from those.
+        slope: the largest slope of σ; ``sigma`` its name.
+        terms: the longest sum of products, with those of the input.
+        scalars: relative error of ε and of ε times a coefficient.
+    """
+
+    A: Matrix
+    W: Matrix
+    A_off: Matrix
+    W_off: Matrix
+    slope: float
+    sigma: str | None
+    tableau: Tableau
+    terms: int
+    scalars: float
+    arithmetic: Arithmetic
+
+    @property
+    def sigma_error(self) -> float:
+        """Of σ, relative to its value; none where σ is a comparison or nothing at all."""
+        return 0.0 if self.sigma in ("relu", "identity") else self.arithmetic.sigma
+
+    def feed(self, x: Matrix, U: Matrix, U_off: Matrix, bias: Matrix, inputs: Arithmetic) -> Feed:
+        """From |x| (…, p): the products with U are taken as ``inputs`` says."""
+        size = x @ U.T + bias
+        relative = inputs.product(self.terms) + inputs.received + 2 * self.arithmetic.unit
+        lost = inputs.smallest * (self.terms + U.sum(1) + x.sum(-1, keepdims=True))
+        return Feed(size, x @ U_off.T + relative * (size + x @ U_off.T) + lost)
+
+    def drive(self, u: Matrix) -> Feed:
+        """From |u| (…, N) that is given as it is."""
+        return Feed(u, self.arithmetic.received * u + self.arithmetic.smallest)
+
+    def local(self, state: Matrix, feed: Feed, steps: Matrix) -> tuple[Matrix, Matrix]:
+        """r for states of magnitude ``state`` (K, N) and steps (K, 1), and a bound on |Φ(h) − h|: both (K, N).
+
+        A step of length zero changes nothing, in any kernel. Where something may overflow, r is infinite.
+        """
+        stages: list[tuple[Matrix, Matrix]] = []  # |k̂ᵢ| and |k̂ᵢ − kᵢ|
+        for row in self.tableau.stages:
+            point, off = self._advanced(state, row, stages, steps) if any(row) else (state, np.zeros_like(state))
+            stages.append(self._slope(point, off, feed))
+        reach, error = self._advanced(state, self.tableau.weights, stages, steps)
+        largest = np.max([reach, *(size for size, _ in stages)], axis=(0, 2))[:, None]
+        error = np.where(largest < self.arithmetic.largest, error, np.inf)
+        error = np.where(np.isnan(error), np.inf, error)
+        moved = steps * sum(abs(b) * size for b, (size, _) in zip(self.tableau.weights, stages, strict=True))
+        return np.where(steps > 0.0, error * OWN, 0.0), np.where(steps > 0.0, moved * OWN, 0.0)
+
+    def growth(self, state: Matrix, steps: float) -> Matrix:
+        """By how much r grows at most when the magnitude of the state grows by ``state`` (N,): (N,).
+
+        r is made of sums, products with constants and minima with constants, so r(m + δ) ≤ r(m) + r₀(δ), where r₀ is r
+        without its constant terms.
+        """
+        model = _without_constants(self)
+        return model.local(state[None], Feed.none(len(state)), np.full((1, 1), steps))[0][0]
+
+    def _slope(self, point: Matrix, off: Matrix, feed: Feed) -> tuple[Matrix, Matrix]:
+        """|k̂| and |k̂ − k| for a stage whose operand has this magnitude and is off by ``off``."""
+        a = self.arithmetic
+        relative = a.product(self.terms)
+        linear, held = point @ self.A.T, point @ self.A_off.T
+        linear_error = held + relative * (linear + held) + a.smallest * (self.terms + self.A.sum(1))
+        inner, held = point @ self.W.T, point @ self.W_off.T
+        argument = inner + feed.size
+        argument_error = held + relative * (inner + held) + a.smallest * (self.terms + self.W.sum(1)) + feed.error
+        argument_error = argument_error + (a.stored + 2 * a.unit) * (argument + argument_error)
+        value = self._value(argument)
+        value_error = np.minimum(self.slope * argument_error, _SPAN.get(self.sigma or "", np.inf))
+        value_error = value_error + self.sigma_error * (value + value_error) + self._absolute()
+        size = linear + value
+        error = linear_error + value_error
+        error = error + (a.stored + 2 * a.unit) * (size + error) + off @ (self.A + self.slope * self.W).T
+        return size + error, error
+
+    def _advanced(
+        self, state: Matrix, coefficients: tuple[float, ...], stages: list[tuple[Matrix, Matrix]], steps: Matrix
+    ) -> tuple[Matrix, Matrix]:
+        """|ĥ + ε Σ cⱼk̂ⱼ| and by how much it is off."""
+        a = self.arithmetic
+        used = [(abs(c), *stage) for c, stage in zip(coefficients, stages, strict=False) if c != 0.0]
+        added = sum((c * steps * size for c, size, _ in used), start=np.zeros_like(state))
+        passed = sum((c * steps * error for c, _, error in used), start=np.zeros_like(state))
+        reach = state + added * (1.0 + 2.0 * self.scalars)
+        rounding = 1.01 * len(used) * a.unit * reach + (self.scalars + (len(used) + 1) * a.unit) * added
+        return reach, passed * (1.0 + 2.0 * self.scalars) + rounding + a.smallest
+
+    def _value(self, argument: Matrix) -> Matrix:
+        bound = _BOUNDED.get(self.sigma or "")
+        if self.sigma == "sigmoid" and bound is not None:
+            return np.full_like(argument, bound)
+        if bound is not None:
+            return np.minimum(argument, bound)
+        return self.slope * argument
+
+    def _absolute(self) -> float:
+        a = self.arithmetic
+        return (a.sigma_absolute if self.sigma in _BOUNDED else 0.0) + a.smallest
+
+
+def _without_constants(model: StepModel) -> StepModel:
+    plain = replace(model.arithmetic, smallest=0.0, sigma_absolute=0.0, largest=np.inf, sigma=model.sigma_error)
+    return replace(model, arithmetic=plain, sigma=None)
