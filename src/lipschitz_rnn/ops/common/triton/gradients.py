@@ -7,48 +7,73 @@ sum, and partial sums are added in a fixed order: same input, same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from lipschitz_rnn.ops.common.triton.launching import divide_up, launch, power_of_two
+from lipschitz_rnn.ops.common.triton.launching import Launch, divide_up, on_device, power_of_two
 from lipschitz_rnn.ops.common.triton.products import round_to_operand
 
 PROGRAMS = 264  # two for each multiprocessor of a large GPU
 
 
-def matrix_partial_sums(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Tensor:
+class MatrixSums:
     """[κ; d] Hᵀ summed over steps and samples, as partial sums: (S, sums, 2N, N) in float32.
 
     Args:
-        pairs: κ and d side by side, (S, T, B, 2N), each with the states H at which they belong, (S, T, B, N); the last
-            axis contiguous, T of its own for each pair.
+        shape: (S, 2N).
+        pairs: the sizes of each pair: T, B, three strides of κ and d side by side, (S, T, B, 2N), and three of the
+            states H at which they belong, (S, T, B, N). The last axis is contiguous.
     """
-    S, _, _, double = pairs[0][0].shape
-    N = double // 2
-    single = pairs[0][0].dtype == torch.float32
-    if precision == "tf32":
-        precision = "bf16x3"  # both operands lie the wrong way round for TF32, and turning them takes longer
-    # Smaller blocks would leave the warp-group instructions, and six passes do not compile without them.
-    least = 64 if precision == "bf16x6" else 32
-    rows, columns = (min(128, max(least, power_of_two(size))) for size in (double, N))
-    inner = 32 if single else 64
-    tiles = divide_up(double, rows) * divide_up(N, columns)
-    plans = [_split(left.shape[1] * left.shape[2], inner, S * tiles) for left, _ in pairs]
-    count = sum(splits for splits, _ in plans)
-    sums = torch.empty((S, count, double, N), dtype=torch.float32, device=pairs[0][0].device)
-    first = 0
-    for (left, right), (splits, length) in zip(pairs, plans, strict=True):
-        _, T, B, _ = left.shape
-        numbers = (T * B, B, N, length, first, count, *left.stride()[:3], *right.stride()[:3])
-        launch(
-            _gradient_kernel, (splits, tiles, S), (left, right, sums), numbers,
-            (precision, rows, columns, inner, single), num_warps=8 if rows >= 128 else 4, num_stages=1 if single else 3,
-        )  # fmt: skip
-        first += splits
-    return sums
+
+    def __init__(
+        self, shape: tuple[int, int], pairs: Sequence[tuple[int, ...]], dtype: torch.dtype, precision: str
+    ) -> None:
+        S, double = shape
+        N = double // 2
+        single = dtype == torch.float32
+        if precision == "tf32":
+            precision = "bf16x3"  # both operands lie the wrong way round for TF32, and turning them takes longer
+        # Smaller blocks would leave the warp-group instructions, and six passes do not compile without them.
+        least = 64 if precision == "bf16x6" else 32
+        rows, columns = (min(128, max(least, power_of_two(size))) for size in (double, N))
+        inner = 32 if single else 64
+        tiles = divide_up(double, rows) * divide_up(N, columns)
+        plans = [_split(T * B, inner, S * tiles) for T, B, *_ in pairs]
+        count = sum(splits for splits, _ in plans)
+        self.shape, self._launches, first = (S, count, double, N), [], 0
+        for (T, B, *strides), (splits, length) in zip(pairs, plans, strict=True):
+            numbers = (T * B, B, N, length, first, count, *strides)
+            launch = Launch(
+                _gradient_kernel, (splits, tiles, S), numbers, (precision, rows, columns, inner, single),
+                num_warps=8 if rows >= 128 else 4, num_stages=1 if single else 3,
+            )  # fmt: skip
+            self._launches.append(launch)
+            first += splits
+
+    def __call__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        sums = torch.empty(self.shape, dtype=torch.float32, device=pairs[0][0].device)
+        for launch, (left, right) in zip(self._launches, pairs, strict=True):
+            launch(left, right, sums)
+        return sums
+
+
+def matrix_partial_sums(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Tensor:
+    """The same for pairs of tensors, κ and d side by side with H."""
+    sizes = tuple((*left.shape[1:3], *left.stride()[:3], *right.stride()[:3]) for left, right in pairs)
+    like = pairs[0][0]
+    with on_device(like):
+        return _matrix_sums((like.shape[0], like.shape[3]), sizes, like.dtype, precision, like.device)(pairs)
+
+
+@lru_cache(maxsize=1024)
+def _matrix_sums(
+    shape: tuple[int, int], pairs: tuple[tuple[int, ...], ...], dtype: torch.dtype, precision: str, device: torch.device
+) -> MatrixSums:
+    return MatrixSums(shape, pairs, dtype, precision)
 
 
 def _split(length: int, inner: int, others: int) -> tuple[int, int]:
@@ -144,23 +169,53 @@ def _accumulate(left, right, total, PRECISION: tl.constexpr):
     return total
 
 
+class AddedSums:
+    """∂A, ∂W, (S, N, N), and where there are partial sums of them ∂U, (S, N, 1), and ∂b, (S, N): one launch for all.
+
+    Args:
+        shape: of the partial sums of the matrices, (S, sums, 2N, N).
+        tiles: how many partial sums the input map has; 0 if it has none.
+    """
+
+    def __init__(self, shape: tuple[int, int, int, int], tiles: int, alpha: float) -> None:
+        S, count, double, N = shape
+        self._sizes, self._tiles = (S, N), tiles
+        block = power_of_two(N)
+        chunk = max(1, min(16, 2048 // block))
+        grid = (double + (1 if tiles else 0), S, 1)
+        self._launch = Launch(_add_kernel, grid, (count, tiles, N, alpha), (block, chunk), num_warps=4)
+
+    def __call__(
+        self, sums: Tensor, input_sums: Tensor | None, dtype: torch.dtype, input_dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """The matrices' gradients in ``dtype``, those of the input map in ``input_dtype``."""
+        (S, N), device = self._sizes, sums.device
+        grad_A = torch.empty((S, N, N), dtype=dtype, device=device)
+        grad_W = torch.empty((S, N, N), dtype=dtype, device=device)
+        if input_sums is None:
+            self._launch(sums, sums, grad_A, grad_W, grad_A, grad_A)  # any tensor may stand where none is written
+            return grad_A, grad_W, None, None
+        grad_U = torch.empty((S, N, 1), dtype=input_dtype, device=device)
+        grad_b = torch.empty((S, N), dtype=input_dtype, device=device)
+        self._launch(sums, input_sums, grad_A, grad_W, grad_U, grad_b)
+        return grad_A, grad_W, grad_U, grad_b
+
+
 def add_partial_sums(
     sums: Tensor, input_sums: Tensor | None, alpha: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """∂A, ∂W, (S, N, N), and where there are partial sums of them ∂U, (S, N, 1), and ∂b, (S, N): one launch for all."""
+    """The same, for sums of any shape."""
     S, count, double, N = sums.shape
-    grad_A = torch.empty((S, N, N), dtype=dtype, device=sums.device)
-    grad_W, tiles = torch.empty_like(grad_A), 0
-    grad_U = grad_b = grad_A  # any tensor may stand where none is written
-    if input_sums is not None:
-        tiles = input_sums.shape[1]
-        grad_U, grad_b = grad_A.new_empty((S, N, 1)), grad_A.new_empty((S, N))
-    tensors = (sums, sums if input_sums is None else input_sums, grad_A, grad_W, grad_U, grad_b)
-    grid = (double + (1 if tiles else 0), S, 1)
-    block = power_of_two(N)
-    chunk = max(1, min(16, 2048 // block))
-    launch(_add_kernel, grid, tensors, (count, tiles, N, alpha), (block, chunk), num_warps=4)
-    return grad_A, grad_W, grad_U if tiles else None, grad_b if tiles else None
+    tiles = 0 if input_sums is None else input_sums.shape[1]
+    with on_device(sums):
+        return _added_sums((S, count, double, N), tiles, alpha, dtype, sums.device)(sums, input_sums, dtype, dtype)
+
+
+@lru_cache(maxsize=1024)
+def _added_sums(
+    shape: tuple[int, int, int, int], tiles: int, alpha: float, dtype: torch.dtype, device: torch.device
+) -> AddedSums:
+    return AddedSums(shape, tiles, alpha)
 
 
 @triton.jit(do_not_specialize=["count", "tiles"])
