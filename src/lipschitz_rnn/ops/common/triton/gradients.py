@@ -21,34 +21,41 @@ PROGRAMS = 264  # two for each multiprocessor of a large GPU
 
 
 class MatrixSums:
-    """[κ; d] Hᵀ summed over steps and samples, as partial sums: (S, sums, 2N, N) in float32.
+    """Products summed over steps and samples, as partial sums: (S, sums, rows, columns) in float32.
+
+    For the matrices [κ; d] Hᵀ with 2N rows and N columns, for the input map d xᵀ with N rows and p columns.
 
     Args:
-        shape: (S, 2N).
-        pairs: the sizes of each pair: T, B, three strides of κ and d side by side, (S, T, B, 2N), and three of the
-            states H at which they belong, (S, T, B, N). The last axis is contiguous.
+        shape: (S, rows, columns).
+        pairs: the sizes of each pair: T, B, three strides of the left factor, (S, T, B, rows), and three of the right
+            one, (S, T, B, columns). The last axis is contiguous.
+        ones: adds a column: the left factor, summed alone.
     """
 
     def __init__(
-        self, shape: tuple[int, int], pairs: Sequence[tuple[int, ...]], dtype: torch.dtype, precision: str
+        self,
+        shape: tuple[int, int, int],
+        pairs: Sequence[tuple[int, ...]],
+        dtype: torch.dtype,
+        precision: str,
+        ones: bool = False,
     ) -> None:
-        S, double = shape
-        N = double // 2
+        S, high, wide = shape
         single = dtype == torch.float32
         if precision == "tf32":
             precision = "bf16x3"  # both operands lie the wrong way round for TF32, and turning them takes longer
         # Smaller blocks would leave the warp-group instructions, and six passes do not compile without them.
         least = 64 if precision == "bf16x6" else 32
-        rows, columns = (min(128, max(least, power_of_two(size))) for size in (double, N))
+        rows, columns = (min(128, max(least, power_of_two(size))) for size in (high, wide + ones))
         inner = 32 if single else 64
-        tiles = divide_up(double, rows) * divide_up(N, columns)
+        tiles = divide_up(high, rows) * divide_up(wide + ones, columns)
         plans = [_split(T * B, inner, S * tiles) for T, B, *_ in pairs]
         count = sum(splits for splits, _ in plans)
-        self.shape, self._launches, first = (S, count, double, N), [], 0
+        self.shape, self._launches, first = (S, count, high, wide + ones), [], 0
         for (T, B, *strides), (splits, length) in zip(pairs, plans, strict=True):
-            numbers = (T * B, B, N, length, first, count, *strides)
+            numbers = (T * B, B, high, wide, length, first, count, *strides)
             launch = Launch(
-                _gradient_kernel, (splits, tiles, S), numbers, (precision, rows, columns, inner, single),
+                _gradient_kernel, (splits, tiles, S), numbers, (precision, rows, columns, inner, single, ones),
                 num_warps=8 if rows >= 128 else 4, num_stages=1 if single else 3,
             )  # fmt: skip
             self._launches.append(launch)
@@ -61,19 +68,25 @@ class MatrixSums:
         return sums
 
 
-def matrix_partial_sums(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Tensor:
-    """The same for pairs of tensors, κ and d side by side with H."""
+def matrix_partial_sums(pairs: Sequence[tuple[Tensor, Tensor]], precision: str, ones: bool = False) -> Tensor:
+    """The same for pairs of tensors, (S, T, B, rows) and (S, T, B, columns)."""
     sizes = tuple((*left.shape[1:3], *left.stride()[:3], *right.stride()[:3]) for left, right in pairs)
-    like = pairs[0][0]
-    with on_device(like):
-        return _matrix_sums((like.shape[0], like.shape[3]), sizes, like.dtype, precision, like.device)(pairs)
+    left, right = pairs[0]
+    shape = (left.shape[0], left.shape[3], right.shape[3])
+    with on_device(left):
+        return _matrix_sums(shape, sizes, left.dtype, precision, ones, left.device)(pairs)
 
 
 @lru_cache(maxsize=1024)
 def _matrix_sums(
-    shape: tuple[int, int], pairs: tuple[tuple[int, ...], ...], dtype: torch.dtype, precision: str, device: torch.device
+    shape: tuple[int, int, int],
+    pairs: tuple[tuple[int, ...], ...],
+    dtype: torch.dtype,
+    precision: str,
+    ones: bool,
+    device: torch.device,
 ) -> MatrixSums:
-    return MatrixSums(shape, pairs, dtype, precision)
+    return MatrixSums(shape, pairs, dtype, precision, ones)
 
 
 def _split(length: int, inner: int, others: int) -> tuple[int, int]:
@@ -85,20 +98,25 @@ def _split(length: int, inner: int, others: int) -> tuple[int, int]:
 
 @triton.jit(do_not_specialize=["L", "length", "first", "count"])
 def _gradient_kernel(
-    left, right, sums, L, B, N, length, first, count, left_s, left_t, left_b, right_s, right_t, right_b,
+    left, right, sums, L, B, high, wide, length, first, count, left_s, left_t, left_b, right_s, right_t, right_b,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, AHEAD: tl.constexpr,
+    ONES: tl.constexpr,
 ):  # fmt: skip
-    """ROWS of the 2N that κ and d have together, and COLUMNS of the N of H, over ``length`` of the L samples.
+    """ROWS of the left factor's and COLUMNS of the right one's, over ``length`` of the L samples.
+
+    With ONES the right factor has one more column, all ones.
 
     AHEAD loads into registers a turn before the values are used. Triton's own pipeline, which is better for half
     precision, copies what has to be rounded on its way to the tensor cores four bytes at a time.
     """
     split, tile = tl.program_id(0), tl.program_id(1)
     network = tl.program_id(2).to(tl.int64)
-    wide = tl.cdiv(N, COLUMNS)
-    m = (tile // wide) * ROWS + tl.arange(0, ROWS)
-    n = (tile % wide) * COLUMNS + tl.arange(0, COLUMNS)
-    m_mask, n_mask = m < 2 * N, n < N
+    full = wide + 1 if ONES else wide
+    across = tl.cdiv(full, COLUMNS)
+    m = (tile // across) * ROWS + tl.arange(0, ROWS)
+    n = (tile % across) * COLUMNS + tl.arange(0, COLUMNS)
+    m_mask, n_mask = m < high, n < wide
+    ones = (n == wide) if ONES else (n < 0)
     left += network * left_s
     right += network * right_s
     # Sample r is step r // B, sample r % B of its batch. A division in every turn would cost more than the product, so
@@ -115,10 +133,10 @@ def _gradient_kernel(
     left_turn, right_turn = left_t - tl.cast(B, tl.int64) * left_b, right_t - tl.cast(B, tl.int64) * right_b
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     if AHEAD:
-        kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < last)
+        kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, ones, r < last, ONES)
     for _ in range(0, length, INNER):
         if not AHEAD:
-            kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < last)
+            kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, ones, r < last, ONES)
         r += INNER
         b += part
         turned = b >= B
@@ -126,19 +144,21 @@ def _gradient_kernel(
         left_rows += tl.where(turned, left_step + left_turn, left_step)
         right_rows += tl.where(turned, right_step + right_turn, right_step)
         if AHEAD:
-            kd_next, H_next = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < last)
+            kd_next, H_next = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, ones, r < last, ONES)
         total = _accumulate(kd, H, total, PRECISION)
         if AHEAD:
             kd, H = kd_next, H_next
-    out = sums + (network * count + first + split) * (2 * N * N)
-    tl.store(out + m[:, None] * N + n[None, :], total, mask=m_mask[:, None] & n_mask[None, :])
+    out = sums + (network * count + first + split) * (high * full)
+    tl.store(out + m[:, None] * full + n[None, :], total, mask=m_mask[:, None] & (n < full)[None, :])
 
 
 @triton.jit
-def _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, valid):
-    """κ and d, (INNER, ROWS), and H, (INNER, COLUMNS)."""
+def _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, ones, valid, ONES: tl.constexpr):
+    """The factors, (INNER, ROWS) and (INNER, COLUMNS): κ and d, and H."""
     kd = tl.load(left + left_rows[:, None] + m[None, :], mask=valid[:, None] & m_mask[None, :], other=0.0)
     H = tl.load(right + right_rows[:, None] + n[None, :], mask=valid[:, None] & n_mask[None, :], other=0.0)
+    if ONES:
+        H = tl.where(ones[None, :], 1.0, H).to(H.dtype)
     return kd, H
 
 

@@ -18,6 +18,7 @@ from lipschitz_rnn.ops.lipschitz.clusters.plan import make_plan as make_cluster_
 from lipschitz_rnn.ops.lipschitz.integrators import Tableau
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 from lipschitz_rnn.ops.lipschitz.triton import cooperative, resident
+from lipschitz_rnn.ops.lipschitz.triton.inputs import expanded_drive
 from lipschitz_rnn.ops.lipschitz.triton.operands import left_operand
 from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan, make_plan
 
@@ -33,7 +34,7 @@ def scan_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
     like, plan = problem.A, make_plan(problem, precision)
     last = like.new_empty((S, B, N))
     fused = has_fused_input(problem)
-    drive = problem.drive if fused else problem.expanded_drive()
+    drive = problem.drive if fused else expanded_drive(problem)
     start = None if problem.h0 is None else problem.h0.contiguous()
     U = problem.input_weight.contiguous() if fused and problem.input_weight is not None else None
     bias = problem.bias.contiguous() if fused and problem.bias is not None else None

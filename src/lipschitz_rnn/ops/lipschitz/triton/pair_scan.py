@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lipschitz_rnn.ops.common.dtypes import matmul, state_dtype, without_autocast
+from lipschitz_rnn.ops.common.dtypes import matmul, without_autocast
 from lipschitz_rnn.ops.common.triton.gradients import AddedSums, MatrixSums
 from lipschitz_rnn.ops.common.triton.launching import Launch, divide_up, on_device
 from lipschitz_rnn.ops.lipschitz.clusters.plan import ClusterPlan
 from lipschitz_rnn.ops.lipschitz.clusters.plan import make_plan as make_cluster_plan
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 from lipschitz_rnn.ops.lipschitz.triton.backend import problem_precision
+from lipschitz_rnn.ops.lipschitz.triton.inputs import FEW, drive_gradient, expansion, input_gradients
 from lipschitz_rnn.ops.lipschitz.triton.launch import is_wide, resident_backward, resident_forward
 from lipschitz_rnn.ops.lipschitz.triton.pair import PairGradients, PairOperands
 from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan, make_plan
@@ -82,13 +83,16 @@ class PairScan:
         has = (self.fused, self.fused and call.bias, False, False, call.keep or call.save, call.save, wide)
         kind = (call.dtype, call.dtype, call.dtype, call.device)
         self._forward = resident_forward((1, T, B, N), plan, scheme, has, call.starts, strides, kind)
+        self._expansion: Launch | None = None
+        if 1 < p <= FEW:
+            self._expansion = expansion((1, T, B, N), p, (0, *call.x_strides), call.bias, call.dtype, call.device)
         self._tiles = divide_up(B, plan.batch) if self.fused else 0
         pairs = [(T - 1, B, 0, self.stages * B * 2 * N, 2 * N, 0, self._slots * B * N, N)] if T > 1 else []
         if call.starts or T == 1:
             pairs.insert(0, (1, B, 0, B * 2 * N, 2 * N, 0, B * N, N))
         later = (T, B, 0, self.stages * B * 2 * N, 2 * N, 0, self._slots * B * N, N)
         pairs += [later] * (self.stages - 1)
-        self._sums = MatrixSums((1, 2 * N), pairs, call.dtype, plan.precision)
+        self._sums = MatrixSums((1, 2 * N, N), pairs, call.dtype, plan.precision)
         self._added = AddedSums(self._sums.shape, self._tiles, scheme.alpha)
         self._pair = PairGradients(N, (call.maps[0], call.maps[2]))
         self._backwards: dict[tuple[tuple[int, ...], bool], Launch] = {}
@@ -118,7 +122,7 @@ class PairScan:
             steps = T if call.keep or call.save else 0
             tape = torch.empty((steps, self._slots, B, N), dtype=dtype, device=device)
             last = torch.empty((1, B, N), dtype=dtype, device=device)
-            drive = x if self.fused else F.linear(x, U, b).contiguous()
+            drive = x if self.fused else self._expanded(x, U, b)
             # Any tensor may stand where none is read.
             self._forward(drive, weights, x if h0 is None else h0, U, U if b is None else b, U, U, tape, last)
         if not call.keep:
@@ -189,12 +193,22 @@ class PairScan:
             pairs.insert(0, (kappa_d, kappa_d.new_zeros((B, N)) if h0 is None else h0))
         return pairs + [(kappa_d.select(1, i), tape.select(1, self.stages + i)) for i in range(1, self.stages)]
 
+    def _expanded(self, x: Tensor, U: Tensor, b: Tensor | None) -> Tensor:
+        """u = U x + b, (T, B, N)."""
+        if self._expansion is None:
+            return F.linear(x, U, b).contiguous()
+        T, B, _, N = self.call.sizes
+        u = torch.empty((T, B, N), dtype=x.dtype, device=x.device)
+        self._expansion(x, U, U if b is None else b, u)
+        return u
+
     def _input_gradients(self, kappa_d: Tensor, x: Tensor, U: Tensor, needs: tuple[bool, ...]) -> Found:
-        """∂x = d U, ∂U = Σ d xᵀ and ∂b = Σ d, for inputs of several features."""
-        d = self._total_d(kappa_d).flatten(0, 1)
-        grad_x = matmul(d, U).view(x.shape) if needs[0] else None
-        grad_U = matmul(d.mT, x.flatten(0, 1)) if needs[4] else None
-        return grad_x, grad_U, d.sum(0, dtype=state_dtype(d.dtype)).to(d.dtype) if needs[5] else None
+        """∂x, ∂U and ∂b, for inputs of several features."""
+        d = self._total_d(kappa_d).unsqueeze(0)
+        grad_x = drive_gradient(d, U).squeeze(0) if needs[0] else None
+        if not (needs[4] or needs[5]):
+            return grad_x, None, None
+        return grad_x, *input_gradients(d, x.unsqueeze(0), self.plan.precision)
 
     def _total_d(self, kappa_d: Tensor) -> Tensor:
         """∂u = Σ d over the stages, (T, B, N)."""
