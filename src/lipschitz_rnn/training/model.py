@@ -55,11 +55,15 @@ class SequenceModel(nn.Module):
         if lengths is not None:  # NaN in the padding would otherwise reach the gradients, and bad times raise
             inputs, timespans = _without_padding(inputs, lengths), _without_padding(timespans, lengths)
         x = inputs if self.embedding is None else self.embedding(inputs)
-        times: dict[str, Tensor] = {}
+        options: dict[str, Any] = {}
         if timespans is not None:
             require_timed(self)
-            times = {"timespans": timespans}
-        result = self.unit(x, **times) if state is None else self.unit(x, state, **times)
+            options["timespans"] = timespans
+        if self.readout == "last" and lengths is None and _ends_in_its_state(self.unit):
+            # A copy of all states, (T, B, N), would be written only to be thrown away.
+            _, state = self.unit(x, state, need_output=False, **options)
+            return self._read(state[0][-1] if isinstance(state, tuple) else state[-1], keep), state
+        result = self.unit(x, **options) if state is None else self.unit(x, state, **options)
         if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
             raise TypeError(f"the unit {type(self.unit).__name__} must return (output, h_n), as nn.RNN does")
         hidden, state = result
@@ -73,9 +77,11 @@ class SequenceModel(nn.Module):
             # Of a unit of somebody's own, the state may be something else than the output.
             known = isinstance(self.unit, Recurrent | nn.RNNBase)
             hidden = _last(hidden, state if known else None, lengths)
-        if keep is not None:
-            hidden = hidden * keep
-        return self.head(hidden), state
+        return self._read(hidden, keep), state
+
+    def _read(self, hidden: Tensor, keep: Tensor | None) -> Tensor:
+        outputs: Tensor = self.head(hidden if keep is None else hidden * keep)
+        return outputs
 
     @property
     def takes_timespans(self) -> bool:
@@ -94,6 +100,13 @@ def _without_padding(sequence: _Sequence, lengths: Tensor) -> _Sequence:
         return sequence
     beyond = torch.arange(sequence.shape[0], device=sequence.device)[:, None] >= lengths.to(sequence.device)
     return sequence.masked_fill(beyond.reshape(*beyond.shape, *(1,) * (sequence.dim() - 2)), 0)
+
+
+def _ends_in_its_state(unit: nn.Module) -> bool:
+    """Whether the last output of a unit is its state, and the unit can leave out the others."""
+    if not isinstance(unit, Recurrent) or type(unit).forward is not Recurrent.forward or unit.complex_state:
+        return False
+    return not unit.bidirectional and unit.output_size == unit.state_sizes()[0]
 
 
 def _last(hidden: Tensor, state: State, lengths: Tensor | None) -> Tensor:
