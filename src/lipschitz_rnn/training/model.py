@@ -11,7 +11,6 @@ from lipschitz_rnn import units
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.times import require_timed
 from lipschitz_rnn.units.base import Recurrent
-from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
 from lipschitz_rnn.units.readout import StatedClassifier, require_plain_linear
 from lipschitz_rnn.units.recurrence import UnstatedRecurrenceError, require_no_hooks, require_own_statement
 
@@ -58,16 +57,15 @@ class SequenceModel(nn.Module):
         if lengths is not None:  # NaN in the padding would otherwise reach the gradients, and bad times raise
             inputs, timespans = _without_padding(inputs, lengths), _without_padding(timespans, lengths)
         x = inputs if self.embedding is None else self.embedding(inputs)
-        times: dict[str, Tensor] = {}
+        options: dict[str, Any] = {}
         if timespans is not None:
             require_timed(self)
-            times = {"timespans": timespans}
-        # Without this, the states of all steps would be copied for a caller who does not read them.
-        unit = self.unit
-        if self.readout == "last" and lengths is None and type(unit) is LipschitzRNN and not unit.bidirectional:
-            _, state = unit(x, state, timespans=timespans, need_output=False)
-            return self.head(state[-1] if keep is None else state[-1] * keep), state
-        result = self.unit(x, **times) if state is None else self.unit(x, state, **times)
+            options["timespans"] = timespans
+        if self.readout == "last" and lengths is None and _ends_in_its_state(self.unit):
+            # A copy of all states, (T, B, N), would be written only to be thrown away.
+            _, state = self.unit(x, state, need_output=False, **options)
+            return self._read(state[0][-1] if isinstance(state, tuple) else state[-1], keep), state
+        result = self.unit(x, **options) if state is None else self.unit(x, state, **options)
         if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
             raise TypeError(f"the unit {type(self.unit).__name__} must return (output, h_n), as nn.RNN does")
         hidden, state = result
@@ -81,9 +79,11 @@ class SequenceModel(nn.Module):
             # Of a unit of somebody's own, the state may be something else than the output.
             known = isinstance(self.unit, Recurrent | nn.RNNBase)
             hidden = _last(hidden, state if known else None, lengths)
-        if keep is not None:
-            hidden = hidden * keep
-        return self.head(hidden), state
+        return self._read(hidden, keep), state
+
+    def _read(self, hidden: Tensor, keep: Tensor | None) -> Tensor:
+        outputs: Tensor = self.head(hidden if keep is None else hidden * keep)
+        return outputs
 
     @property
     def takes_timespans(self) -> bool:
@@ -100,7 +100,7 @@ class SequenceModel(nn.Module):
             )
         if self.readout != "last":
             raise UnstatedRecurrenceError(
-                f'this model reads {self.readout!r} and gives scores at every step; a radius is certified for readout '
+                f"this model reads {self.readout!r} and gives scores at every step; a radius is certified for readout "
                 '"last", one class per sequence'
             )
         head = require_plain_linear(self.head)
@@ -119,6 +119,13 @@ def _without_padding(sequence: _Sequence, lengths: Tensor) -> _Sequence:
         return sequence
     beyond = torch.arange(sequence.shape[0], device=sequence.device)[:, None] >= lengths.to(sequence.device)
     return sequence.masked_fill(beyond.reshape(*beyond.shape, *(1,) * (sequence.dim() - 2)), 0)
+
+
+def _ends_in_its_state(unit: nn.Module) -> bool:
+    """Whether the last output of a unit is its state, and the unit can leave out the others."""
+    if not isinstance(unit, Recurrent) or type(unit).forward is not Recurrent.forward or unit.complex_state:
+        return False
+    return not unit.bidirectional and unit.output_size == unit.state_sizes()[0]
 
 
 def _last(hidden: Tensor, state: State, lengths: Tensor | None) -> Tensor:

@@ -121,6 +121,10 @@ class Recurrent(nn.Module, ABC):
             beyond the end of a sample; and h_n, in the format of hx, the state of each sample after its last valid
             step.
         """
+        if lengths is None and timespans is None and generator is None:
+            quick = self.quick_call(input, hx, need_output)
+            if quick is not None:
+                return quick
         sequences = self.read(input, lengths, timespans)
         if generator is not None:
             require_generator(generator)
@@ -131,6 +135,12 @@ class Recurrent(nn.Module, ABC):
         h_n = tuple(sequences.write_state(part) for part in last)
         written = sequences.write_output(output) if need_output and output is not None else None
         return written, h_n if len(h_n) > 1 else h_n[0]
+
+    def quick_call(
+        self, input: Tensor | PackedSequence, hx: Tensor | State | None, need_output: bool
+    ) -> tuple[Tensor | None, Tensor | State] | None:
+        """The results of `forward`, where a unit has a shorter way to them; otherwise None. Nothing is checked yet."""
+        return None
 
     def read(
         self, input: Tensor | PackedSequence, lengths: Tensor | None, timespans: Tensor | PackedSequence | None

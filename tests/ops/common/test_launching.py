@@ -90,3 +90,51 @@ def test_a_launch_goes_to_the_device_of_its_tensors(calls: Any, monkeypatch: pyt
     calls.launch(kernel, (1, 1, 1), (x,), (), ())
     assert entered == [-1]
     assert len(kernel.remembered) == 1
+
+
+class Compiled:
+    """A compiled program as Triton 3.6 to 3.9 have it."""
+
+    function, packed_metadata = "function", "packed"
+
+    def __init__(self) -> None:
+        self.direct: list[tuple[Any, ...]] = []
+        self.usual: list[tuple[Any, ...]] = []
+
+    def run(self, *arguments: Any) -> None:
+        self.direct.append(arguments)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *again: self.usual.append(again)
+
+
+def test_a_settled_launch_asks_nothing_any_more(calls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton is asked at the first launch, and again only for addresses that 16 does not divide."""
+    triton = pytest.importorskip("triton")
+    compiled, searched, x = Compiled(), [], torch.zeros(64)
+
+    class Kernel:
+        fn = object()
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return lambda *arguments, **options: searched.append(arguments) or compiled
+
+    class Hooks:
+        launch_enter_hook = launch_exit_hook = type("Chain", (), {"calls": []})()
+
+    class Active:
+        @staticmethod
+        def get_current_stream(device: int) -> str:
+            return "stream"
+
+    monkeypatch.setattr(triton.knobs, "runtime", Hooks)
+    monkeypatch.setattr(triton.runtime, "driver", type("Driver", (), {"active": Active}))
+    settled = calls.Launch(Kernel(), (2, 1, 1), (64, 0.5), ("tanh",), num_warps=4)
+    for tensor in (x, x, x[1:], x):
+        settled(tensor)
+    again = (x.data_ptr(), 64, 0.5, "tanh")
+    assert [len(searched), len(compiled.direct)] == [2, 2]
+    assert compiled.direct[0] == (2, 1, 1, "stream", "function", "packed", None, None, None, *again)
+    Hooks.launch_enter_hook.calls.append(print)  # somebody's profiler
+    settled(x)
+    assert compiled.usual == [again]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ launching.launch = compile_only  # type: ignore[assignment]
 device.shared_memory = lambda device: room  # type: ignore[assignment]
 device.multiprocessors = lambda device: processors  # type: ignore[assignment]
 # Imported only now: the modules take these three by name.
-from lipschitz_rnn.ops.lipschitz.triton import backend  # noqa: E402
+from lipschitz_rnn.ops.lipschitz.triton import backend, inputs, pair_scan  # noqa: E402
 
 torch.set_float32_matmul_precision({"bf16x6": "highest", "tf32": "high", "bf16x3": "high"}.get(precision, "highest"))
 S, T, B = 1, 3, 128
@@ -65,3 +66,13 @@ for N in sizes:
     tape = torch.zeros((S, T, 2 * len(scheme.tableau), B, N), dtype=dtype)
     backend.forward(problem, tape, True, True)
     backend.backward(problem, tape, None, torch.zeros((S, B, N), dtype=dtype), [True] * 7)
+    three = (problem.drive.expand(S, T, B, 3).contiguous(), U.expand(S, N, 3).contiguous())
+    inputs.expanded_drive(replace(problem, drive=three[0], input_weight=three[1]))
+    inputs.input_gradients(torch.zeros((S, T, B, N), dtype=dtype), three[0], precision)
+    sizes, places = (T, B, 1, N), (B, 1, 1)
+    facts = (places, (N, 1, N, 1), (-0.5, 0.1, -0.5, 0.1), scheme, dtype, dtype, A.device, False, True)
+    layer = pair_scan.prepare(problem, pair_scan.PairCall(sizes, *facts, True, True, False))
+    if layer is not None:
+        x, hidden, U, b = problem.drive[0], A[0], problem.input_weight[0], problem.bias[0]  # type: ignore[index]
+        states, last, tape, operand = layer.forward(x, hidden, hidden, None, U, b)
+        layer.backward((x, None, U, tape, operand), states, last, (True,) * 6)  # type: ignore[arg-type]

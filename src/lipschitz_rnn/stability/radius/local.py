@@ -67,7 +67,9 @@ def local_radii(
     start: Tensor,
 ) -> Tensor:
     """(B, q): a radius for every other class, at least 0; ``start`` are those of the global bound."""
-    chosen = max(1, (1 << 24) // (timeline.samples.shape[0] * proved.network.D.shape[1] * (scores.margins.shape[1] + 4)))
+    chosen = max(
+        1, (1 << 24) // (timeline.samples.shape[0] * proved.network.D.shape[1] * (scores.margins.shape[1] + 4))
+    )
     B = timeline.samples.shape[1]
     found = []
     for first in range(0, B, chosen):

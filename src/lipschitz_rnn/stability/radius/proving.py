@@ -112,5 +112,3 @@ def require_covered(proved: ProvedNetwork, timeline: Timeline) -> None:
                     f"the samples take steps from {low:g} to {high:g}, but the certificate of {own.part.name} covers "
                     f"{shortest:g} to {longest:g}; certify with step_size=({low:g}, {high:g}), or leave certificate out"
                 )
-
-

@@ -45,8 +45,13 @@ def scores_of(proved: ProvedNetwork, timeline: Timeline) -> Scores:
     scores = h @ D.T + c
     # The mean over T steps, the product with the head and the bias.
     terms = h.shape[-1] + len(timeline.samples.valid) + 8
-    largest = torch.cat([(timeline.read_weights(part)[..., None] * t.states.abs()).sum(0)
-                         for part, t in zip(network.layers[-1], found, strict=True)], -1)
+    largest = torch.cat(
+        [
+            (timeline.read_weights(part)[..., None] * t.states.abs()).sum(0)
+            for part, t in zip(network.layers[-1], found, strict=True)
+        ],
+        -1,
+    )
     rounding = 1.01 * terms * UNIT * (largest @ D.abs().T + c.abs()) + 2.0**-1000
     prediction = scores.argmax(1)
     readings = _readings(proved, prediction)

@@ -24,6 +24,7 @@ from lipschitz_rnn.units.lipschitz.dropin import (
     refuse_tracing,
     set_weight,
 )
+from lipschitz_rnn.units.lipschitz.quick import quick_call
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule, describe
 from lipschitz_rnn.units.lipschitz.stream import LipschitzStream
 from lipschitz_rnn.units.recurrence import Recurrence, UnstatedRecurrenceError, require_own_statement
@@ -256,6 +257,13 @@ class LipschitzRNN(SettingsModule, Recurrent):
 
     def state_sizes(self) -> tuple[int, ...]:
         return (self.hidden_size,)
+
+    def quick_call(
+        self, input: Tensor | PackedSequence, hx: Tensor | State | None, need_output: bool
+    ) -> tuple[Tensor | None, Tensor] | None:
+        if torch.compiler.is_compiling() or type(self) is not LipschitzRNN:
+            return None
+        return quick_call(self, input, hx, need_output)
 
     def read(
         self, input: Tensor | PackedSequence, lengths: Tensor | None, timespans: Tensor | PackedSequence | None

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.ops.common.tracing import forward_mode, plain_eager
 from lipschitz_rnn.ops.common.validation import require_tensor, shape_of
+from lipschitz_rnn.ops.lipschitz.pair import symmetric_skew
 from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule
 
@@ -54,10 +55,7 @@ class SymmetricSkew(SettingsModule):
 
     def forward(self, M: Tensor) -> Tensor:
         _require_square(M)
-        S = _plus(M, self.factor, M.mT)
-        if not isinstance(self.gamma, Tensor) and self.gamma == 0.0:
-            return S
-        return _plus(S, -self.gamma, torch.eye(M.shape[-1], dtype=M.dtype, device=M.device))
+        return symmetric_skew(M, self.factor, self.gamma)
 
     def right_inverse(self, S: Tensor) -> Tensor:
         """The M with S(M) = S.
@@ -210,13 +208,6 @@ def as_pair(name: str, value: float | tuple[float, float]) -> tuple[float, float
     if len(value) != 2:
         raise ValueError(f"{name} is {value!r}; pass one number, or a pair (for A, for W)")
     return value[0], value[1]
-
-
-def _plus(left: Tensor, factor: float | Tensor, right: Tensor) -> Tensor:
-    """left + factor · right, in one operation if factor is a number; a tensor is first converted to the dtype."""
-    if isinstance(factor, Tensor):
-        return left + factor.to(right.dtype) * right
-    return torch.add(left, right, alpha=factor)
 
 
 def _require_square(M: Tensor) -> None:

@@ -7,48 +7,86 @@ sum, and partial sums are added in a fixed order: same input, same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from lipschitz_rnn.ops.common.triton.launching import divide_up, launch, power_of_two
+from lipschitz_rnn.ops.common.triton.launching import Launch, divide_up, on_device, power_of_two
 from lipschitz_rnn.ops.common.triton.products import round_to_operand
 
 PROGRAMS = 264  # two for each multiprocessor of a large GPU
 
 
-def matrix_partial_sums(pairs: Sequence[tuple[Tensor, Tensor]], precision: str) -> Tensor:
-    """[κ; d] Hᵀ summed over steps and samples, as partial sums: (S, sums, 2N, N) in float32.
+class MatrixSums:
+    """Products summed over steps and samples, as partial sums: (S, sums, rows, columns) in float32.
+
+    For the matrices [κ; d] Hᵀ with 2N rows and N columns, for the input map d xᵀ with N rows and p columns.
 
     Args:
-        pairs: κ and d side by side, (S, T, B, 2N), each with the states H at which they belong, (S, T, B, N); the last
-            axis contiguous, T of its own for each pair.
+        shape: (S, rows, columns).
+        pairs: the sizes of each pair: T, B, three strides of the left factor, (S, T, B, rows), and three of the right
+            one, (S, T, B, columns). The last axis is contiguous.
+        ones: adds a column: the left factor, summed alone.
     """
-    S, _, _, double = pairs[0][0].shape
-    N = double // 2
-    single = pairs[0][0].dtype == torch.float32
-    if precision == "tf32":
-        precision = "bf16x3"  # both operands lie the wrong way round for TF32, and turning them takes longer
-    # Smaller blocks would leave the warp-group instructions, and six passes do not compile without them.
-    least = 64 if precision == "bf16x6" else 32
-    rows, columns = (min(128, max(least, power_of_two(size))) for size in (double, N))
-    inner = 32 if single else 64
-    tiles = divide_up(double, rows) * divide_up(N, columns)
-    plans = [_split(left.shape[1] * left.shape[2], inner, S * tiles) for left, _ in pairs]
-    count = sum(splits for splits, _ in plans)
-    sums = torch.empty((S, count, double, N), dtype=torch.float32, device=pairs[0][0].device)
-    first = 0
-    for (left, right), (splits, length) in zip(pairs, plans, strict=True):
-        _, T, B, _ = left.shape
-        numbers = (T * B, B, N, length, first, count, *left.stride()[:3], *right.stride()[:3])
-        launch(
-            _gradient_kernel, (splits, tiles, S), (left, right, sums), numbers,
-            (precision, rows, columns, inner, single), num_warps=8 if rows >= 128 else 4, num_stages=1 if single else 3,
-        )  # fmt: skip
-        first += splits
-    return sums
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        pairs: Sequence[tuple[int, ...]],
+        dtype: torch.dtype,
+        precision: str,
+        ones: bool = False,
+    ) -> None:
+        S, high, wide = shape
+        single = dtype == torch.float32
+        if precision == "tf32":
+            precision = "bf16x3"  # both operands lie the wrong way round for TF32, and turning them takes longer
+        # Smaller blocks would leave the warp-group instructions, and six passes do not compile without them.
+        least = 64 if precision == "bf16x6" else 32
+        rows, columns = (min(128, max(least, power_of_two(size))) for size in (high, wide + ones))
+        inner = 32 if single else 64
+        tiles = divide_up(high, rows) * divide_up(wide + ones, columns)
+        plans = [_split(T * B, inner, S * tiles) for T, B, *_ in pairs]
+        count = sum(splits for splits, _ in plans)
+        self.shape, self._launches, first = (S, count, high, wide + ones), [], 0
+        for (T, B, *strides), (splits, length) in zip(pairs, plans, strict=True):
+            numbers = (T * B, B, high, wide, length, first, count, *strides)
+            launch = Launch(
+                _gradient_kernel, (splits, tiles, S), numbers, (precision, rows, columns, inner, single, ones),
+                num_warps=8 if rows >= 128 else 4, num_stages=1 if single else 3,
+            )  # fmt: skip
+            self._launches.append(launch)
+            first += splits
+
+    def __call__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        sums = torch.empty(self.shape, dtype=torch.float32, device=pairs[0][0].device)
+        for launch, (left, right) in zip(self._launches, pairs, strict=True):
+            launch(left, right, sums)
+        return sums
+
+
+def matrix_partial_sums(pairs: Sequence[tuple[Tensor, Tensor]], precision: str, ones: bool = False) -> Tensor:
+    """The same for pairs of tensors, (S, T, B, rows) and (S, T, B, columns)."""
+    sizes = tuple((*left.shape[1:3], *left.stride()[:3], *right.stride()[:3]) for left, right in pairs)
+    left, right = pairs[0]
+    shape = (left.shape[0], left.shape[3], right.shape[3])
+    with on_device(left):
+        return _matrix_sums(shape, sizes, left.dtype, precision, ones, left.device)(pairs)
+
+
+@lru_cache(maxsize=1024)
+def _matrix_sums(
+    shape: tuple[int, int, int],
+    pairs: tuple[tuple[int, ...], ...],
+    dtype: torch.dtype,
+    precision: str,
+    ones: bool,
+    device: torch.device,
+) -> MatrixSums:
+    return MatrixSums(shape, pairs, dtype, precision, ones)
 
 
 def _split(length: int, inner: int, others: int) -> tuple[int, int]:
@@ -60,20 +98,25 @@ def _split(length: int, inner: int, others: int) -> tuple[int, int]:
 
 @triton.jit(do_not_specialize=["L", "length", "first", "count"])
 def _gradient_kernel(
-    left, right, sums, L, B, N, length, first, count, left_s, left_t, left_b, right_s, right_t, right_b,
+    left, right, sums, L, B, high, wide, length, first, count, left_s, left_t, left_b, right_s, right_t, right_b,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, AHEAD: tl.constexpr,
+    ONES: tl.constexpr,
 ):  # fmt: skip
-    """ROWS of the 2N that κ and d have together, and COLUMNS of the N of H, over ``length`` of the L samples.
+    """ROWS of the left factor's and COLUMNS of the right one's, over ``length`` of the L samples.
+
+    With ONES the right factor has one more column, all ones.
 
     AHEAD loads into registers a turn before the values are used. Triton's own pipeline, which is better for half
     precision, copies what has to be rounded on its way to the tensor cores four bytes at a time.
     """
     split, tile = tl.program_id(0), tl.program_id(1)
     network = tl.program_id(2).to(tl.int64)
-    wide = tl.cdiv(N, COLUMNS)
-    m = (tile // wide) * ROWS + tl.arange(0, ROWS)
-    n = (tile % wide) * COLUMNS + tl.arange(0, COLUMNS)
-    m_mask, n_mask = m < 2 * N, n < N
+    full = wide + 1 if ONES else wide
+    across = tl.cdiv(full, COLUMNS)
+    m = (tile // across) * ROWS + tl.arange(0, ROWS)
+    n = (tile % across) * COLUMNS + tl.arange(0, COLUMNS)
+    m_mask, n_mask = m < high, n < wide
+    ones = (n == wide) if ONES else (n < 0)
     left += network * left_s
     right += network * right_s
     # Sample r is step r // B, sample r % B of its batch. A division in every turn would cost more than the product, so
@@ -90,10 +133,10 @@ def _gradient_kernel(
     left_turn, right_turn = left_t - tl.cast(B, tl.int64) * left_b, right_t - tl.cast(B, tl.int64) * right_b
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     if AHEAD:
-        kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < last)
+        kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, ones, r < last, ONES)
     for _ in range(0, length, INNER):
         if not AHEAD:
-            kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < last)
+            kd, H = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, ones, r < last, ONES)
         r += INNER
         b += part
         turned = b >= B
@@ -101,19 +144,21 @@ def _gradient_kernel(
         left_rows += tl.where(turned, left_step + left_turn, left_step)
         right_rows += tl.where(turned, right_step + right_turn, right_step)
         if AHEAD:
-            kd_next, H_next = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, r < last)
+            kd_next, H_next = _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, ones, r < last, ONES)
         total = _accumulate(kd, H, total, PRECISION)
         if AHEAD:
             kd, H = kd_next, H_next
-    out = sums + (network * count + first + split) * (2 * N * N)
-    tl.store(out + m[:, None] * N + n[None, :], total, mask=m_mask[:, None] & n_mask[None, :])
+    out = sums + (network * count + first + split) * (high * full)
+    tl.store(out + m[:, None] * full + n[None, :], total, mask=m_mask[:, None] & (n < full)[None, :])
 
 
 @triton.jit
-def _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, valid):
-    """κ and d, (INNER, ROWS), and H, (INNER, COLUMNS)."""
+def _pair(left, left_rows, m, m_mask, right, right_rows, n, n_mask, ones, valid, ONES: tl.constexpr):
+    """The factors, (INNER, ROWS) and (INNER, COLUMNS): κ and d, and H."""
     kd = tl.load(left + left_rows[:, None] + m[None, :], mask=valid[:, None] & m_mask[None, :], other=0.0)
     H = tl.load(right + right_rows[:, None] + n[None, :], mask=valid[:, None] & n_mask[None, :], other=0.0)
+    if ONES:
+        H = tl.where(ones[None, :], 1.0, H).to(H.dtype)
     return kd, H
 
 
@@ -144,23 +189,53 @@ def _accumulate(left, right, total, PRECISION: tl.constexpr):
     return total
 
 
+class AddedSums:
+    """∂A, ∂W, (S, N, N), and where there are partial sums of them ∂U, (S, N, 1), and ∂b, (S, N): one launch for all.
+
+    Args:
+        shape: of the partial sums of the matrices, (S, sums, 2N, N).
+        tiles: how many partial sums the input map has; 0 if it has none.
+    """
+
+    def __init__(self, shape: tuple[int, int, int, int], tiles: int, alpha: float) -> None:
+        S, count, double, N = shape
+        self._sizes, self._tiles = (S, N), tiles
+        block = power_of_two(N)
+        chunk = max(1, min(16, 2048 // block))
+        grid = (double + (1 if tiles else 0), S, 1)
+        self._launch = Launch(_add_kernel, grid, (count, tiles, N, alpha), (block, chunk), num_warps=4)
+
+    def __call__(
+        self, sums: Tensor, input_sums: Tensor | None, dtype: torch.dtype, input_dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """The matrices' gradients in ``dtype``, those of the input map in ``input_dtype``."""
+        (S, N), device = self._sizes, sums.device
+        grad_A = torch.empty((S, N, N), dtype=dtype, device=device)
+        grad_W = torch.empty((S, N, N), dtype=dtype, device=device)
+        if input_sums is None:
+            self._launch(sums, sums, grad_A, grad_W, grad_A, grad_A)  # any tensor may stand where none is written
+            return grad_A, grad_W, None, None
+        grad_U = torch.empty((S, N, 1), dtype=input_dtype, device=device)
+        grad_b = torch.empty((S, N), dtype=input_dtype, device=device)
+        self._launch(sums, input_sums, grad_A, grad_W, grad_U, grad_b)
+        return grad_A, grad_W, grad_U, grad_b
+
+
 def add_partial_sums(
     sums: Tensor, input_sums: Tensor | None, alpha: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """∂A, ∂W, (S, N, N), and where there are partial sums of them ∂U, (S, N, 1), and ∂b, (S, N): one launch for all."""
+    """The same, for sums of any shape."""
     S, count, double, N = sums.shape
-    grad_A = torch.empty((S, N, N), dtype=dtype, device=sums.device)
-    grad_W, tiles = torch.empty_like(grad_A), 0
-    grad_U = grad_b = grad_A  # any tensor may stand where none is written
-    if input_sums is not None:
-        tiles = input_sums.shape[1]
-        grad_U, grad_b = grad_A.new_empty((S, N, 1)), grad_A.new_empty((S, N))
-    tensors = (sums, sums if input_sums is None else input_sums, grad_A, grad_W, grad_U, grad_b)
-    grid = (double + (1 if tiles else 0), S, 1)
-    block = power_of_two(N)
-    chunk = max(1, min(16, 2048 // block))
-    launch(_add_kernel, grid, tensors, (count, tiles, N, alpha), (block, chunk), num_warps=4)
-    return grad_A, grad_W, grad_U if tiles else None, grad_b if tiles else None
+    tiles = 0 if input_sums is None else input_sums.shape[1]
+    with on_device(sums):
+        return _added_sums((S, count, double, N), tiles, alpha, dtype, sums.device)(sums, input_sums, dtype, dtype)
+
+
+@lru_cache(maxsize=1024)
+def _added_sums(
+    shape: tuple[int, int, int, int], tiles: int, alpha: float, dtype: torch.dtype, device: torch.device
+) -> AddedSums:
+    return AddedSums(shape, tiles, alpha)
 
 
 @triton.jit(do_not_specialize=["count", "tiles"])

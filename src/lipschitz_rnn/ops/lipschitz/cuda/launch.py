@@ -16,6 +16,7 @@ from lipschitz_rnn.ops.common.triton.launching import divide_up
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.problem import Problem
+from lipschitz_rnn.ops.lipschitz.triton.inputs import expanded_drive
 
 _FORWARD, _BACKWARD = struct.Struct("8P7q4If4x"), struct.Struct("9P10q4If4x")  # the structures of both kernels
 _MEMORY = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
@@ -40,7 +41,7 @@ def scan_forward(
     S, T, B, N = problem.shape
     like = problem.A
     last = like.new_empty((S, B, N))
-    drive = problem.drive if fused else problem.expanded_drive()
+    drive = problem.drive if fused else expanded_drive(problem)
     start = None if problem.h0 is None else problem.h0.contiguous()
     U = problem.input_weight.contiguous() if fused and problem.input_weight is not None else None
     bias = problem.bias.contiguous() if fused and problem.bias is not None else None

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.common.dtypes import matmul, state_dtype
 from lipschitz_rnn.ops.common.precision import float32_setting
 from lipschitz_rnn.ops.common.triton.gradients import add_partial_sums, matrix_partial_sums
 from lipschitz_rnn.ops.lipschitz.problem import Problem
+from lipschitz_rnn.ops.lipschitz.triton.inputs import drive_gradient, input_gradients
 from lipschitz_rnn.ops.lipschitz.triton.launch import scan_backward, scan_forward
 from lipschitz_rnn.ops.lipschitz.triton.plan import RESIDENT_UNITS
 
@@ -60,9 +60,7 @@ def _parameter_gradients(
     sums = _sums_by_cublas(pairs) if _cublas_is_faster(tape) else matrix_partial_sums(pairs, precision)
     found = list(add_partial_sums(sums, input_sums, problem.scheme.alpha, problem.A.dtype))
     if problem.input_weight is not None and input_sums is None:
-        d = _total_d(kappa_d)
-        found[2] = matmul(d.flatten(1, 2).mT, problem.drive.flatten(1, 2))
-        found[3] = d.sum((1, 2), dtype=state_dtype(d.dtype)).to(d.dtype)
+        found[2:] = input_gradients(_total_d(kappa_d), problem.drive, precision)
     wanted = (needs[1], needs[2], needs[4], needs[5])
     return [gradient if need else None for gradient, need in zip(found, wanted, strict=True)]
 
@@ -84,7 +82,7 @@ def _sums_by_cublas(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
 
 def _drive_gradient(problem: Problem, kappa_d: Tensor) -> Tensor:
     d = _total_d(kappa_d)
-    return d if problem.input_weight is None else matmul(d, problem.input_weight.unsqueeze(1))
+    return d if problem.input_weight is None else drive_gradient(d, problem.input_weight)
 
 
 def _total_d(kappa_d: Tensor) -> Tensor:

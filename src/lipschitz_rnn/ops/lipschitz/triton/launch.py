@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.triton.device import multiprocessors
-from lipschitz_rnn.ops.common.triton.launching import beyond_32_bits, divide_up, launch
+from lipschitz_rnn.ops.common.triton.launching import Launch, beyond_32_bits, divide_up, launch, on_device
 from lipschitz_rnn.ops.common.triton.support import interpreting
 from lipschitz_rnn.ops.lipschitz.cuda import launch as cuda
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan
 from lipschitz_rnn.ops.lipschitz.cuda.plan import make_plan as make_cuda_plan
 from lipschitz_rnn.ops.lipschitz.integrators import Tableau
-from lipschitz_rnn.ops.lipschitz.problem import Problem
+from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 from lipschitz_rnn.ops.lipschitz.triton import cooperative, resident
+from lipschitz_rnn.ops.lipschitz.triton.inputs import expanded_drive
 from lipschitz_rnn.ops.lipschitz.triton.operands import left_operand
 from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan, make_plan
 
@@ -33,7 +34,7 @@ def scan_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
     like, plan = problem.A, make_plan(problem, precision)
     last = like.new_empty((S, B, N))
     fused = has_fused_input(problem)
-    drive = problem.drive if fused else problem.expanded_drive()
+    drive = problem.drive if fused else expanded_drive(problem)
     start = None if problem.h0 is None else problem.h0.contiguous()
     U = problem.input_weight.contiguous() if fused and problem.input_weight is not None else None
     bias = problem.bias.contiguous() if fused and problem.bias is not None else None
@@ -44,14 +45,16 @@ def scan_forward(problem: Problem, tape: Tensor, precision: str, keep_states: bo
     tensors = (drive, weights, *given, spans, tape, last)
     strides = (*drive.stride(), *span_strides)
     has_spans = problem.timespans is not None
-    scheme = _scheme(problem.scheme.tableau, problem.scheme.nonlinearity)
-    has = (fused, bias is not None, has_spans, problem.noise is not None)
-    constants = (*scheme, precision, *has, keep_states, save, _wide(problem, strides))
-    numbers = (T, B, N, problem.scheme.step_size, 0 if start is None else B)
+    wide = is_wide((B, N), len(problem.scheme.tableau), strides)
+    has = (fused, bias is not None, has_spans, problem.noise is not None, keep_states, save, wide)
     if plan.resident:
-        grid, blocks = (divide_up(B, plan.batch), S, 1), plan.resident_blocks
-        launch(resident.forward_kernel, grid, tensors, numbers + strides, constants + blocks, **plan.options)
+        kind = (like.dtype, problem.drive.dtype, spans.dtype, like.device)
+        run = resident_forward((S, T, B, N), plan, problem.scheme, has, start is not None, strides, kind)
+        with on_device(like):
+            run(*tensors)
         return last
+    constants = _constants(problem.scheme, precision, has)
+    numbers = (T, B, N, problem.scheme.step_size, 0 if start is None else B)
     exchange = torch.empty((S, 2, B, N), dtype=weights.dtype if plan.on_chip else torch.float32, device=like.device)
     constants, options = constants + plan.shared_blocks, _cooperative_options(plan)
     for grid, counters, place in _cooperative_launches(problem, plan):
@@ -86,19 +89,65 @@ def scan_backward(
     grad_strides = (0, 0, 0, 0) if grad_states is None else grad_states.stride()
     strides = (*grad_strides, *span_strides, *((0, 0, 0) if x is None else x.stride()))
     has_spans = problem.timespans is not None
-    scheme = _scheme(problem.scheme.tableau, problem.scheme.nonlinearity)
-    has = (grad_states is not None, final is not None, has_spans, x is not None, problem.noise is not None)
-    constants = (*scheme, precision, *has, _wide(problem, strides))
-    numbers = (T, B, N, problem.scheme.step_size)
+    wide = is_wide((B, N), len(problem.scheme.tableau), strides)
+    has = (grad_states is not None, final is not None, has_spans, x is not None, problem.noise is not None, wide)
     if plan.resident:
-        grid, blocks = (divide_up(B, plan.batch), S, 1), plan.resident_blocks
-        launch(resident.backward_kernel, grid, tensors, numbers + strides, constants + blocks, **plan.options)
+        kind = (like.dtype, None if grad_states is None else grad_states.dtype, spans.dtype, like.device)
+        run = resident_backward((S, T, B, N), plan, problem.scheme, has, strides, kind)
+        with on_device(like):
+            run(*tensors)
         return kappa_d, grad_h0, sums
+    constants = _constants(problem.scheme, precision, has)
+    numbers = (T, B, N, problem.scheme.step_size)
     constants, options = constants + plan.shared_blocks, _cooperative_options(plan)
     for grid, counters, place in _cooperative_launches(problem, plan):
         shared = (*tensors, counters)
         launch(cooperative.backward_kernel, grid, shared, numbers + place + strides, constants, **options)
     return kappa_d, grad_h0, sums
+
+
+@lru_cache(maxsize=1024)
+def resident_forward(
+    shape: tuple[int, int, int, int],
+    plan: LaunchPlan,
+    scheme: Scheme,
+    has: tuple[bool, ...],
+    starts: bool,
+    strides: tuple[int, ...],
+    kind: tuple[Any, ...],
+) -> Launch:
+    """The launch of the forward kernel for (S, T, B, N).
+
+    Args:
+        has: FUSED_INPUT, HAS_BIAS, HAS_SPANS, NOISE, KEEP, SAVE and WIDE of the kernel.
+        starts: whether there is an initial state.
+        strides: of the drive, (S, T, B, N), and of the timespans, (S, T, B).
+        kind: dtypes and device, of which a launch serves one each.
+    """
+    S, T, B, N = shape
+    constants = _constants(scheme, plan.precision, has) + plan.resident_blocks
+    numbers = (T, B, N, scheme.step_size, B if starts else 0, *strides)
+    return Launch(resident.forward_kernel, (divide_up(B, plan.batch), S, 1), numbers, constants, **plan.options)
+
+
+@lru_cache(maxsize=1024)
+def resident_backward(
+    shape: tuple[int, int, int, int],
+    plan: LaunchPlan,
+    scheme: Scheme,
+    has: tuple[bool, ...],
+    strides: tuple[int, ...],
+    kind: tuple[Any, ...],
+) -> Launch:
+    """The same for the backward kernel.
+
+    ``has``: HAS_STATES, HAS_LAST, HAS_SPANS, HAS_INPUT, NOISE and WIDE; ``strides``: of the states' gradient, the
+    timespans and the one feature.
+    """
+    S, T, B, N = shape
+    constants = _constants(scheme, plan.precision, has) + plan.resident_blocks
+    numbers = (T, B, N, scheme.step_size, *strides)
+    return Launch(resident.backward_kernel, (divide_up(B, plan.batch), S, 1), numbers, constants, **plan.options)
 
 
 def has_fused_input(problem: Problem) -> bool:
@@ -125,14 +174,19 @@ def _cooperative_options(plan: LaunchPlan) -> dict[str, Any]:
     return plan.options | ({} if interpreting() else {"launch_cooperative_grid": True})
 
 
-def _wide(problem: Problem, strides: tuple[int, ...]) -> bool:
+def _constants(scheme: Scheme, precision: str, has: tuple[bool, ...]) -> tuple[Any, ...]:
+    """What all four kernels are compiled for, up to WIDE."""
+    return (*_scheme(scheme.tableau, scheme.nonlinearity), precision, *has)
+
+
+def is_wide(sizes: tuple[int, int], stages: int, strides: tuple[int, ...]) -> bool:
     """WIDE of the kernels, from the strides of what a step reads by them (S, T, B, N; S, T, B; …) and writes.
 
     Strides of networks and steps meet 64 bits in the kernels anyway.
     """
-    _, _, B, N = problem.shape
+    B, N = sizes
     samples = (strides[2], strides[6], strides[9] if len(strides) > 9 else 0)
-    written = 2 * len(problem.scheme.tableau) * N  # of each sample in a step: the slots of the tape, κ and d
+    written = 2 * stages * N  # of each sample in a step: the slots of the tape, κ and d
     return beyond_32_bits((B, max(*samples, written)), (N, strides[3]))
 
 
