@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import time
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from lipschitz_rnn.benchmark import Effort, Report, Workload, compiled, jobs
+from lipschitz_rnn.benchmark.growth import Growth
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
 from lipschitz_rnn.training.environment import describe_environment
@@ -96,6 +98,34 @@ def test_scaling_writes_a_plot_and_its_numbers(tmp_path: Path) -> None:
     for axis in scaling.values():
         assert list(axis["seconds"])[:2] == ["reference loop [float32 highest]", "cpu backend [float32 highest]"]
         assert all(seconds > 0 for line in axis["seconds"].values() for seconds in line)
+
+
+@pytest.mark.slow
+def test_growth_writes_a_picture_and_its_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = bench("--quick", "--growth", tmp_path / "growth.svg", "--json", tmp_path / "growth.json")
+    assert done.exit_code == 0, done.output
+    assert b"<svg" in (tmp_path / "growth.svg").read_bytes()
+    document = json.loads((tmp_path / "growth.json").read_text())
+    growth = document["growth"]
+    assert {axis: line["values"] for axis, line in growth.items()} == {
+        "hidden": [4, 8],
+        "length": [3, 6],
+        "networks": [1, 2],
+    }
+    for line in growth.values():
+        assert [key.split(" [")[0] for key in line["seconds"]] == ["cpu backend", "nn.RNN", "nn.LSTM"]
+        assert all(seconds > 0 for each in line["seconds"].values() for seconds in each)
+        assert line["wrong"] == []
+    assert document["environment"]["torch"] == torch.__version__
+
+
+def test_the_steepest_part_of_a_line_is_found() -> None:
+    line = Growth(
+        "hidden", Workload(), [16, 32, 64, 128], {"ours": [1.0, 2.0, 16.0, 16.0], "peer": [1.0, math.nan, 4.0, 8.0]}
+    )
+    assert line.steepest("ours") == (32, 64, pytest.approx(3.0))
+    assert line.steepest("peer") == (16, 64, pytest.approx(1.0))
 
 
 def test_batch_one_is_forward_only_and_steps_cells() -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SIZES = "Sizes"
 METHOD = "Method"
 SIZE_OPTIONS = ("batch", "length", "features", "hidden", "networks", "integrator", "readout", "batch_one")
-OUTPUT_OPTIONS = ("plot", "json_file", "markdown", "append")
+OUTPUT_OPTIONS = ("plot", "growth_plot", "json_file", "markdown", "append")
 
 
 @guarded
@@ -81,6 +81,15 @@ def bench(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    growth_plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--growth",
+            metavar="FILE",
+            help="Only measure how the cost grows with N to 2,048, T to a million and S to 64; draw it as SVG.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     json_file: Annotated[
         str | None,
         typer.Option("--json", metavar="FILE", help="Write JSON to this file; - prints it.", rich_help_panel=OUTPUT),
@@ -119,9 +128,12 @@ def bench(
         _require_memory(work, place)
     timed = repeats if repeats is not None else 3 if quick else 21
     effort = Effort(repeats=timed, rounds=1 if quick else 3, backward=not batch_one)
-    require_writable(plot, markdown, None if json_file in (None, "-") else Path(str(json_file)))
+    require_writable(plot, growth_plot, markdown, None if json_file in (None, "-") else Path(str(json_file)))
     if plot is not None:
         scaling.require_matplotlib()
+    if growth_plot is not None:
+        _draw_growth(work, place, growth_plot, json_file, quick, _command(context))
+        return
     explanation = explain_choice(work, place)
     if explain:
         _write_json({"workload": work.to_dict(), "device": str(place), "explanation": explanation}, json_file)
@@ -158,6 +170,33 @@ def bench(
     _write_json(document, json_file)
     if not_timed:
         raise fail("; ".join(not_timed), 1)
+
+
+def _draw_growth(
+    work: Workload, device: torch.device, plot: Path, json_file: str | None, quick: bool, command: str
+) -> None:
+    """Measure, draw and record the growth; exit with 1 if a point of ours is wrong."""
+    from lipschitz_rnn.benchmark.growth import AXES, draw_growth, growth_to_dict, measure_growth
+    from lipschitz_rnn.drawing import new_figure, to_svg
+
+    new_figure(1)  # fails now, not after the measurement, if it cannot be drawn
+    with progress_bar(quiet=json_file == "-") as show:
+        lines = measure_growth(work, device, quick=quick, note=lambda text: show(text, 0, None))
+    document = {"command": f"{command} --growth {plot.name}", **growth_to_dict(lines, device)}
+    plot.write_bytes(to_svg(draw_growth(lines, f"Forward + backward; {document['environment']['device']}")))
+    _write_json(document, json_file)
+    for line in lines if json_file != "-" else []:
+        for key, seconds in line.seconds.items():
+            steepest = line.steepest(key)
+            steep = (
+                "" if steepest is None else f"; steepest from {steepest[0]} to {steepest[1]}: power {steepest[2]:.2f}"
+            )
+            typer.echo(f"{AXES[line.axis]}, {key}: " + ", ".join(f"{1e3 * s:.3g}" for s in seconds) + f" ms{steep}")
+        for text in line.notes:
+            typer.echo(text)
+    wrong = [text for line in lines for text in line.wrong]
+    if wrong:
+        raise fail("; ".join(wrong), 1)
 
 
 def _given(context: typer.Context, name: str) -> bool:

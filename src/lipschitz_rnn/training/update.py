@@ -33,6 +33,7 @@ class Updater:
         if not trained:
             raise ValueError("no parameter of the network requires a gradient; there is nothing to train")
         self.parameters = list(trained.values())
+        self._before = [torch.empty_like(parameter) for parameter in self.parameters]  # the last step's
         self._mix = torch.zeros((), device=self.device)
         self.optimiser = build_optimiser(settings, self.parameters)
         self.average = None
@@ -76,22 +77,24 @@ class Updater:
         progress["stopped_norm"].copy_(torch.where(stops, norms.float(), progress["stopped_norm"]))
         progress["alive"].logical_and_(finite)
         alive = progress["alive"]
-        scale = torch.ones_like(norms)
+        stopped = ~alive
+        scale = None
         if self._settings.clip is not None:
-            scale = (self._settings.clip / (norms + 1e-6)).clamp(max=1.0)
-        before = [parameter.detach().clone() for parameter in self.parameters]
+            scale = (self._settings.clip / (norms + 1e-6)).clamp(max=1.0).nan_to_num()
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            usable = gradient.masked_fill(~_like(alive, gradient), 0.0)
-            parameter.grad = usable * _like(scale.nan_to_num(), gradient) if self._settings.clip else usable
+            usable = gradient.masked_fill(_like(stopped, gradient), 0.0)
+            parameter.grad = usable if scale is None else usable.mul_(_like(scale, gradient))
+        with torch.no_grad():
+            torch._foreach_copy_(self._before, self.parameters)
         self.optimiser.step()
         with torch.no_grad():
-            for parameter, old in zip(self.parameters, before, strict=True):
-                parameter.copy_(torch.where(_like(alive, parameter), parameter, old))
+            for parameter, old in zip(self.parameters, self._before, strict=True):
+                torch.where(_like(alive, parameter), parameter, old, out=parameter)
             if self.average is not None:
                 for mean, parameter in zip(self.average.values(), self.parameters, strict=True):
                     mean.lerp_(parameter, self._mix.to(mean.dtype))
-        progress["loss_sum"].add_(losses.detach().float().masked_fill(~alive, 0.0))
-        progress["norm_sum"].add_(norms.float().masked_fill(~alive, 0.0))
+        progress["loss_sum"].add_(losses.detach().float().masked_fill(stopped, 0.0))
+        progress["norm_sum"].add_(norms.float().masked_fill(stopped, 0.0))
         progress["steps"].add_(1)
         progress["summed"].add_(1)
         return state
@@ -168,8 +171,8 @@ def build_optimiser(settings: Settings, parameters: list[Tensor]) -> Optimizer:
 
 def member_norms(gradients: list[Tensor]) -> Tensor:
     """Gradient norm of each member over all its parameters, (S,)."""
-    squares = [_rows(gradient).abs().square().sum(1) for gradient in gradients]
-    return torch.stack(squares).sum(0).sqrt()
+    each = [torch.linalg.vector_norm(_rows(gradient), dim=1) for gradient in gradients]
+    return torch.linalg.vector_norm(torch.stack(each), dim=0)
 
 
 def in_precision(batch: Batch, settings: Settings) -> Batch:
