@@ -56,6 +56,7 @@ device.shared_memory = lambda device: room  # type: ignore[assignment]
 device.multiprocessors = lambda device: processors  # type: ignore[assignment]
 # Imported only now: the modules take these three by name.
 from lipschitz_rnn.ops.lipschitz.triton import backend, inputs, pair_scan  # noqa: E402
+from lipschitz_rnn.ops.lipschitz.triton.pair_launches import PairCall  # noqa: E402
 
 torch.set_float32_matmul_precision({"bf16x6": "highest", "tf32": "high", "bf16x3": "high"}.get(precision, "highest"))
 S, T, B = 1, 3, 128
@@ -71,7 +72,7 @@ for N in sizes:
     inputs.input_gradients(torch.zeros((S, T, B, N), dtype=dtype), three[0], precision)
     sizes, places = (T, B, 1, N), (B, 1, 1)
     facts = (places, (N, 1, N, 1), (-0.5, 0.1, -0.5, 0.1), scheme, dtype, dtype, A.device, False, True)
-    layer = pair_scan.prepare(problem, pair_scan.PairCall(sizes, *facts, True, True, False))
+    layer = pair_scan.prepare(problem, PairCall(sizes, *facts, True, True, False))
     if layer is not None:
         x, hidden, U, b = problem.drive[0], A[0], problem.input_weight[0], problem.bias[0]  # type: ignore[index]
         states, last, tape, operand = layer.forward(x, hidden, hidden, None, U, b)

@@ -19,8 +19,8 @@ PRECISIONS = ("bf16", "fp16", "tf32", "bf16x3", "bf16x6")
 # Compute capability: kilobytes of shared memory for one block, and multiprocessors.
 GPUS = {80: (163, 108), 86: (99, 84), 89: (99, 128), 90: (227, 132), 100: (227, 148), 120: (99, 170)}
 EULER, RK4 = Kernel(1, 2), Kernel(4, 4)
-PLAIN = launch.Needs(True, True, True, save=True, keep=True)
-ODD = launch.Needs(False, False, False, grads=True)
+PLAIN = launch.Needs(True, save=True, keep=True)
+ODD = launch.Needs(False, grads=True, has_spans=True)
 
 
 def plan_for(capability: int, S: int, B: int, N: int, precision: str, kernel: Kernel = EULER) -> CudaPlan | str:
@@ -92,7 +92,7 @@ def compile_plan(
 ) -> bytes:
     if compiler.library() is None:
         pytest.skip("NVRTC is not installed (it comes with PyTorch's CUDA builds, or as nvidia-cuda-nvrtc)")
-    macros = launch.macros(made, integrator, "tanh", dtype, not needs.fused, needs.pairs, needs)
+    macros = launch.macros(made, integrator, "tanh", dtype, needs.fused, needs, needs.fused, needs.fused)
     return compiler.compiled(launch.source(name, made.cluster), f"{name}.cu", f"sm_{capability}", macros)
 
 

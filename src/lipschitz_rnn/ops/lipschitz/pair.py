@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import without_autocast
+from lipschitz_rnn.ops.common.precision import float32_setting
 from lipschitz_rnn.ops.lipschitz.differentiation import ScanBackward
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 from lipschitz_rnn.ops.lipschitz.triton import support
@@ -61,7 +62,7 @@ def pair_scan(
         or (b is not None and b.requires_grad)
         or (hx is not None and hx.requires_grad)
     )
-    setting = torch.get_float32_matmul_precision() if dtype == torch.float32 else None
+    setting = float32_setting() if dtype == torch.float32 else None
     kinds = (_kind(x), _kind(M_A), _kind(M_W), _kind(U), None if b is None else _kind(b))
     key = (kinds, None if hx is None else _kind(hx), maps, scheme, dtype, need_output, save, batch_first, setting)
     try:
@@ -115,7 +116,8 @@ def _prepared(
     problem = Problem(x, M_A, M_W, h0, U, b, None, scheme).to(dtype).lifted()
     if support.obstacle(problem) is not None:
         return None
-    from lipschitz_rnn.ops.lipschitz.triton.pair_scan import PairCall, prepare
+    from lipschitz_rnn.ops.lipschitz.triton.pair_launches import PairCall
+    from lipschitz_rnn.ops.lipschitz.triton.pair_scan import prepare
 
     strides = (*M_A.stride(), *M_W.stride())
     # What is converted is new memory; of the rest, the input alone may lie as it likes.

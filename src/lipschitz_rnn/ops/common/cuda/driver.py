@@ -29,13 +29,25 @@ class _Configuration(ctypes.Structure):
     )
 
 
+_Pointers = ctypes.c_char_p * 1  # the addresses of a kernel's arguments
+
+
 class DriverError(RuntimeError):
     """CUDA's driver refused; the message is its own."""
 
 
 @cache
 def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
+    driver = ctypes.CDLL("libcuda.so.1")
+    size, address = ctypes.c_uint, ctypes.c_void_p
+    driver.cuLaunchKernel.argtypes = [address, *[size] * 7, address, _Pointers, address]  # quicker than by guessing
+    return driver
+
+
+def _current_stream(device: int) -> int:
+    """PyTorch's; its own short way where there is one."""
+    short = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return int(short(device) if short is not None else torch.cuda.current_stream(device).cuda_stream)
 
 
 def _check(status: int) -> None:
@@ -74,12 +86,13 @@ class Function:
 
     def launch(self, groups: int, arguments: bytes) -> None:
         """``groups`` clusters; ``arguments`` is the one structure that the kernel takes, by value."""
-        place = ctypes.c_char_p(arguments)
-        pointers = (ctypes.c_void_p * 1)(ctypes.cast(place, ctypes.c_void_p))
         with _on(self._device):
-            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            sizes = (self._cluster * groups, 1, 1, self._threads, 1, 1, self._shared)
-            _check(self._launch(self._function, *sizes, stream, pointers, None))
+            stream = _current_stream(self._device.index)
+            status = self._launch(
+                self._function, self._cluster * groups, 1, 1, self._threads, 1, 1, self._shared, stream,
+                _Pointers(arguments), None,
+            )  # fmt: skip
+        _check(status)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -15,10 +16,12 @@ from lipschitz_rnn.ops.common.cuda.driver import Function
 from lipschitz_rnn.ops.common.triton.launching import divide_up
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
-from lipschitz_rnn.ops.lipschitz.problem import Problem
+from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 from lipschitz_rnn.ops.lipschitz.triton.inputs import expanded_drive
 
-_FORWARD, _BACKWARD = struct.Struct("8P7q4If4x"), struct.Struct("9P10q4If4x")  # the structures of both kernels
+# The structures that both kernels take: addresses, then strides, sizes and the length of a step.
+_ADDRESSES = {"forward": struct.Struct("8P"), "backward": struct.Struct("9P")}
+_NUMBERS = {"forward": struct.Struct("7q4If4x"), "backward": struct.Struct("10q4If4x")}
 _MEMORY = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 _NONLINEARITIES = {"tanh": 0, "sigmoid": 1, "relu": 2, "identity": 3}
 
@@ -27,35 +30,26 @@ class Needs(NamedTuple):
     """What a call reads and writes: see setting.cuh."""
 
     fused: bool
-    pairs: bool
-    input_pairs: bool
     save: bool = False
     keep: bool = False
     grads: bool = False
+    has_spans: bool = False
 
 
 def scan_forward(
     problem: Problem, plan: CudaPlan, weights: Tensor, tape: Tensor, keep_states: bool, save: bool, fused: bool
 ) -> Tensor:
     """Runs all steps, fills the tape and returns the last state, (S, B, N)."""
-    S, T, B, N = problem.shape
-    like = problem.A
-    last = like.new_empty((S, B, N))
+    S, _, B, N = problem.shape
+    last = problem.A.new_empty((S, B, N))
     drive = problem.drive if fused else expanded_drive(problem)
     start = None if problem.h0 is None else problem.h0.contiguous()
     U = problem.input_weight.contiguous() if fused and problem.input_weight is not None else None
     bias = problem.bias.contiguous() if fused and problem.bias is not None else None
     spans, span_strides = _spans(problem)
-    tiles = divide_up(B, plan.samples)
-    arguments = _FORWARD.pack(
-        *map(_address, (drive, weights, start, U, bias, spans, tape, last)),
-        *drive.stride(), *span_strides, T, B, N, tiles,
-        problem.scheme.step_size,
-    )  # fmt: skip
-    pairs = N % 2 == 0 and (fused or _in_pairs(drive))
-    samples = drive[..., 0] if fused else None
-    needs = Needs(fused, pairs, _samples_in_pairs(samples), save=save, keep=keep_states)
-    _function("forward", plan, problem, needs).launch(S * tiles, arguments)
+    needs = Needs(fused, save=save, keep=keep_states, has_spans=spans is not None)
+    run = settled("forward", plan, problem.shape, problem.scheme, problem.A.dtype, needs, drive.stride() + span_strides)
+    run(drive.device, (drive, weights, start, U, bias, spans, tape, last))
     return last
 
 
@@ -70,33 +64,18 @@ def scan_backward(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """κ and d of every stage, (S, T, stages, B, 2N); ∂h0, (S, B, N); partial sums of ∂U and ∂b, (S, tiles, 2, N)."""
     S, T, B, N = problem.shape
-    like, tiles = problem.A, divide_up(B, plan.samples)
+    like = problem.A
     kappa_d = like.new_empty((S, len(problem.scheme.tableau), T, B, 2 * N)).transpose(1, 2)
     grad_h0 = like.new_empty((S, B, N))
-    sums = torch.empty((S, tiles, 2, N), device=like.device) if x is not None else None
+    sums = torch.empty((S, divide_up(B, plan.samples), 2, N), device=like.device) if x is not None else None
     final = None if grad_last is None else grad_last.contiguous()
     spans, span_strides = _spans(problem)
-    arguments = _BACKWARD.pack(
-        *map(_address, (weights, spans, tape, grad_states, final, x, kappa_d, grad_h0, sums)),
-        *((0, 0, 0, 0) if grad_states is None else grad_states.stride()),
-        *span_strides, *((0, 0, 0) if x is None else x.stride()), T, B, N, tiles,
-        problem.scheme.step_size,
-    )  # fmt: skip
-    pairs = N % 2 == 0 and (grad_states is None or _in_pairs(grad_states))
-    needs = Needs(x is not None, pairs, _samples_in_pairs(x), grads=grad_states is not None)
-    _function("backward", plan, problem, needs).launch(S * tiles, arguments)
+    grad_strides = (0, 0, 0, 0) if grad_states is None else grad_states.stride()
+    strides = grad_strides + span_strides + ((0, 0, 0) if x is None else x.stride())
+    needs = Needs(x is not None, grads=grad_states is not None, has_spans=spans is not None)
+    run = settled("backward", plan, problem.shape, problem.scheme, like.dtype, needs, strides)
+    run(like.device, (weights, spans, tape, grad_states, final, x, kappa_d, grad_h0, sums))
     return kappa_d, grad_h0, sums
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _in_pairs(tensor: Tensor) -> bool:
-    """Whether neighbouring units can be read in one access, wherever a row starts."""
-    *outer, inner = tensor.stride()
-    even = inner == 1 and not any(stride % 2 for stride in outer) and tensor.shape[-1] % 2 == 0
-    return even and tensor.data_ptr() % (2 * tensor.element_size()) == 0
 
 
 def _spans(problem: Problem) -> tuple[Tensor | None, tuple[int, ...]]:
@@ -106,16 +85,58 @@ def _spans(problem: Problem) -> tuple[Tensor | None, tuple[int, ...]]:
     return spans, spans.stride()
 
 
-def _samples_in_pairs(x: Tensor | None) -> bool:
-    return x is not None and _in_pairs(x)
+class Settled:
+    """One of the kernels for calls of one kind; all but the addresses is known beforehand."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: CudaPlan,
+        shape: Sequence[int],
+        scheme: Scheme,
+        dtype: torch.dtype,
+        needs: Needs,
+        strides: tuple[int, ...],
+    ) -> None:
+        S, T, B, N = shape
+        tiles = divide_up(B, plan.samples)
+        whole = plan.padded == N and B % plan.samples == 0
+        self._name, self._plan, self._groups = name, plan, S * tiles
+        self._key = (scheme.integrator, scheme.nonlinearity, dtype, whole, needs)
+        self._pack = _ADDRESSES[name].pack
+        self._numbers = _NUMBERS[name].pack(*strides, T, B, N, tiles, scheme.step_size)
+        # Neighbouring units, or inputs of neighbouring samples, can be read in one access wherever a row starts. Of
+        # units are all tensors of the caller but the inputs of one feature.
+        forward = name == "forward"
+        reads_units = not needs.fused if forward else needs.grads
+        self._pairs = N % 2 == 0 and (not reads_units or _even(strides[:4]))
+        self._input_pairs = needs.fused and B % 2 == 0 and _even(strides[:3] if forward else strides[-3:])
+        inputs = 0 if forward else 5
+        self._of_inputs = [inputs] if needs.fused else []
+        self._of_units = [i for i in ((0, 2, 6, 7) if forward else (2, 3, 4, 6, 7)) if i not in self._of_inputs]
+        self._alignment = 2 * dtype.itemsize
+        self._functions: dict[tuple[bool, bool, torch.device], Function] = {}
+
+    def __call__(self, device: torch.device, tensors: Sequence[Tensor | None]) -> None:
+        addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+        odd = [address % self._alignment != 0 for address in addresses]
+        pairs = self._pairs and not any(odd[i] for i in self._of_units)
+        input_pairs = self._input_pairs and not any(odd[i] for i in self._of_inputs)
+        key = (pairs, input_pairs, device)
+        function = self._functions.get(key)
+        if function is None:
+            function = self._functions[key] = _compiled(
+                self._name, self._plan, device, (*self._key, pairs, input_pairs)
+            )
+        function.launch(self._groups, self._pack(*addresses) + self._numbers)
 
 
-def _function(name: str, plan: CudaPlan, problem: Problem, needs: Needs) -> Function:
-    scheme, like = problem.scheme, problem.A
-    _, _, B, N = problem.shape
-    whole = plan.padded == N and B % plan.samples == 0
-    key = (scheme.integrator, scheme.nonlinearity, like.dtype, problem.timespans is not None, whole, needs)
-    return _compiled(name, plan, like.device, key)
+settled = lru_cache(maxsize=1024)(Settled)
+
+
+def _even(strides: Sequence[int]) -> bool:
+    *outer, inner = strides
+    return inner == 1 and not any(stride % 2 for stride in outer)
 
 
 @lru_cache(maxsize=256)
@@ -140,9 +161,10 @@ def macros(
     integrator: str,
     nonlinearity: str,
     dtype: torch.dtype,
-    has_spans: bool,
     whole: bool,
     needs: Needs,
+    pairs: bool,
+    input_pairs: bool,
 ) -> dict[str, str]:
     """What a kernel is compiled for."""
     tableau = get_integrator(integrator)
@@ -161,11 +183,11 @@ def macros(
         "COEFFICIENTS": _list(coefficients),
         "WEIGHTS": _list(tableau.weights),
         "NONLINEARITY": _NONLINEARITIES[nonlinearity],
-        "HAS_SPANS": int(has_spans),
+        "HAS_SPANS": int(needs.has_spans),
         "WHOLE": int(whole),
         "FUSED_INPUT": int(needs.fused),
-        "PAIRS": int(needs.pairs),
-        "INPUT_PAIRS": int(needs.input_pairs),
+        "PAIRS": int(pairs),
+        "INPUT_PAIRS": int(input_pairs),
         "SAVE": int(needs.save),
         "KEEP": int(needs.keep),
         "GRADS": int(needs.grads),

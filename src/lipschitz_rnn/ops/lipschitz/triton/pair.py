@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.common.triton.launching import Launch, divide_up, power_of_two
 from lipschitz_rnn.ops.common.triton.products import round_to_operand
+from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan
 from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan
 
 _OPERANDS = {"tf32": torch.float32, "fp16": torch.float16}  # others: bfloat16
@@ -31,7 +32,7 @@ class PairOperands:
 
     def __init__(
         self,
-        plan: LaunchPlan,
+        plan: LaunchPlan | CudaPlan,
         N: int,
         alpha: float,
         strides: tuple[int, int, int, int],

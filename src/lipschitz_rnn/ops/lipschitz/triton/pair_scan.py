@@ -6,8 +6,6 @@ so that a call only allocates and launches: for a short scan Python would otherw
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,87 +13,50 @@ from torch.nn import functional as F
 from lipschitz_rnn.ops.common.dtypes import matmul, without_autocast
 from lipschitz_rnn.ops.common.triton.gradients import AddedSums, MatrixSums
 from lipschitz_rnn.ops.common.triton.launching import Launch, divide_up, on_device
-from lipschitz_rnn.ops.lipschitz.clusters.plan import ClusterPlan
-from lipschitz_rnn.ops.lipschitz.clusters.plan import make_plan as make_cluster_plan
-from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
+from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan
+from lipschitz_rnn.ops.lipschitz.cuda.plan import make_plan as make_cuda_plan
+from lipschitz_rnn.ops.lipschitz.problem import Problem
 from lipschitz_rnn.ops.lipschitz.triton.backend import problem_precision
 from lipschitz_rnn.ops.lipschitz.triton.inputs import FEW, drive_gradient, expansion, input_gradients
-from lipschitz_rnn.ops.lipschitz.triton.launch import is_wide, resident_backward, resident_forward
 from lipschitz_rnn.ops.lipschitz.triton.pair import PairGradients, PairOperands
+from lipschitz_rnn.ops.lipschitz.triton.pair_launches import CudaLaunches, Launches, PairCall, ResidentLaunches
 from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan, make_plan
 
 Found = tuple[Tensor | None, ...]
-_NO_STRIDES = (0, 0, 0)
-
-
-@dataclass(frozen=True)
-class PairCall:
-    """What a call depends on besides the numbers in its tensors.
-
-    Attributes:
-        sizes: (T, B, p, N).
-        x_strides: of the input, (T, B, p).
-        M_strides: two of M_A, then two of M_W.
-        maps: f and γ of A, then of W.
-        dtype: of the scan; parameters, and the gradients of all but the input, are in ``own_dtype``.
-        starts, bias: whether there is an initial state, and a bias.
-        keep, save: whether the caller wants the states, and whether a backward pass may follow.
-        batch_first: whether the states, and their gradient, are (B, T, N).
-    """
-
-    sizes: tuple[int, int, int, int]
-    x_strides: tuple[int, ...]
-    M_strides: tuple[int, int, int, int]
-    maps: tuple[float, float, float, float]
-    scheme: Scheme
-    dtype: torch.dtype
-    own_dtype: torch.dtype
-    device: torch.device
-    starts: bool
-    bias: bool
-    keep: bool
-    save: bool
-    batch_first: bool
+MOST_UNITS = 256  # beyond, gradients come from other kernels, and Python is not what takes time
 
 
 def prepare(problem: Problem, call: PairCall) -> PairScan | None:
-    """The launches of a call; None where the resident kernels do not serve the problem."""
+    """The launches of a call; None where these kernels do not serve the problem."""
     precision = problem_precision(problem)
-    if isinstance(make_cluster_plan(problem, precision), ClusterPlan):
-        return None
+    cuda_plan = make_cuda_plan(problem, precision)
+    if isinstance(cuda_plan, CudaPlan):
+        return PairScan(call, cuda_plan, CudaLaunches(call, cuda_plan)) if problem.shape[-1] <= MOST_UNITS else None
     plan = make_plan(problem, precision)
-    return PairScan(call, plan) if plan.resident else None
+    return PairScan(call, plan, ResidentLaunches(call, plan)) if plan.resident else None
 
 
 class PairScan:
-    """The launches of one kind of call, on resident kernels."""
+    """The launches of one kind of call."""
 
-    def __init__(self, call: PairCall, plan: LaunchPlan) -> None:
-        self.call, self.plan = call, plan
+    def __init__(self, call: PairCall, plan: LaunchPlan | CudaPlan, launches: Launches) -> None:
+        self.call, self.plan, self._launches = call, plan, launches
         T, B, p, N = call.sizes
-        scheme, self.stages = call.scheme, len(call.scheme.tableau)
-        self.fused = p == 1
+        scheme, self.stages, self.fused = call.scheme, call.stages, call.fused
         self._slots = 2 * self.stages if call.save else 1
         self._operands = PairOperands(plan, N, scheme.alpha, call.M_strides, call.maps, call.dtype, call.save)
-        drive_strides = (0, *call.x_strides) if self.fused else (0, B * N, N, 1)
-        strides = drive_strides + _NO_STRIDES
-        wide = is_wide((B, N), self.stages, strides)
-        has = (self.fused, self.fused and call.bias, False, False, call.keep or call.save, call.save, wide)
-        kind = (call.dtype, call.dtype, call.dtype, call.device)
-        self._forward = resident_forward((1, T, B, N), plan, scheme, has, call.starts, strides, kind)
         self._expansion: Launch | None = None
         if 1 < p <= FEW:
             self._expansion = expansion((1, T, B, N), p, (0, *call.x_strides), call.bias, call.dtype, call.device)
-        self._tiles = divide_up(B, plan.batch) if self.fused else 0
-        pairs = [(T - 1, B, 0, self.stages * B * 2 * N, 2 * N, 0, self._slots * B * N, N)] if T > 1 else []
+        self._tiles = divide_up(B, launches.samples) if self.fused else 0
+        step = (B if isinstance(plan, CudaPlan) else self.stages * B) * 2 * N  # from one to the next of κ and d
+        pairs = [(T - 1, B, 0, step, 2 * N, 0, self._slots * B * N, N)] if T > 1 else []
         if call.starts or T == 1:
-            pairs.insert(0, (1, B, 0, B * 2 * N, 2 * N, 0, B * N, N))
-        later = (T, B, 0, self.stages * B * 2 * N, 2 * N, 0, self._slots * B * N, N)
-        pairs += [later] * (self.stages - 1)
+            pairs.insert(0, (1, B, 0, step, 2 * N, 0, B * N, N))
+        pairs += [(T, B, 0, step, 2 * N, 0, self._slots * B * N, N)] * (self.stages - 1)
         self._sums = MatrixSums((1, 2 * N, N), pairs, call.dtype, plan.precision)
         self._added = AddedSums(self._sums.shape, self._tiles, scheme.alpha)
         self._pair = PairGradients(N, (call.maps[0], call.maps[2]))
-        self._backwards: dict[tuple[tuple[int, ...], bool], Launch] = {}
 
     def converted(
         self, x: Tensor, M_A: Tensor, M_W: Tensor, h0: Tensor | None, U: Tensor, b: Tensor | None
@@ -123,8 +84,7 @@ class PairScan:
             tape = torch.empty((steps, self._slots, B, N), dtype=dtype, device=device)
             last = torch.empty((1, B, N), dtype=dtype, device=device)
             drive = x if self.fused else self._expanded(x, U, b)
-            # Any tensor may stand where none is read.
-            self._forward(drive, weights, x if h0 is None else h0, U, U if b is None else b, U, U, tape, last)
+            self._launches.forward(drive, weights, h0, U, b, tape, last)
         if not call.keep:
             return None, last, tape, later
         states = tape.select(1, 0)
@@ -143,20 +103,16 @@ class PairScan:
     ) -> Found:
         """Gradients of x, M_A, M_W, h0, U and b, where needed; ``tensors`` are x, h0, U, the tape and the operand."""
         call, (x, h0, U, tape, weights) = self.call, tensors
-        T, B, _, N = call.sizes
+        _, B, _, N = call.sizes
         dtype, device = call.dtype, call.device
         with on_device(x), without_autocast(device):  # the forward pass has settled the dtypes
-            kappa_d = torch.empty((T, self.stages, B, 2 * N), dtype=dtype, device=device)
+            kappa_d = self._launches.new_kappa_d()
             grad_h0 = torch.empty((B, N), dtype=dtype, device=device)
             sums = torch.empty((1, self._tiles, 2, N), dtype=torch.float32, device=device) if self.fused else None
             if grad_states is not None and call.batch_first:
                 grad_states = grad_states.transpose(0, 1)
             final = None if grad_last is None else grad_last.contiguous()
-            launch = self._backward_launch(grad_states, final is not None)
-            launch(
-                weights, U, tape, U if grad_states is None else grad_states, U if final is None else final, x, U,
-                kappa_d, grad_h0, U if sums is None else sums,
-            )  # fmt: skip
+            self._launches.backward(weights, tape, grad_states, final, x, U, kappa_d, grad_h0, sums)
             grad_A = grad_W = grad_U = grad_b = None
             if any(needs[1:3]) or (self.fused and any(needs[4:])):
                 partial = self._sums(self._pairs(kappa_d, tape, h0))
@@ -168,22 +124,6 @@ class PairScan:
             elif needs[0]:
                 grad_x = matmul(self._total_d(kappa_d), U)
         return grad_x, grad_A, grad_W, grad_h0.unsqueeze_(0), _shaped(grad_U, U.shape), _shaped(grad_b, (N,))
-
-    def _backward_launch(self, grad_states: Tensor | None, has_last: bool) -> Launch:
-        call = self.call
-        T, B, _, N = call.sizes
-        given = None if grad_states is None else (0, *grad_states.stride())
-        key = (given or (), has_last)
-        found = self._backwards.get(key)
-        if found is None:
-            x_strides = (0, *call.x_strides[:2]) if self.fused else _NO_STRIDES
-            strides = (given or (0, 0, 0, 0)) + _NO_STRIDES + x_strides
-            has = (given is not None, has_last, False, self.fused, False, is_wide((B, N), self.stages, strides))
-            kind = (call.dtype, None if given is None else call.dtype, call.dtype, call.device)
-            if len(self._backwards) >= 64:  # a caller whose gradients never lie alike
-                self._backwards.clear()
-            found = self._backwards[key] = resident_backward((1, T, B, N), self.plan, call.scheme, has, strides, kind)
-        return found
 
     def _pairs(self, kappa_d: Tensor, tape: Tensor, h0: Tensor | None) -> list[tuple[Tensor, Tensor]]:
         """κ and d of each stage with the states at which they belong; the state before step t is after step t − 1."""

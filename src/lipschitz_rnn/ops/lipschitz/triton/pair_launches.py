@@ -1,0 +1,163 @@
+"""One kind of call of a layer's scan, and the launches of its two kernels, settled beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.ops.common.triton.launching import Launch
+from lipschitz_rnn.ops.lipschitz.cuda import launch as cuda
+from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan
+from lipschitz_rnn.ops.lipschitz.problem import Scheme
+from lipschitz_rnn.ops.lipschitz.triton.launch import is_wide, resident_backward, resident_forward
+from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan
+
+_NO_STRIDES = (0, 0, 0)
+
+
+@dataclass(frozen=True)
+class PairCall:
+    """What a call depends on besides the numbers in its tensors.
+
+    Attributes:
+        sizes: (T, B, p, N).
+        x_strides: of the input, (T, B, p).
+        M_strides: two of M_A, then two of M_W.
+        maps: f and γ of A, then of W.
+        dtype: of the scan; parameters, and the gradients of all but the input, are in ``own_dtype``.
+        starts, bias: whether there is an initial state, and a bias.
+        keep, save: whether the caller wants the states, and whether a backward pass may follow.
+        batch_first: whether the states, and their gradient, are (B, T, N).
+    """
+
+    sizes: tuple[int, int, int, int]
+    x_strides: tuple[int, ...]
+    M_strides: tuple[int, int, int, int]
+    maps: tuple[float, float, float, float]
+    scheme: Scheme
+    dtype: torch.dtype
+    own_dtype: torch.dtype
+    device: torch.device
+    starts: bool
+    bias: bool
+    keep: bool
+    save: bool
+    batch_first: bool
+
+    @property
+    def fused(self) -> bool:
+        """Inputs of one feature are multiplied by U inside the kernels."""
+        return self.sizes[2] == 1
+
+    @property
+    def stages(self) -> int:
+        return len(self.scheme.tableau)
+
+    @property
+    def drive_strides(self) -> tuple[int, ...]:
+        """Of what the kernels read, with the axis of networks: the input, or u = U x + b in its own memory."""
+        _, B, _, N = self.sizes
+        return (0, *self.x_strides) if self.fused else (0, B * N, N, 1)
+
+
+class Launches(Protocol):
+    """Both kernels of one kind of call; ``kappa_d`` is (T, stages, B, 2N)."""
+
+    samples: int  # of one program, which sums the gradients of U and b over them
+
+    def new_kappa_d(self) -> Tensor: ...
+
+    def forward(
+        self, drive: Tensor, weights: Tensor, h0: Tensor | None, U: Tensor, b: Tensor | None, tape: Tensor, last: Tensor
+    ) -> None: ...
+
+    def backward(
+        self, weights: Tensor, tape: Tensor, grad_states: Tensor | None, final: Tensor | None, x: Tensor, U: Tensor,
+        kappa_d: Tensor, grad_h0: Tensor, sums: Tensor | None,
+    ) -> None: ...  # fmt: skip
+
+
+class ResidentLaunches:
+    """On Triton's resident kernels."""
+
+    def __init__(self, call: PairCall, plan: LaunchPlan) -> None:
+        self._call, self._plan, self.samples = call, plan, plan.batch
+        T, B, _, N = call.sizes
+        strides = call.drive_strides + _NO_STRIDES
+        wide = is_wide((B, N), call.stages, strides)
+        has = (call.fused, call.fused and call.bias, False, False, call.keep or call.save, call.save, wide)
+        kind = (call.dtype, call.dtype, call.dtype, call.device)
+        self._forward = resident_forward((1, T, B, N), plan, call.scheme, has, call.starts, strides, kind)
+        self._backwards: dict[tuple[tuple[int, ...], bool], Launch] = {}
+
+    def new_kappa_d(self) -> Tensor:
+        T, B, _, N = self._call.sizes
+        return torch.empty((T, self._call.stages, B, 2 * N), dtype=self._call.dtype, device=self._call.device)
+
+    def forward(
+        self, drive: Tensor, weights: Tensor, h0: Tensor | None, U: Tensor, b: Tensor | None, tape: Tensor, last: Tensor
+    ) -> None:
+        # Any tensor may stand where none is read.
+        self._forward(drive, weights, U if h0 is None else h0, U, U if b is None else b, U, U, tape, last)
+
+    def backward(
+        self, weights: Tensor, tape: Tensor, grad_states: Tensor | None, final: Tensor | None, x: Tensor, U: Tensor,
+        kappa_d: Tensor, grad_h0: Tensor, sums: Tensor | None,
+    ) -> None:  # fmt: skip
+        launch = self._backward_launch(grad_states, final is not None)
+        launch(
+            weights, U, tape, U if grad_states is None else grad_states, U if final is None else final, x, U,
+            kappa_d, grad_h0, U if sums is None else sums,
+        )  # fmt: skip
+
+    def _backward_launch(self, grad_states: Tensor | None, has_last: bool) -> Launch:
+        call = self._call
+        T, B, _, N = call.sizes
+        given = None if grad_states is None else (0, *grad_states.stride())
+        key = (given or (), has_last)
+        found = self._backwards.get(key)
+        if found is None:
+            x_strides = (0, *call.x_strides[:2]) if call.fused else _NO_STRIDES
+            strides = (given or (0, 0, 0, 0)) + _NO_STRIDES + x_strides
+            has = (given is not None, has_last, False, call.fused, False, is_wide((B, N), call.stages, strides))
+            kind = (call.dtype, None if given is None else call.dtype, call.dtype, call.device)
+            if len(self._backwards) >= 64:  # a caller whose gradients never lie alike
+                self._backwards.clear()
+            found = self._backwards[key] = resident_backward((1, T, B, N), self._plan, call.scheme, has, strides, kind)
+        return found
+
+
+class CudaLaunches:
+    """On the kernels in CUDA."""
+
+    def __init__(self, call: PairCall, plan: CudaPlan) -> None:
+        self._call, self._plan, self.samples = call, plan, plan.samples
+        needs = cuda.Needs(call.fused, save=call.save, keep=call.keep or call.save)
+        self._forward = self._settled("forward", needs, call.drive_strides + _NO_STRIDES)
+
+    def _settled(self, name: str, needs: cuda.Needs, strides: tuple[int, ...]) -> cuda.Settled:
+        T, B, _, N = self._call.sizes
+        return cuda.settled(name, self._plan, (1, T, B, N), self._call.scheme, self._call.dtype, needs, strides)
+
+    def new_kappa_d(self) -> Tensor:
+        T, B, _, N = self._call.sizes
+        made = torch.empty((self._call.stages, T, B, 2 * N), dtype=self._call.dtype, device=self._call.device)
+        return made.transpose(0, 1)
+
+    def forward(
+        self, drive: Tensor, weights: Tensor, h0: Tensor | None, U: Tensor, b: Tensor | None, tape: Tensor, last: Tensor
+    ) -> None:
+        self._forward(self._call.device, (drive, weights, h0, U, b, None, tape, last))
+
+    def backward(
+        self, weights: Tensor, tape: Tensor, grad_states: Tensor | None, final: Tensor | None, x: Tensor, U: Tensor,
+        kappa_d: Tensor, grad_h0: Tensor, sums: Tensor | None,
+    ) -> None:  # fmt: skip
+        fused, given = self._call.fused, (0, 0, 0, 0) if grad_states is None else (0, *grad_states.stride())
+        strides = given + _NO_STRIDES + ((0, *self._call.x_strides[:2]) if fused else _NO_STRIDES)
+        run = self._settled("backward", cuda.Needs(fused, grads=grad_states is not None), strides)
+        tensors = (weights, None, tape, grad_states, final, x if fused else None, kappa_d, grad_h0, sums)
+        run(self._call.device, tensors)
