@@ -24,6 +24,7 @@ from lipschitz_rnn.data.series import SeriesSet as SeriesSet
 from lipschitz_rnn.data.splits import Fractions as Fractions
 from lipschitz_rnn.data.splits import split_series as split_series
 from lipschitz_rnn.data.splits import split_times as split_times
+from lipschitz_rnn.data.steps import named_unit as named_unit
 from lipschitz_rnn.data.steps import unit_step as unit_step
 from lipschitz_rnn.data.steps import with_max_step as with_max_step
 from lipschitz_rnn.data.steps import with_step as with_step

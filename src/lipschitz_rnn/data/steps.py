@@ -22,12 +22,22 @@ def unit_step(name: str, options: Mapping[str, Any] | None = None) -> float | No
 
 # Steps for one typical gap, of units whose own defaults do not fit: nais is a contraction up to 1, ten such gaps.
 STEPS = {"lipschitz": 0.1, "nais": 0.1}
+# How a contracting layer learns best; its own defaults keep the distance of two states shorter on the way.
+_CONTRACTING = {"metric_spread": 1000.0, "init_scale": 0.3}
 _LONGEST_STEP = 2.0  # steps: a longer time between samples is integrated in several
 
 
 def with_step(unit: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The unit's options with a step size that suits series of somebody's own, if they give none."""
-    return ({"step_size": STEPS[unit]} if unit in STEPS else {}) | dict(options)
+    """The unit's options with those that suit series of somebody's own, if they give none: step size and start."""
+    own = _CONTRACTING if unit == "lipschitz" and options.get("stability") == "contracting" else {}
+    return ({"step_size": STEPS[unit]} if unit in STEPS else {}) | own | dict(options)
+
+
+def named_unit(unit: str, options: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    """A unit and its options; "contracting" is short for the Lipschitz unit with ``stability="contracting"``."""
+    if unit == "contracting":
+        return "lipschitz", {"stability": "contracting", **(options or {})}
+    return unit, dict(options or {})
 
 
 def with_max_step(unit: str, options: Mapping[str, Any]) -> dict[str, Any]:

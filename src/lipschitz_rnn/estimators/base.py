@@ -26,8 +26,9 @@ _SHAPE = ("hidden_size", "unit", "num_layers", "n_seeds", "scaling", "missing", 
 
 PARAMETERS = """
         hidden_size: the size of the state.
-        unit: a recurrent unit: "lipschitz", "gru", "lstm" or another of `lipschitz_rnn.units.available()`.
-        unit_options: options of the unit, e.g. {"beta": 0.8} or {"stability": "contracting"}.
+        unit: a recurrent unit: "lipschitz", "gru", "lstm" or another of `lipschitz_rnn.units.available()`; or
+            "contracting", the Lipschitz unit that is proved to forget, with settings in which it learns well.
+        unit_options: options of the unit, e.g. {"beta": 0.8}; for "contracting" e.g. {"rate": 0.02}.
         num_layers: stacked layers.
         dropout: on the input of the head, in training.
         input_noise: standard deviation of noise on the scaled channels, in training; 0.3 to 0.6 helps small data sets.

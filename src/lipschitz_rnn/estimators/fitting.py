@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from lipschitz_rnn.data import SeriesModel, SeriesTask, unit_step, with_max_step, with_step
+from lipschitz_rnn.data import SeriesModel, SeriesTask, named_unit, unit_step, with_max_step, with_step
 from lipschitz_rnn.estimators.progress import History
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training import Settings, build_model, fit
@@ -129,8 +129,8 @@ def validation_part(
 
 def unit_settings(parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any], float | None]:
     """The unit, its options, and its step size."""
-    unit = parameters["unit"]
-    options = with_step(unit, parameters["unit_options"] or {})
+    unit, given = named_unit(parameters["unit"], parameters["unit_options"])
+    options = with_step(unit, given)
     return unit, options, unit_step(unit, options)
 
 

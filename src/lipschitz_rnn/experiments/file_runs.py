@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lipschitz_rnn.data import FileTask, SeriesModel, probabilities, unit_step, with_max_step, with_step
+from lipschitz_rnn.data import (
+    FileTask,
+    SeriesModel,
+    named_unit,
+    probabilities,
+    unit_step,
+    with_max_step,
+    with_step,
+)
 from lipschitz_rnn.data import metrics as measures
 from lipschitz_rnn.data.calibration import calibrate, errors_of, scored_predictions
 from lipschitz_rnn.data.free_runs import future_times
@@ -50,8 +58,8 @@ def file_settings(
         options: those of `FileTask`, without the step size, which follows from the unit.
         changes: settings that differ from the defaults.
     """
-    unit = changes.get("unit", "lipschitz")
-    unit_options = with_step(unit, changes.get("unit_options", {}))
+    unit, given = named_unit(changes.get("unit", "lipschitz"), changes.get("unit_options"))
+    unit_options = with_step(unit, given)
     step = unit_step(unit, unit_options)
     asked: dict[str, Any] = {**options, "path": os.path.abspath(options["path"]), "step_size": step}
     task = FileTask(**asked)
@@ -59,7 +67,7 @@ def file_settings(
         unit_options = with_max_step(unit, unit_options)
     few = {"batch_size": max(4, min(DEFAULTS["batch_size"], task.size("train") // 10))}  # ten steps per epoch
     values = DEFAULTS | few | ({"epochs": 10} if quick else {}) | dict(changes)
-    values |= {"task": "file", "task_options": asked, "unit_options": unit_options}
+    values |= {"task": "file", "task_options": asked, "unit": unit, "unit_options": unit_options}
     return Settings(**values), task
 
 

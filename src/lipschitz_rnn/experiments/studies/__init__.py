@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from lipschitz_rnn.experiments.studies import ablation, cifar, figures, irregular, mnist, noise, ptb, robustness, speech
+from lipschitz_rnn.experiments.studies import (
+    ablation,
+    cifar,
+    contracting,
+    figures,
+    irregular,
+    mnist,
+    noise,
+    ptb,
+    robustness,
+    speech,
+)
 from lipschitz_rnn.experiments.study import Study
 
-_MODULES = (mnist, robustness, ablation, figures, cifar, ptb, speech, irregular, noise)
+_MODULES = (mnist, robustness, ablation, figures, cifar, ptb, speech, irregular, noise, contracting)
 STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}

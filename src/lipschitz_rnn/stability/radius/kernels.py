@@ -1,8 +1,8 @@
 """How much a change of one input can move what is read later: the kernels k_t of layers, stacks and directions.
 
 A part with factor ρ_t and gain g_t at step t obeys ‖δh_t‖_P ≤ ρ_t‖δh_{t−1}‖_P + g_t‖δx_t‖. A stack is a cascade of such
-scalar inequalities, so weights on what is read travel backwards through it: with m_t = w_t + ρ_{t+1} m_{t+1}, one unit of
-change at the input of step t counts g_t m_t. For equal steps this is the convolution of the layers' kernels.
+scalar inequalities, so weights on what is read travel backwards through it: with m_t = w_t + ρ_{t+1} m_{t+1}, one unit
+of change at the input of step t counts g_t m_t. For equal steps this is the convolution of the layers' kernels.
 
 All numbers are non-negative, so rounding is relative: every result is multiplied by a factor that covers it.
 """
@@ -95,7 +95,8 @@ class ProvedPart:
     def step_factors(self, steps: Steps) -> Tensor:
         """ρ of one step of each sample."""
         certificate = self.certificate
-        assert certificate.factor is not None and certificate.step_range is not None  # asked for with a step
+        assert certificate.factor is not None  # asked for with a step
+        assert certificate.step_range is not None
         shortest, longest = certificate.step_range
         if shortest == longest:  # a step of length zero, as in padding, changes nothing
             return torch.where(steps.lengths > 0, certificate.factor, 1.0).to(steps.lengths)
@@ -159,7 +160,7 @@ class Timeline:
 
 
 def part_kernel(part: ProvedPart, timeline: Timeline, weights: Tensor) -> Tensor:
-    """m_t of the adjoint recursion, in the order of time: the weight of a change of the state made at step t, (T, B)."""
+    """m_t of the adjoint recursion, in the order of time: the weight of a change of the state at step t, (T, B)."""
     factors = part.factors(timeline.steps(part.part))
     ordered = timeline.ordered(weights, part.part)
     kernel = torch.empty_like(ordered)

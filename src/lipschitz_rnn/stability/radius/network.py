@@ -1,4 +1,4 @@
-"""A classifier read as what a proof can use: exact matrices, steps, metrics and factors of every layer and direction."""
+"""A classifier read as what a proof can use: matrices, steps, metrics and factors of every layer and direction."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def certified_radius(
         for first in range(0, samples.shape[1], size):
             chosen = slice(first, min(first + size, samples.shape[1]))
             found.append(_of_batch(proved, samples.part(chosen), norm, method, scales))
-    whole = {key: torch.cat([each[key] for each in found]) for key in found[0] if key != "method"}
+    whole: dict[str, Any] = {key: torch.cat([each[key] for each in found]) for key in found[0] if key != "method"}
     used = "local" if any(each["method"] == "local" for each in found) else "global"
     own = tuple(each.certificate for parts in proved.layers for each in parts)
     from lipschitz_rnn.stability.proof.certificate import combine
@@ -151,7 +151,13 @@ def _closest(scores: Scores, radii: Tensor, gains: Tensor) -> dict[str, Tensor]:
     if radii.shape[1] == 1:  # nothing else can be predicted
         empty = torch.full_like(radii[:, 0], math.inf)
         nobody = torch.full_like(scores.prediction, -1)
-        return dict(radius=empty, prediction=scores.prediction, runner_up=nobody, margin=empty, gain=gains[:, 0])
+        return {
+            "radius": empty,
+            "prediction": scores.prediction,
+            "runner_up": nobody,
+            "margin": empty,
+            "gain": gains[:, 0],
+        }
     radius, runner_up = radii.min(1)
     smallest = scores.margins.masked_fill(own, math.inf).min(1).values
     radius = torch.where(smallest > 0, radius, 0.0)
@@ -184,8 +190,8 @@ def pair_gains(scores: Scores, kernels: list[Tensor], norm: str) -> Tensor:
     else:
         squares = torch.zeros_like(readings[0])
         for a, k in zip(readings, kernels, strict=True):
-            for other, l in zip(readings, kernels, strict=True):
-                squares = squares + a * other * (k * l).sum(0)[:, None]
+            for other, m in zip(readings, kernels, strict=True):
+                squares = squares + a * other * (k * m).sum(0)[:, None]
         gains = squares.sqrt()
     return gains * (1 + 16 * UNIT * (T + 8))
 
@@ -219,7 +225,8 @@ def _scales(scale: float | Tensor, samples: Samples) -> Tensor:
     given = torch.as_tensor(scale, dtype=torch.float64, device=inputs.device).abs()
     if tuple(given.shape) not in ((), (1,), (p,), (T, p)) or not bool(torch.isfinite(given).all()):
         raise ValueError(
-            f"scale has shape {tuple(given.shape)}; give a finite number, or finite numbers of shape ({p},) or ({T}, {p})"
+            f"scale has shape {tuple(given.shape)}; "
+            f"give a finite number, or finite numbers of shape ({p},) or ({T}, {p})"
         )
     own = samples.given.scale
     if own is not None:

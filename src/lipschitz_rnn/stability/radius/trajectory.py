@@ -1,7 +1,7 @@
 """The exact network's states, computed in float64 with a proved bound on the distance to them.
 
-A computed step is off by at most a vector e, entry by entry: |fl(XY) − XY| ≤ γ|X||Y| for products, 16 units for σ. In the
-metric of the part ‖error⁺‖_P ≤ ρ‖error‖_P + ‖e‖_P + g‖error of the input‖, as for any other disturbance.
+A computed step is off by at most a vector e, entry by entry: |fl(XY) − XY| ≤ γ|X||Y| for products, 16 units for σ. In
+the metric of the part ‖error⁺‖_P ≤ ρ‖error‖_P + ‖e‖_P + g‖error of the input‖, as for any other disturbance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Trajectory:
 def enclosed_states(proved: ProvedNetwork, timeline: Timeline) -> tuple[Trajectory, ...]:
     """The trajectories of all parts of the last layer, in the order of time."""
     given = timeline.samples.given
-    inputs, below = given.inputs, ()
+    inputs = given.inputs
+    below: tuple[Trajectory, ...] = ()
     found: tuple[Trajectory, ...] = ()
     for layer, parts in enumerate(proved.layers):
         found = tuple(_run(proved, timeline, layer, d, inputs, below) for d in range(len(parts)))

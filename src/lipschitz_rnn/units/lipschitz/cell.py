@@ -57,6 +57,8 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         stability: None for symmetric-skew matrices; ``"contracting"`` for matrices that make any two states under the
             same input approach each other, for all parameter values (beta and gamma are then not used).
         rate: the contraction rate per unit of time; 0.01 if None.
+        metric_spread: of a contracting unit, how far the Euclidean distance of two states may grow on the way before
+            contraction shrinks it; 30 if None. A larger one lets units drive others more strongly: it learns better.
         max_step: longer steps are split into equal sub-steps of at most this length, with the input held constant.
         noise, multiplicative_noise: noise on the state after a step, in training; see :class:`LipschitzRNN`.
 
@@ -72,8 +74,8 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
     stackable_options = ("alpha", "step_size", *NOISE_OPTIONS)
     checks = settings.CELL_CHECKS
     fixed = ("input_size", "hidden_size", "bias")
-    constructor_only = ("stability", "rate", "init_scale")
-    saved = ("step_size", "alpha", "integrator", "nonlinearity", "max_step", "stability", "rate")
+    constructor_only = ("stability", "rate", "metric_spread", "init_scale")
+    saved = ("step_size", "alpha", "integrator", "nonlinearity", "max_step", "stability", "rate", "metric_spread")
     input_size: int
     hidden_size: int
     bias: bool
@@ -100,6 +102,7 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         init_scale: float = 0.1,
         stability: str | None = None,
         rate: float | None = None,
+        metric_spread: float | None = None,
         noise: float = 0.0,
         multiplicative_noise: float = 0.0,
         device: torch.device | str | None = None,
@@ -111,8 +114,11 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         self.step_size, self.alpha, self.integrator, self.nonlinearity = step_size, alpha, integrator, nonlinearity
         self.hidden: nn.Module
         if stability is None:
-            if rate is not None:
-                raise ValueError(f"rate is {rate}, but stability is None; omit rate or pass stability='contracting'")
+            for name, given in (("rate", rate), ("metric_spread", metric_spread)):
+                if given is not None:
+                    raise ValueError(
+                        f"{name} is {given}, but stability is None; omit {name} or pass stability='contracting'"
+                    )
             self.hidden = SymmetricSkewPair(hidden_size, beta, gamma, init_scale, device, dtype)
         elif stability == "contracting":
             for name, value, default in (("beta", beta, 0.75), ("gamma", gamma, 0.001)):
@@ -128,6 +134,9 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
                 nonlinearity=self.nonlinearity,
                 rate=0.01 if rate is None else require_number("rate", rate, low=0.0, open_low=True),
                 init_scale=10.0 * require_number("init_scale", init_scale, low=0.0),  # divided by √N, not by N
+                metric_spread=30.0
+                if metric_spread is None
+                else require_number("metric_spread", metric_spread, low=1.0),
                 device=device,
                 dtype=dtype,
             )
@@ -173,6 +182,11 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
     def rate(self) -> float | None:
         """The guaranteed contraction rate; None if the unit is not contracting."""
         return self.hidden.rate if isinstance(self.hidden, ContractingPair) else None
+
+    @property
+    def metric_spread(self) -> float | None:
+        """The bound on the growth of Euclidean distances; None if the unit is not contracting."""
+        return self.hidden.metric_spread if isinstance(self.hidden, ContractingPair) else None
 
     def require_possible(self, name: str, value: Any) -> None:
         super().require_possible(name, value)
@@ -319,8 +333,11 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         if longest is not None:
             self._gaps.check(self, longest, lambda: (self.alpha * A.detach(), W))
 
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any) -> None:
+        given = local_metadata.get("settings") or {}
+        if given.get("stability") == "contracting":  # weights that were saved before the spread was
+            local_metadata = {**local_metadata, "settings": {"metric_spread": 30.0, **given}}
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
         self._gaps.reset()
 
     def __prepare_scriptable__(self) -> NoReturn:

@@ -27,6 +27,7 @@ from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
 from lipschitz_rnn.units.lipschitz.construction import (
+    RESTORING_RANGE,
     Numbers,
     Parts,
     euler_pair,
@@ -48,6 +49,11 @@ _PROVED = ("hidden_size", "step_size", "alpha", "rate", "integrator", "nonlinear
 _LARGEST_SETTING = (
     1e6  # for step_size, alpha, their inverses and metric_spread: keeps A and W within the range of float32
 )
+
+# The start: ω per unit of time is drawn between these, evenly in its logarithm, and log t evenly within this share of
+# what metric_spread allows. Chosen on validation data of sequential MNIST. The midpoint rule would be slowed by more.
+_FIRST_RESTORING = {"euler": (0.05, 10.0), "heun": (0.05, 10.0), "midpoint": (0.05, 1.0)}
+_FIRST_SPREAD = 0.87
 
 
 class _Slowed(Protocol):
@@ -167,17 +173,25 @@ class ContractingPair(nn.Module):
                 )
 
     def reset_parameters(self) -> None:
-        """Initialise with random rotations and feedback, almost no leak, and the Euclidean metric."""
-        deviation = self.init_scale / math.sqrt(self.hidden_size)
+        """Initialise with a hierarchy of units, random rotations, and restoring rates of all sizes.
+
+        Under a Euclidean metric with ω = 1, a new network forgets in 50 steps of 0.03 and learns nothing from what came
+        before (its gradient shrinks by 10⁷ in 784 steps). A spread metric lets each unit drive those below it strongly
+        at no cost in contraction, and small ω keep what is read for the whole sequence.
+        """
+        size, step = self.hidden_size, self.step_size
         with torch.no_grad():
-            self.rotation.normal_(0.0, deviation)
-            self.feedback.normal_(0.0, 0.3 * deviation)
-            # The initial leak is 0.02 and ω is near 1 per unit of time, or less if the step is very long.
-            self.leak.fill_(_logit(min(0.01 * self.step_size, 0.5)))
-            self.restoring.fill_(_logit(min(0.5 * self.step_size, 0.5)))
-            self.scale.zero_()
+            self.rotation.normal_(0.0, self.init_scale / math.sqrt(size))
+            self.feedback.normal_(0.0, 0.3 * min(self.init_scale, 1.0) / math.sqrt(size))
+            self.leak.fill_(_logit(min(0.01 * step, 0.5)))  # 0.02 per unit of time
+            low, high = (min(rate * step, 1.0) for rate in _FIRST_RESTORING[self.integrator])
+            omega = torch.exp(
+                torch.empty_like(self.restoring, dtype=torch.float64).uniform_(math.log(low), math.log(high))
+            )
+            self.restoring.copy_(torch.logit(omega / RESTORING_RANGE))
+            self.scale.uniform_(-1.0, 1.0).mul_(_FIRST_SPREAD * 0.5 * math.log(self.metric_spread))
             if self.integrator == "midpoint":
-                fraction = min(0.5, self.dissipation * self.step_size / self._spare(self._target()))
+                fraction = min(0.5, self.dissipation * step / self._spare(self._target()))
                 self.reserve.fill_(_logit(fraction))
                 self.multipliers.zero_()
 

@@ -79,6 +79,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
         stability: None for the paper's matrices; ``"contracting"`` for matrices that make any two states under the same
             input approach each other, for all parameter values: see ``docs/theory.md``.
         rate: the contraction rate per unit of time; 0.01 if None.
+        metric_spread: of a contracting layer, how far the Euclidean distance of two states may grow on the way before
+            contraction shrinks it; 30 if None. A larger one lets units drive others more strongly: it learns better.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``; see :func:`lipschitz_rnn.lipschitz_scan`.
         recompute_every: trade time for memory: keep only every k-th state for the backward pass and recompute the rest.
         max_step: longer timespans are split into equal sub-steps of at most this length, with the input held constant;
@@ -105,7 +107,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
 
     checks = settings.LAYER_CHECKS
     fixed = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional")
-    constructor_only = ("stability", "rate", "init_scale", "proj_size")
+    constructor_only = ("stability", "rate", "metric_spread", "init_scale", "proj_size")
     takes_timespans = True
     positional_once = ("timespans", "lengths", "need_output")
     bias: bool
@@ -145,6 +147,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
         init_scale: float = 0.1,
         stability: str | None = None,
         rate: float | None = None,
+        metric_spread: float | None = None,
         backend: str = "auto",
         recompute_every: int | None = None,
         max_step: float | None = None,
@@ -173,6 +176,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
                     init_scale=init_scale,
                     stability=stability,
                     rate=rate,
+                    metric_spread=metric_spread,
                     max_step=max_step,
                     noise=noise,
                     multiplicative_noise=multiplicative_noise,
@@ -209,6 +213,11 @@ class LipschitzRNN(SettingsModule, Recurrent):
     def rate(self) -> float | None:
         """The guaranteed contraction rate; None if the layer is not contracting."""
         return self.cell().rate
+
+    @property
+    def metric_spread(self) -> float | None:
+        """The bound on the growth of Euclidean distances; None if the layer is not contracting."""
+        return self.cell().metric_spread
 
     def cell(self, layer: int = 0, direction: int = 0) -> LipschitzRNNCell:
         """The cell of one layer and direction; it shares the parameters of this module."""
