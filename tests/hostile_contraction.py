@@ -27,6 +27,7 @@ def hostile_settings(index: int, rng: np.random.Generator) -> dict[str, Any]:
         "alpha": float(rng.choice([1.0, 0.3, -2.0, 1e-3, 70.0])),
         "integrator": INTEGRATORS[index % 3],
         "nonlinearity": NONLINEARITIES[index % 4],
+        "metric_spread": float(rng.choice([30.0, 1.0, 1e3, 1e6])),
     }
 
 

@@ -131,14 +131,14 @@ def bench(
     require_writable(plot, growth_plot, markdown, None if json_file in (None, "-") else Path(str(json_file)))
     if plot is not None:
         scaling.require_matplotlib()
-    if growth_plot is not None:
-        _draw_growth(work, place, growth_plot, json_file, quick, _command(context))
-        return
     explanation = explain_choice(work, place)
     if explain:
         _write_json({"workload": work.to_dict(), "device": str(place), "explanation": explanation}, json_file)
         if json_file != "-":
             tables.print_explanation(Console(), work, place, explanation)
+        return
+    if growth_plot is not None:
+        _draw_growth(work, place, growth_plot, json_file, quick, _command(context))
         return
 
     sized = any(_given(context, name) for name in SIZE_OPTIONS)
