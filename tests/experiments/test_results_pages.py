@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.documents.files import has_marks
 from lipschitz_rnn.experiments.pages.committed import check_pages, make_pages, write_pages
+from lipschitz_rnn.experiments.paper import CELLS
 from lipschitz_rnn.experiments.results import write_record
 from lipschitz_rnn.experiments.studies import mnist
 
@@ -50,6 +51,26 @@ def page(original: Path) -> str:
 def call(*arguments: str | Path) -> tuple[int, str]:
     done = CliRunner().invoke(app, ["report", *map(str, arguments)])
     return done.exit_code, done.output
+
+
+def test_the_readme_can_show_the_whole_paper(root: Path) -> None:
+    (root / "README.md").write_text(MARKS.replace("mnist", "paper"))
+    code, output = call(root / "results")
+    assert code == 0, output
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (root / "README.md").read_text().splitlines()
+        if line.startswith("|")
+    ][2:]
+    assert [row[0] for row in rows].count("Ordered CIFAR-10") == 4
+    assert len(rows) == sum(cell.unit == "lipschitz" for cell in CELLS)
+    ours = {(row[0], row[1], row[2]): row[3:] for row in rows}
+    assert ours["Ordered MNIST", "128", "midpoint"] == ["3", "99.20", "99.16", "–", "99.3", "99.1 (momentum-lstm)"]
+    assert ours["Ordered MNIST", "128", "Euler"][3] != "–"  # tuned
+    assert ours["Penn Treebank, words", "160", "Euler"] == ["–", "–", "–", "–", "115.36", "115.71 (irnn)"]
+    assert call("--check", root / "results")[0] == 0
+    (root / "README.md").write_text((root / "README.md").read_text().replace("99.16", "99.17"))
+    assert call("--check", root / "results")[0] == 1
 
 
 def test_what_is_committed_here_is_what_the_results_give() -> None:

@@ -20,6 +20,7 @@ from lipschitz_rnn.documents.files import (
     write_files,
 )  # fmt: skip
 from lipschitz_rnn.documents.numbers import show_duration
+from lipschitz_rnn.experiments.pages import whole_paper
 from lipschitz_rnn.experiments.pages.sections import blocks, plain_table
 from lipschitz_rnn.experiments.results import Record, ResultsError, read_records
 from lipschitz_rnn.experiments.studies import STUDIES
@@ -68,9 +69,11 @@ def make_pages(results: Path, studies: Mapping[str, Study] = STUDIES) -> dict[st
 
 
 def fill_readme(text: str, records: Sequence[Record], studies: Mapping[str, Study] = STUDIES) -> str:
-    """The text with each study's summary filled in between its marks."""
+    """The text with each study's summary, or the table of the whole paper, filled in between its marks."""
 
     def fill(name: str) -> str:
+        if name == whole_paper.MARK:
+            return to_markdown(whole_paper.whole_paper(records))
         own = [record for record in records if record.study == name]
         if not own:
             return "No results of this study are committed yet.\n"
