@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import json
 import os
@@ -29,7 +30,8 @@ def _option(kind: Any, text: str, *names: str, metavar: str | None = None) -> An
 
 _LISTS = ("target", "features", "categories")
 _OPTIONS = {
-    "target": _option(str | None, "Column to predict; several numbers: A,B. For forecasts, the columns to forecast.",
+    "target": _option(str | None, "Column to predict; several numbers: A,B. For forecasts, the columns to forecast. "
+                      "Quote a name with a comma: '\"A, raw\",B'.",
                       "--target", metavar="COLUMN"),
     "series": _option(str | None, "Column that names the series of a row. Default: the file is one series.",
                       "--series", metavar="COLUMN"),
@@ -84,7 +86,13 @@ def _read(name: str, value: Any) -> Any:
             raise ValueError(f"--fractions is {value!r}; write three shares, e.g. 0.7,0.15,0.15") from None
     if name not in _LISTS:
         return value
-    names = [part.strip() for part in value.split(",") if part.strip()]
+    try:  # as a line of CSV: quotes around a name that contains a comma
+        (parts,) = csv.reader([value], skipinitialspace=True, strict=True)
+    except (csv.Error, ValueError) as error:
+        raise ValueError(
+            f"--{name} is {value!r}: {error}; write A,B, or '\"A, raw\",B' for names with commas"
+        ) from None
+    names = [part.strip() for part in parts if part.strip()]
     if not names:
         raise ValueError(f"--{name} is {value!r}; name at least one column")
     return names[0] if name == "target" and len(names) == 1 else names

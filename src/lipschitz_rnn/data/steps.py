@@ -53,7 +53,8 @@ def possible_spans(preprocessing: Mapping[str, Any]) -> tuple[float, float] | No
     """The timespans that a model with this preprocessing (`Preprocessing.to_dict`) can meet; None: the unit's step.
 
     They reach from 0, which is no step and so stands as a thousandth of a typical gap, to the longest gap that counts.
+    So too for regular training times: such a model predicts series with irregular ones.
     """
-    if preprocessing["time_use"] != "step" or preprocessing["regular"]:
+    if preprocessing["time_use"] != "step":
         return None
     return 1e-3 * preprocessing["step_size"], preprocessing["longest_gap"] * preprocessing["step_size"]

@@ -14,6 +14,7 @@ from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.fitting import Missing, Scaling, TimeUse
 from lipschitz_rnn.data.objectives import class_weights as weigh_classes
 from lipschitz_rnn.data.objectives import correct, loss, squared_errors
+from lipschitz_rnn.data.odd_times import dates_as_numbers
 from lipschitz_rnn.data.preprocessing import Preprocessing
 from lipschitz_rnn.data.series import SeriesSet, padded_positions
 from lipschitz_rnn.data.splits import (
@@ -26,7 +27,14 @@ from lipschitz_rnn.data.splits import (
     split_times,
     whole_series,
 )
-from lipschitz_rnn.data.target import Kind, Target, guess_kind, number_scale, prepare_target
+from lipschitz_rnn.data.target import (
+    Kind,
+    Target,
+    few_whole_numbers,
+    guess_kind,
+    number_scale,
+    prepare_target,
+)
 from lipschitz_rnn.tasks.base import ACCURACY, MSE, SPLITS, Batch, Generators, Split, Task, TaskInfo, check_split
 
 SplitBy = Literal["auto", "series", "time"]
@@ -275,7 +283,21 @@ class SeriesTask(Task):
         first = f"{len(self.series):,} series of {shortest:,} to {longest:,} samples ({what}: {sizes})"
         goal = f"{self.kind}: {', '.join(self.target.names)}"
         goal += f" ({', '.join(self.target.classes[:10])})" if self.target.classes is not None else ""
-        return (first, goal, *self._untrained(), *self.preprocessing_module.fitted.notes)
+        odd = dates_as_numbers(self.series)
+        said = self._untrained() + self._whole_numbers() + ([] if odd is None else [odd])
+        return (first, goal, *said, *self.preprocessing_module.fitted.notes)
+
+    def _whole_numbers(self) -> list[str]:
+        """Whole numbers on every row may be meant as classes, which nothing in them tells."""
+        goal = self.series.targets
+        if self.kind != "sequence" or goal is None or self.target.classes is not None:
+            return []
+        few = [name for index, name in enumerate(self.target.names) if few_whole_numbers(goal[:, index])]
+        return [
+            f"{name!r} holds a few whole numbers, which are taken for quantities and regressed; if they are classes, "
+            f"name the column: --categories {name} (categories= in Python)"
+            for name in few
+        ]
 
     def _untrained(self) -> list[str]:
         """Classes that a given split leaves out of training."""

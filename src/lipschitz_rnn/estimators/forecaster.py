@@ -14,7 +14,7 @@ from lipschitz_rnn.data import SeriesSet, predict
 from lipschitz_rnn.data.arrays import seconds
 from lipschitz_rnn.data.splits import Windows, cut_windows
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
-from lipschitz_rnn.estimators.fitting import FEWEST, plain, require_count, validation_share
+from lipschitz_rnn.estimators.fitting import FEWEST, in_ordinary_mode, plain, require_count, validation_share
 from lipschitz_rnn.estimators.inputs import as_series
 from lipschitz_rnn.estimators.signatures import with_parameters_of
 from lipschitz_rnn.estimators.task import EstimatorTask
@@ -56,6 +56,7 @@ class LipschitzRNNForecaster(SeriesEstimator):
         self.channels = channels
         self.window = window
 
+    @in_ordinary_mode
     def fit(self, X: Any, y: Any = None, times: Any = None) -> Self:
         """Train on series.
 
