@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from lipschitz_rnn import data
 from lipschitz_rnn.cli import app
+from lipschitz_rnn.data.prediction_tables import prediction_table
 from lipschitz_rnn.stability import certify
 
 pytestmark = needs("pandas")
@@ -177,3 +178,105 @@ def test_a_model_of_regular_times_is_certified_for_all_that_it_takes() -> None:
     assert whole.step_range[0] < 0.1 <= whole.step_range[1]
     without = make_model(options=options, series=data.from_arrays(irregular().padded()[0].mT.numpy()))
     assert certify(without).holds  # no times: no other step
+
+
+def test_forecasts_beyond_the_longest_gap_are_said(tmp_path: Path) -> None:
+    saved = data.SavedModels((make_model(kind="forecast"),))
+    gap = saved.preprocessing.fitted.gap
+    assert gap is not None
+    with pytest.warns(data.SeriesWarning, match=r"1 of 1 forecasts are up to .* count as that"):
+        prediction_table(saved, irregular(), horizon=2, every=11.0 * gap)
+    prediction_table(saved, irregular(), horizon=2, every=10.0 * gap)
+
+
+@needs("sklearn")
+def test_hostile_calls_of_a_forecaster() -> None:
+    from lipschitz_rnn.estimators import LipschitzRNNForecaster
+
+    generator = np.random.default_rng(0)
+    times = np.cumsum(generator.exponential(size=120) + 0.1)
+    quick: dict[str, Any] = {"hidden_size": 4, "epochs": 1, "random_state": 0}
+    model = LipschitzRNNForecaster(**quick, horizon=3, validation_fraction=0.3).fit(np.sin(times), times=times)
+    with pytest.warns(data.SeriesWarning, match="1 of 2 forecasts"):
+        model.predict(2, future_times=times[-1] + np.array([1.0, 1e6]))
+    for wrong, named in (
+        ("abc", "future_times"),
+        ([times[-1], times[-1] + 1.0], "must be finite and increase"),
+        ([np.nan, np.nan], "must be finite and increase"),
+        ([1.0], r"\(2,\) or \(1, 2\)"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            model.predict(2, future_times=wrong)
+    with pytest.raises(ValueError, match=r"coverage=0\.5"):
+        model.predict_interval(2, 0.5)
+    # Far beyond the validation part nothing is known: fit takes no longer for it, and the near steps have intervals.
+    far = LipschitzRNNForecaster(**quick, horizon=50_000, validation_fraction=0.3).fit(np.sin(times), times=times)
+    assert far.predict_interval(3, coverage=0.5).shape == (3, 2)
+    with pytest.raises(ValueError, match="validation errors"):
+        far.predict_interval(40, coverage=0.5)
+    # A validation part without a known value chooses no epoch; one channel without any has no intervals.
+    hidden = np.stack([np.where(np.arange(120) < 84, np.sin(times), np.nan), np.cos(times)])
+    blind = LipschitzRNNForecaster(**quick, channels=(0,), validation_fraction=0.3)
+    with pytest.raises(ValueError, match="validation part of X has no value of 'channel 0'"):
+        blind.fit(hidden[None], times=times)
+    half = LipschitzRNNForecaster(**quick, validation_fraction=0.3).fit(hidden[None], times=times)
+    with pytest.raises(ValueError, match="there are 0"):
+        half.predict_interval(1, coverage=0.5)
+
+
+@needs("sklearn")
+def test_a_contracting_unit_cannot_be_told_not_to_contract() -> None:
+    from lipschitz_rnn.estimators import LipschitzRNNClassifier
+    from lipschitz_rnn.experiments.presets import preset_settings
+
+    X, y = np.random.default_rng(0).normal(size=(8, 1, 5)), np.arange(8) % 2
+    for stability in (None, "none"):
+        with pytest.raises(ValueError, match="'contracting', but its option stability"):
+            LipschitzRNNClassifier(unit="contracting", unit_options={"stability": stability}).fit(X, y)
+        with pytest.raises(ValueError, match="'contracting', but its option stability"):
+            preset_settings("digits", changes={"unit": "contracting", "unit_options": {"stability": stability}})
+    assert preset_settings("digits", changes={"unit": "contracting"}).unit_options["stability"] == "contracting"
+
+
+@needs("sklearn", "scipy")
+def test_a_contracting_forecast_of_irregular_series_is_one_model_everywhere(tmp_path: Path) -> None:
+    """Free run, stream and file of two seeds agree, and the certificate holds for all times."""
+    import torch
+
+    from lipschitz_rnn.estimators import LipschitzRNNForecaster
+
+    generator = np.random.default_rng(1)
+    times = np.cumsum(generator.exponential(size=60) + 0.1)
+    values = np.stack([np.sin(times), np.cos(0.3 * times)])
+    values[1, 7] = np.nan
+    quick: dict[str, Any] = {"hidden_size": 4, "epochs": 1, "random_state": 0, "n_seeds": 2, "horizon": 3}
+    model = LipschitzRNNForecaster(**quick, unit="contracting", channels=(0,), validation_fraction=0.4)
+    model.fit(values[None], times=times)
+    assert model.certify().holds
+    model.save(tmp_path / "model.safetensors")
+    saved = data.load_model(tmp_path / "model.safetensors")
+    later = times[-1] + 0.7
+    expected = model.predict(1, future_times=[later])[0, 0, 0]
+    stream = saved.stream()
+    for index, time in enumerate(times):
+        found = stream(values[:, index], time, later if index + 1 == len(times) else None)
+    assert float(found) == pytest.approx(expected, abs=1e-5)
+    again = LipschitzRNNForecaster.load(tmp_path / "model.safetensors")
+    assert again.predict(values[None], 1, times=times, future_times=[later])[0, 0, 0] == pytest.approx(expected)
+    ends = again.predict_interval(values[None], 3, coverage=0.5, times=times)
+    np.testing.assert_allclose(ends, model.predict_interval(3, coverage=0.5), rtol=1e-4)
+    whole = saved.ensemble(
+        torch.tensor(values.T)[None], torch.tensor(times)[None], None, torch.tensor([later], dtype=torch.float64)
+    )
+    assert float(whole[0, -1, 0].detach()) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.full
+@needs("onnx", "onnxscript", "onnxruntime")
+@pytest.mark.parametrize("step", [False, True])
+def test_a_contracting_forecast_of_irregular_series_as_onnx(tmp_path: Path, step: bool) -> None:
+    options = {"step_size": 0.1, "stability": "contracting", "max_step": 0.1}
+    models = [make_model(kind="forecast", options=options, seed=seed) for seed in (0, 1)]
+    done = data.export_model(tmp_path / "model.onnx", models, step=step, series=irregular())
+    assert done.difference <= 1e-5
+    assert "next_times" in done.about["inputs"]

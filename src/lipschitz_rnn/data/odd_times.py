@@ -37,6 +37,21 @@ def other_unit(series: SeriesSet, fitted: Fitted) -> str | None:
     )
 
 
+def far_ahead(gaps: npt.NDArray[np.float64], fitted: Fitted) -> str | None:
+    """What to say if forecasts are asked for further apart than the longest gap that counts; None if they are not."""
+    if fitted.gap is None or fitted.time_use == "ignored" or gaps.size == 0:
+        return None
+    longest = fitted.longest_gap * fitted.gap
+    count = int((gaps > longest * (1.0 + 1e-9)).sum())
+    if count == 0:
+        return None
+    return (
+        f"{count} of {gaps.size} forecasts are up to {gaps.max():.4g} after the sample before, and gaps above "
+        f"{longest:.4g} ({fitted.longest_gap:g} typical ones of the training) count as that. Forecast in shorter "
+        "steps, or train with a larger longest_gap (--longest-gap)"
+    )
+
+
 def dates_as_numbers(series: SeriesSet) -> str | None:
     """What to say if times such as 20260131 were read as numbers; None if there are none."""
     if series.times is None or series.clock.kind != "number":

@@ -35,9 +35,15 @@ def with_step(unit: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def named_unit(unit: str, options: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
     """A unit and its options; "contracting" is short for the Lipschitz unit with ``stability="contracting"``."""
-    if unit == "contracting":
-        return "lipschitz", {"stability": "contracting", **(options or {})}
-    return unit, dict(options or {})
+    if unit != "contracting":
+        return unit, dict(options or {})
+    found = {"stability": "contracting", **(options or {})}
+    if found["stability"] != "contracting":
+        raise ValueError(
+            f"the unit is 'contracting', but its option stability is {found['stability']!r}; leave the option out, or "
+            "choose the unit 'lipschitz'"
+        )
+    return "lipschitz", found
 
 
 def with_max_step(unit: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -140,6 +140,7 @@ class SeriesTask(Task):
             sequence_length=int(max(int(part.length.max()) for part in self.windows.values())),
         )
         self.readout = self.target.readout
+        self._require_goals(goals)
         self.metric = ACCURACY if self.target.classes is not None else MSE
         inputs, spans = transform(module, self.series)
         self.timed = spans is not None and not module.fitted.regular
@@ -231,6 +232,16 @@ class SeriesTask(Task):
             return torch.from_numpy(part.series)
         spans = zip(part.start + part.skip, part.start + part.length, strict=True)
         return torch.from_numpy(np.concatenate([np.arange(a, b) for a, b in spans]))
+
+    def _require_goals(self, goals: Tensor) -> None:
+        """Raise if a split has nothing to predict: forecasts may find no value there, only holes."""
+        for split in SPLITS if self.kind == "forecast" else ():
+            if not bool(goals[self._scored_goals(split)].isfinite().any()):
+                names = ", ".join(map(repr, self.target.names))
+                raise SeriesError(
+                    f"the {split} part of {self.series.source} has no value of {names} to forecast; choose other "
+                    "shares (--fractions, or validation_fraction of an estimator), or forecast other columns"
+                )
 
     def size(self, split: Split) -> int:
         return len(self.windows[check_split(split)])
