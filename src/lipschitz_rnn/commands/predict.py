@@ -94,7 +94,8 @@ def predict(
     [bold]Examples[/]
 
       lipschitz-rnn predict runs/machines new.csv -o predictions.csv
-      lipschitz-rnn predict model.safetensors new.parquet -o next.csv --horizon 24 --interval 0.9
+      lipschitz-rnn predict model.safetensors new.csv -o next.csv --horizon 24
+      lipschitz-rnn predict runs/wear new.csv -o wear.csv --interval 0.9
     """
     from lipschitz_rnn.commands.model_files import open_models, spoken_warnings
     from lipschitz_rnn.data.prediction_tables import prediction_table, require_table_name, write_table
