@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ from small_series import QUICK, padded, waves
 
 estimators = pytest.importorskip("lipschitz_rnn.estimators", reason="needs scikit-learn", exc_type=ImportError)
 LipschitzRNNClassifier = estimators.LipschitzRNNClassifier
+LipschitzRNNForecaster = estimators.LipschitzRNNForecaster
 LipschitzRNNRegressor = estimators.LipschitzRNNRegressor
 
 
@@ -285,3 +287,26 @@ def test_labels_of_two_types_are_named() -> None:
     X, _ = waves(4)
     with pytest.raises(TypeError, match="int, str"):
         LipschitzRNNClassifier(**QUICK).fit(X, np.array(["a", 1, "a", 1], dtype=object))
+
+
+@pytest.mark.parametrize("kind", ["float64", "bfloat16", "inference", "no_grad"])
+def test_what_a_caller_set_for_torch_changes_no_training(kind: str) -> None:
+    X, y = waves(12)
+    expected = LipschitzRNNClassifier(**QUICK).fit(X, y).predict_proba(X)
+    forecasts = LipschitzRNNForecaster(**QUICK).fit(X).predict(3)
+    before = torch.get_default_dtype()
+    mode = {"inference": torch.inference_mode, "no_grad": torch.no_grad}.get(kind, contextlib.nullcontext)
+    if kind in ("float64", "bfloat16"):
+        torch.set_default_dtype(getattr(torch, kind))
+    try:
+        with mode():
+            model = LipschitzRNNClassifier(**QUICK).fit(X, y)
+            found = model.predict_proba(X)
+            again = LipschitzRNNForecaster(**QUICK).fit(X).predict(3)
+            assert torch.is_inference_mode_enabled() == (kind == "inference")
+        assert torch.get_default_dtype() == {"float64": torch.float64, "bfloat16": torch.bfloat16}.get(kind, before)
+    finally:
+        torch.set_default_dtype(before)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(again, forecasts)
+    assert not any(parameter.is_inference() for parameter in model.models_[0].parameters())

@@ -53,7 +53,8 @@ def certify(
     """Prove that any two trajectories of a network under the same input approach each other.
 
     The certificate is for the discrete map that runs, with its step, integrator and precision; --continuous certifies
-    the differential equation instead. A run on a file with irregular times is certified for all times between samples.
+    the differential equation instead. A run on a file with times is certified for all times between samples that its
+    model takes, also if those of the file were regular.
 
     Exit codes: 0 certified; 3 not certified, with the reason and what to try; 2 wrong usage, a damaged file, or a
     network that cannot be certified; 1 a missing file or run.

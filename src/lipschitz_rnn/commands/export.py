@@ -66,7 +66,7 @@ def export(
       lipschitz-rnn export runs/machines device.onnx --step --seed 0
       lipschitz-rnn export runs/machines machines.safetensors
     """
-    from lipschitz_rnn.commands.model_files import open_models
+    from lipschitz_rnn.commands.model_files import open_models, spoken_warnings
     from lipschitz_rnn.data import export_model, save_model
     from lipschitz_rnn.data.rereading import read_for
 
@@ -84,7 +84,7 @@ def export(
         console.print(f"wrote {out}: {networks}", highlight=False, markup=False, soft_wrap=True)
         return
     series = None if check is None else read_for(saved, check, ignore_unknown=True)
-    with spinner("exporting and checking"):
+    with spoken_warnings(), spinner("exporting and checking"):
         done = export_model(out, saved.models, step=step, float64=float64, series=series)
     what = f"the mean of {networks}" if len(saved.models) > 1 else networks
     console.print(f"wrote {out}: {what}", highlight=False, markup=False, soft_wrap=True)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from lipschitz_rnn import data
 from lipschitz_rnn.training.errors import RunError
@@ -31,6 +36,19 @@ def open_models(source: Path, seed: int | None = None, variant: int | None = Non
     if len(found.models) > 1:
         extra.pop("intervals", None)  # they are of the mean of all networks
     return data.SavedModels((found.models[chosen],), extra, found.name)
+
+
+@contextmanager
+def spoken_warnings() -> Iterator[None]:
+    """Print what looks odd in series as plain sentences, after the block and whether or not it fails."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", data.SeriesWarning)
+        try:
+            yield
+        finally:
+            for each in said:
+                text = f"warning: {each.message}"
+                Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _of_run(folder: Path, variant: int | None) -> data.SavedModels:

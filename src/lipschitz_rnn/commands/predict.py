@@ -94,9 +94,10 @@ def predict(
     [bold]Examples[/]
 
       lipschitz-rnn predict runs/machines new.csv -o predictions.csv
-      lipschitz-rnn predict model.safetensors new.parquet -o next.csv --horizon 24 --interval 0.9
+      lipschitz-rnn predict model.safetensors new.csv -o next.csv --horizon 24
+      lipschitz-rnn predict runs/wear new.csv -o wear.csv --interval 0.9
     """
-    from lipschitz_rnn.commands.model_files import open_models
+    from lipschitz_rnn.commands.model_files import open_models, spoken_warnings
     from lipschitz_rnn.data.prediction_tables import prediction_table, require_table_name, write_table
     from lipschitz_rnn.data.rereading import read_for
 
@@ -115,7 +116,7 @@ def predict(
         found = read_for(saved, file, series=series, time=time, sort=sort, ignore_unknown=ignore_unknown)
     reading = saved.extra.get("reading") or {}
     names = {"id_name": series or reading.get("series") or "id", "time_name": time or reading.get("time") or "time"}
-    with spinner("predicting"):
+    with spoken_warnings(), spinner("predicting"):
         table = prediction_table(saved, found, horizon=horizon, every=every, interval=interval, **names)
         write_table(out, table)
     networks = "1 network" if len(saved.models) == 1 else f"the mean of {len(saved.models)} networks"

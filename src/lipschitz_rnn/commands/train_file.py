@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import json
 import os
@@ -29,34 +30,37 @@ def _option(kind: Any, text: str, *names: str, metavar: str | None = None) -> An
 
 _LISTS = ("target", "features", "categories")
 _OPTIONS = {
-    "target": _option(str | None, "Column to predict; several numbers: A,B. For forecasts, the columns to forecast.",
+    "target": _option(str | None, "Column to predict; several numbers: A,B. For forecasts, the columns to forecast. "
+                      "Quote a name with a comma: '\"A, raw\",B'.",
                       "--target", metavar="COLUMN"),
     "series": _option(str | None, "Column that names the series of a row. Default: the file is one series.",
                       "--series", metavar="COLUMN"),
     "time": _option(str | None, "Column of times: numbers, dates or durations.", "--time", metavar="COLUMN"),
     "features": _option(str | None, "Input columns. Default: all others.", "--features", metavar="A,B"),
     "kind": _option(Literal["classify", "regress", "sequence", "forecast"] | None,
-                    "What to do. Default: by the target; without one, forecast.", "--task"),
+                    "What to do. Default: by the target; without one, forecast.", "--task", metavar="TASK"),
     "split": _option(str | None, "Column with train, validation or test. Default: drawn by --split-seed.",
                      "--split", metavar="COLUMN"),
     "fractions": _option(str | None, "Shares of training, validation and test. Default: 0.7,0.15,0.15.",
                          "--fractions", metavar="A,B,C"),
     "split_seed": _option(int | None, "Seed that draws the splits. Default: 0.", "--split-seed"),
     "split_by": _option(Literal["auto", "series", "time"] | None,
-                        "Split whole series, or each series in time (default for forecasts).", "--split-by"),
+                        "Split whole series, or each series in time (default for forecasts).", "--split-by",
+                        metavar="HOW"),
     "scaling": _option(Literal["standard", "robust", "minmax", "none"] | None,
-                       "Scaling of numbers, from training data. Default: standard.", "--scaling"),
+                       "Scaling of numbers, from training data. Default: standard.", "--scaling", metavar="HOW"),
     "missing": _option(Literal["auto", "mask", "forward", "since"] | None,
                        "Missing values: 0 and a mask (default), the last value, or the last value and its age.",
-                       "--missing"),
+                       "--missing", metavar="HOW"),
     "times": _option(Literal["auto", "step", "input", "ignored"] | None,
                      "Times between samples: steps of the unit (default, if it has continuous time), one more input, "
-                     "or ignored.", "--times"),
+                     "or ignored.", "--times", metavar="HOW"),
     "longest_gap": _option(float | None, "Longer gaps count as this many typical ones. Default: 10.", "--longest-gap"),
-    "categories": _option(str | None, "Columns of numbers that are categories.", "--categories", metavar="A,B"),
+    "categories": _option(str | None, "Columns of numbers that are categories, or classes.", "--categories",
+                          metavar="A,B"),
     "sort": _option(bool, "Sort the rows of each series by time.", "--sort"),
     "class_weights": _option(Literal["none", "balanced"] | None, "balanced: every class counts the same in the loss.",
-                             "--class-weights"),
+                             "--class-weights", metavar="HOW"),
     "window": _option(int | None, "sequence, forecast: samples of a training window. Default: 100.", "--window"),
     "horizon": _option(int | None, "forecast: samples ahead in free runs. Default: 20.", "--horizon"),
     "no_report": _option(bool, "Write no report.html, and do not certify.", "--no-report"),
@@ -84,7 +88,13 @@ def _read(name: str, value: Any) -> Any:
             raise ValueError(f"--fractions is {value!r}; write three shares, e.g. 0.7,0.15,0.15") from None
     if name not in _LISTS:
         return value
-    names = [part.strip() for part in value.split(",") if part.strip()]
+    try:  # as a line of CSV: quotes around a name that contains a comma
+        (parts,) = csv.reader([value], skipinitialspace=True, strict=True)
+    except (csv.Error, ValueError) as error:
+        raise ValueError(
+            f"--{name} is {value!r}: {error}; write A,B, or '\"A, raw\",B' for names with commas"
+        ) from None
+    names = [part.strip() for part in parts if part.strip()]
     if not names:
         raise ValueError(f"--{name} is {value!r}; name at least one column")
     return names[0] if name == "target" and len(names) == 1 else names

@@ -5,6 +5,7 @@ from lipschitz_rnn.data.clock import Clock as Clock
 from lipschitz_rnn.data.ensemble import Predictions as Predictions
 from lipschitz_rnn.data.ensemble import SeriesEnsemble as SeriesEnsemble
 from lipschitz_rnn.data.errors import SeriesError as SeriesError
+from lipschitz_rnn.data.errors import SeriesWarning as SeriesWarning
 from lipschitz_rnn.data.exporting import Exported as Exported
 from lipschitz_rnn.data.exporting import ExportError as ExportError
 from lipschitz_rnn.data.exporting import export_model as export_model

@@ -19,7 +19,7 @@ def transform(module: Preprocessing, series: SeriesSet) -> tuple[Tensor, Tensor 
     Series are padded in chunks of similar length and go through the module that a deployed model runs: there is no
     second formula for flat data.
     """
-    inputs = torch.empty(series.total, module.output_size)
+    inputs = torch.empty(series.total, module.output_size, dtype=torch.float32)
     spans = None
     order = np.argsort(series.lengths, kind="stable")
     per_sample = max(1, len(series.columns), module.output_size)
@@ -35,7 +35,7 @@ def transform(module: Preprocessing, series: SeriesSet) -> tuple[Tensor, Tensor 
         place, inside = padded_positions(torch.from_numpy(series.offsets[chunk]), lengths)
         inputs[place[inside]] = made[inside].float()
         if own is not None:
-            spans = torch.empty(series.total) if spans is None else spans
+            spans = torch.empty(series.total, dtype=torch.float32) if spans is None else spans
             spans[place[inside]] = own[inside].float()
         start += len(chunk)
     return inputs, spans

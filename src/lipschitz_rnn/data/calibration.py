@@ -78,10 +78,12 @@ def _forecast_errors(
         true[row, :ahead] = series.values[begin : begin + ahead][:, columns]
     if len(begins) == 0:
         return true
-    total = np.zeros(true.shape)
+    reached = int(aheads.max())  # beyond it nothing is known, however far forecasts are asked for
+    total = np.zeros((len(begins), reached, len(columns)))
     for model in models:
-        total += _runs(model, task, owners, begins, aheads, horizon)
-    return true - total / len(models)
+        total += _runs(model, task, owners, begins, aheads, reached)
+    true[:, :reached] -= total / len(models)
+    return true
 
 
 @torch.no_grad()

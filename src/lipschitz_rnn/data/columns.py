@@ -14,6 +14,8 @@ from lipschitz_rnn.data.errors import SeriesError, shown
 
 MOST_CATEGORIES = 200  # one input each; more are names or free text, from which nothing general is learned
 _COMMA = re.compile(r"[-+]?(\d*,\d+|\d{1,3}(,\d{3})+(\.\d+)?)([eE][-+]?\d+)?")
+_WHOLE = re.compile(r"\s*([-+]?(?:0|[1-9]\d*))\.0*\s*")
+_CODE = re.compile(r"[-+]?0\d+")
 Place = Callable[[int], str]  # row, counted from 0 -> its name in messages
 
 
@@ -21,13 +23,13 @@ class NumberColumn:
     """A feature or target: numbers with NaN for missing ones, or texts as positions in a table.
 
     A column is text if none of its values is a number. A mixture is a mistake, unless `text` says that the column
-    holds categories. With `labels`, True and False are texts.
+    holds categories. With `labels`, True and False are texts, and so are numbers with leading zeros, such as 01.
     """
 
     def __init__(self, name: str, place: Place, text: bool = False, labels: bool = False) -> None:
         self.name, self._place = name, place
         self.kind: str | None = "text" if text else None
-        self._declared, self._labels = text, labels
+        self._declared, self._labels, self._coded = text, labels, False
         self.table: dict[str, int] = {}
         self._parts: list[npt.NDArray[np.float64]] = []
 
@@ -75,12 +77,12 @@ class NumberColumn:
         import pandas as pd
 
         if self._declared:
-            texts = pd.Series([plain_text(value) for value in values], dtype=object)
+            texts = pd.Series([_category(value) for value in values], dtype=object)
         else:
             texts = values.astype(object).where(values.notna(), None)
         stripped = texts.map(lambda value: value.strip() if isinstance(value, str) else value)
         present = (stripped.notna() & (stripped != "")).to_numpy(dtype=bool)
-        if not self._declared:
+        if not self._declared and not self._codes_in(stripped[present]):
             numbers = pd.to_numeric(stripped.where(present, None), errors="coerce").to_numpy(
                 np.float64, na_value=np.nan
             )
@@ -90,9 +92,16 @@ class NumberColumn:
                 if (present & ~is_number).any():
                     self._mixed(int((present & ~is_number).argmax()), values, start)
                 return numbers
-            self._require("text", present, values, start)
             self._require_no_commas(stripped[present], values, start)
+        if not self._declared:
+            self._require("text", present, values, start)
         return self._codes(stripped.to_numpy(dtype=object), present)
+
+    def _codes_in(self, texts: Any) -> bool:
+        """Whether labels have leading zeros, which they would lose as numbers; then later rows are texts too."""
+        if self._labels and not self._coded:
+            self._coded = any(isinstance(text, str) and _CODE.fullmatch(text) for text in texts.unique())
+        return self._coded
 
     def _require_no_commas(self, texts: Any, values: Any, start: int) -> None:
         """Raise if all texts are numbers like 1,5: as categories they would lose their order without a word."""
@@ -221,6 +230,12 @@ class TimeColumn:
             return numbers.astype(np.float64), Clock()
         clock = Clock("date", int(numbers.min())) if self._reading.kind == "date" else Clock("duration")
         return clock.from_nanoseconds(numbers.astype(np.int64)), clock
+
+
+def _category(value: Any) -> str | None:
+    """A category as text: 1 and 1.0 are the same, 1 and 01 are not."""
+    whole = _WHOLE.fullmatch(value) if isinstance(value, str) else None
+    return plain_text(value) if whole is None else whole[1]
 
 
 def plain_text(value: Any) -> str | None:

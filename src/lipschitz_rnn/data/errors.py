@@ -1,4 +1,4 @@
-"""The error of unusable series: it names the place (row, column, value) and the fix."""
+"""The error of unusable series, which names the place (row, column, value) and the fix, and the warning of odd ones."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ class SeriesError(DataError, ValueError):
 
     A ValueError for Python code, a `DataError` (exit code 1) for the command line.
     """
+
+
+class SeriesWarning(UserWarning):
+    """Series can be used, but look as if something about them is not meant so. The message says what, and the fix."""
 
 
 def shown(value: object, longest: int = 60) -> str:

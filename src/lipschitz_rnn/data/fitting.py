@@ -178,10 +178,7 @@ def _time(
         if use in ("step", "input"):
             raise SeriesError(f"times are to be used, but {series.source} has none; name the column with --time")
         return None, True, "ignored"
-    gaps = np.diff(series.times)
-    inside = np.ones(len(gaps), dtype=bool)
-    inside[series.offsets[1:-1] - 1] = False
-    gaps = gaps[inside]
+    gaps = series.gaps
     gap = float(np.median(gaps)) if len(gaps) else 1.0
     regular = bool(len(gaps) == 0 or (np.abs(gaps / gap - 1.0) < _REGULAR).all())
     unit = series.clock.unit if gap == 1.0 else f"{series.clock.unit}s"

@@ -20,7 +20,8 @@ class Intervals:
     An interval is the prediction ± the error that a share of the validation errors does not exceed. If a new series
     and the validation series are exchangeable, i.e. they come from the same source in any order, then the interval
     contains the true value with at least that probability, as a mean over such series; whatever the network and the
-    distribution. With several values per series, or forecasts along one series, errors depend on each other, and the
+    distribution, as long as the validation series did not choose between networks; where they chose the epoch, it is a
+    little less. With several values per series, or forecasts along one series, errors depend on each other, and the
     probability is approximate. It does not hold for data that drift away.
     """
 

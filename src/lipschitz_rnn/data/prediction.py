@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,7 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.data.errors import SeriesError, SeriesWarning
 from lipschitz_rnn.data.model import SeriesModel
+from lipschitz_rnn.data.odd_times import other_unit
 from lipschitz_rnn.data.series import SeriesSet
 
 _BUDGET = 1 << 18  # padded samples in a batch
@@ -42,12 +45,16 @@ def predict(model: SeriesModel, series: SeriesSet) -> npt.NDArray[np.float64]:
 
 
 def as_trained(series: SeriesSet, model: SeriesModel) -> SeriesSet:
-    """The series with the columns and categories of the model; `SeriesError` if some are missing or of another kind."""
+    """The series with the columns and categories of the model; `SeriesError` if some are missing or of another kind.
+
+    Warns (`SeriesWarning`) if the times between samples are far from those of the training, e.g. in another unit.
+    """
     fitted = model.preprocessing.fitted
     if fitted.gap is not None and not fitted.regular and fitted.time_use != "ignored" and series.times is None:
-        from lipschitz_rnn.data.errors import SeriesError
-
         raise SeriesError(f"{series.source} has no times, but the model was trained with them; name their column")
+    odd = other_unit(series, fitted)
+    if odd is not None:
+        warnings.warn(odd, SeriesWarning, stacklevel=2)
     return series.with_columns(fitted.columns).with_categories(fitted.categories)
 
 

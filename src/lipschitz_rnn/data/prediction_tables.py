@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import numpy.typing as npt
 import torch
 
 from lipschitz_rnn.data.ensemble import Predictions
-from lipschitz_rnn.data.errors import SeriesError
+from lipschitz_rnn.data.errors import SeriesError, SeriesWarning
+from lipschitz_rnn.data.odd_times import far_ahead
 from lipschitz_rnn.data.prediction import as_trained
 from lipschitz_rnn.data.saving import SavedModels
 from lipschitz_rnn.data.series import SeriesSet
@@ -120,6 +122,9 @@ def _later(saved: SavedModels, series: SeriesSet, horizon: int, every: float | N
                 f"every is {every:g}, but the model was trained on samples {gap:.6g} apart and forecasts only such "
                 "steps; leave it out"
             )
+        odd = far_ahead(np.full(1, float(every)), saved.preprocessing.fitted)
+        if odd is not None:
+            warnings.warn(odd, SeriesWarning, stacklevel=3)
         gap = every
     if series.times is None or gap is None:
         return None

@@ -80,6 +80,15 @@ class SeriesSet:
         """(n,): samples of each series."""
         return np.diff(self.offsets)
 
+    @property
+    def gaps(self) -> npt.NDArray[np.float64]:
+        """The times between samples of the same series, of all series one after another; none without times."""
+        if self.times is None:
+            return np.empty(0)
+        inside = np.ones(max(self.total - 1, 0), dtype=bool)
+        inside[self.offsets[1:-1] - 1] = False
+        return np.diff(self.times)[inside]
+
     def __getitem__(self, part: slice) -> SeriesSet:
         """A range of series, as views."""
         start, stop, step = part.indices(len(self))

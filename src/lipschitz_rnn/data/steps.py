@@ -35,9 +35,15 @@ def with_step(unit: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def named_unit(unit: str, options: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
     """A unit and its options; "contracting" is short for the Lipschitz unit with ``stability="contracting"``."""
-    if unit == "contracting":
-        return "lipschitz", {"stability": "contracting", **(options or {})}
-    return unit, dict(options or {})
+    if unit != "contracting":
+        return unit, dict(options or {})
+    found = {"stability": "contracting", **(options or {})}
+    if found["stability"] != "contracting":
+        raise ValueError(
+            f"the unit is 'contracting', but its option stability is {found['stability']!r}; leave the option out, or "
+            "choose the unit 'lipschitz'"
+        )
+    return "lipschitz", found
 
 
 def with_max_step(unit: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +59,8 @@ def possible_spans(preprocessing: Mapping[str, Any]) -> tuple[float, float] | No
     """The timespans that a model with this preprocessing (`Preprocessing.to_dict`) can meet; None: the unit's step.
 
     They reach from 0, which is no step and so stands as a thousandth of a typical gap, to the longest gap that counts.
+    So too for regular training times: such a model predicts series with irregular ones.
     """
-    if preprocessing["time_use"] != "step" or preprocessing["regular"]:
+    if preprocessing["time_use"] != "step":
         return None
     return 1e-3 * preprocessing["step_size"], preprocessing["longest_gap"] * preprocessing["step_size"]

@@ -50,7 +50,7 @@ def read_csv(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_C
             delimiter = max(_DELIMITERS, key=header.count)
             names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
             layout = _Layout(names, source=path.name, **columns)
-            numbered = {names.index(name): str for name in (layout.series, layout.split) if name is not None}
+            decimal = "," if delimiter == ";" else "."
             # All columns are read, and those not needed dropped: with a choice of columns pandas would not see rows
             # that have too many cells.
             chunks = pd.read_csv(
@@ -58,16 +58,17 @@ def read_csv(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_C
                 sep=delimiter,
                 header=None,
                 names=range(len(names)),
-                dtype=numbered,
+                dtype={names.index(name): str for name in layout.texts},
                 chunksize=rows_per_chunk,
                 skipinitialspace=True,
                 low_memory=False,
-                decimal="," if delimiter == ";" else ".",
+                decimal=decimal,
                 skip_blank_lines=False,
             )
-            return layout.read(
-                (_named(chunk, names, layout.used, path, rows_per_chunk) for chunk in chunks), sort, "line"
-            )
+            named = (_named(chunk, names, layout.used, path, rows_per_chunk) for chunk in chunks)
+            if decimal == ",":
+                named = (_with_points(chunk, layout.targets) for chunk in named)
+            return layout.read(named, sort, "line")
     except UnicodeDecodeError as error:
         raise SeriesError(f"{path.name} is not text in UTF-8: {error}; save it as CSV in UTF-8") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error) as error:
@@ -88,6 +89,16 @@ def _named(chunk: Any, names: Sequence[str], used: Sequence[str], path: Path, ro
         filled = chunk.notna().any(axis=1).to_numpy()
         chunk = chunk.iloc[: len(filled) - int(filled[::-1].argmax()) if filled.any() else 0]
     return chunk[[names.index(name) for name in used]].set_axis(list(used), axis=1)
+
+
+def _with_points(chunk: Any, columns: Sequence[str]) -> Any:
+    """Numbers with a decimal comma in columns that were read as text, with a point."""
+    import pandas as pd
+
+    for name in columns:
+        pointed = chunk[name].str.replace(",", ".", regex=False)
+        chunk[name] = pointed.where(pd.to_numeric(pointed, errors="coerce").notna(), chunk[name])
+    return chunk
 
 
 def read_parquet(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_CHUNK, **columns: Any) -> SeriesSet:
@@ -129,6 +140,8 @@ class _Layout:
         others = [name for name in names if name and name not in parts]
         self.features = tuple(others if features is None else features)
         self.used = list(dict.fromkeys([*parts, *self.features]))
+        # Read as they are written: names, and labels and categories such as 01.
+        self.texts = {name for name in (series, split, *self.targets, *self.categories) if name is not None}
         for name in (*self.used, *self.categories):
             if name not in names:
                 raise SeriesError(

@@ -73,9 +73,14 @@ def _looks_like_classes(series: SeriesSet) -> bool:
     assert goal is not None
     if series.classes is not None:
         return True
-    known = goal[~np.isnan(goal)]
-    whole = bool((known == np.round(known)).all()) and goal.shape[1] == 1
-    return whole and len(np.unique(known)) <= min(_MOST_CLASSES, max(2, len(series) // 4))
+    most = min(_MOST_CLASSES, max(2, len(series) // 4))
+    return goal.shape[1] == 1 and few_whole_numbers(goal[:, 0], most)
+
+
+def few_whole_numbers(values: npt.NDArray[Any], most: int = _MOST_CLASSES) -> bool:
+    """Whether the values that are known are whole numbers, and at most so many different ones."""
+    known = values[~np.isnan(values)]
+    return bool((known == np.round(known)).all()) and len(np.unique(known)) <= most
 
 
 def prepare_target(series: SeriesSet, kind: Kind) -> SeriesSet:
@@ -102,7 +107,7 @@ def prepare_target(series: SeriesSet, kind: Kind) -> SeriesSet:
     if series.classes is not None:
         raise SeriesError(
             f"regress needs numbers, but the target {series.target_names[0]!r} holds texts such as "
-            f"{series.classes[0]!r}; use --task classify"
+            f"{series.classes[0]!r}; use --task classify, or write numbers without leading zeros"
         )
     return series
 

@@ -14,6 +14,7 @@ from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.fitting import Missing, Scaling, TimeUse
 from lipschitz_rnn.data.objectives import class_weights as weigh_classes
 from lipschitz_rnn.data.objectives import correct, loss, squared_errors
+from lipschitz_rnn.data.odd_times import dates_as_numbers
 from lipschitz_rnn.data.preprocessing import Preprocessing
 from lipschitz_rnn.data.series import SeriesSet, padded_positions
 from lipschitz_rnn.data.splits import (
@@ -26,7 +27,14 @@ from lipschitz_rnn.data.splits import (
     split_times,
     whole_series,
 )
-from lipschitz_rnn.data.target import Kind, Target, guess_kind, number_scale, prepare_target
+from lipschitz_rnn.data.target import (
+    Kind,
+    Target,
+    few_whole_numbers,
+    guess_kind,
+    number_scale,
+    prepare_target,
+)
 from lipschitz_rnn.tasks.base import ACCURACY, MSE, SPLITS, Batch, Generators, Split, Task, TaskInfo, check_split
 
 SplitBy = Literal["auto", "series", "time"]
@@ -132,6 +140,7 @@ class SeriesTask(Task):
             sequence_length=int(max(int(part.length.max()) for part in self.windows.values())),
         )
         self.readout = self.target.readout
+        self._require_goals(goals)
         self.metric = ACCURACY if self.target.classes is not None else MSE
         inputs, spans = transform(module, self.series)
         self.timed = spans is not None and not module.fitted.regular
@@ -224,6 +233,16 @@ class SeriesTask(Task):
         spans = zip(part.start + part.skip, part.start + part.length, strict=True)
         return torch.from_numpy(np.concatenate([np.arange(a, b) for a, b in spans]))
 
+    def _require_goals(self, goals: Tensor) -> None:
+        """Raise if a split has nothing to predict: forecasts may find no value there, only holes."""
+        for split in SPLITS if self.kind == "forecast" else ():
+            if not bool(goals[self._scored_goals(split)].isfinite().any()):
+                names = ", ".join(map(repr, self.target.names))
+                raise SeriesError(
+                    f"the {split} part of {self.series.source} has no value of {names} to forecast; choose other "
+                    "shares (--fractions, or validation_fraction of an estimator), or forecast other columns"
+                )
+
     def size(self, split: Split) -> int:
         return len(self.windows[check_split(split)])
 
@@ -275,7 +294,21 @@ class SeriesTask(Task):
         first = f"{len(self.series):,} series of {shortest:,} to {longest:,} samples ({what}: {sizes})"
         goal = f"{self.kind}: {', '.join(self.target.names)}"
         goal += f" ({', '.join(self.target.classes[:10])})" if self.target.classes is not None else ""
-        return (first, goal, *self._untrained(), *self.preprocessing_module.fitted.notes)
+        odd = dates_as_numbers(self.series)
+        said = self._untrained() + self._whole_numbers() + ([] if odd is None else [odd])
+        return (first, goal, *said, *self.preprocessing_module.fitted.notes)
+
+    def _whole_numbers(self) -> list[str]:
+        """Whole numbers on every row may be meant as classes, which nothing in them tells."""
+        goal = self.series.targets
+        if self.kind != "sequence" or goal is None or self.target.classes is not None:
+            return []
+        few = [name for index, name in enumerate(self.target.names) if few_whole_numbers(goal[:, index])]
+        return [
+            f"{name!r} holds a few whole numbers, which are taken for quantities and regressed; if they are classes, "
+            f"name the column: --categories {name} (categories= in Python)"
+            for name in few
+        ]
 
     def _untrained(self) -> list[str]:
         """Classes that a given split leaves out of training."""

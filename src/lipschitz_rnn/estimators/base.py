@@ -17,7 +17,6 @@ from torch import nn
 from lipschitz_rnn.data import SeriesModel, SeriesSet, as_trained, predict
 from lipschitz_rnn.data.calibration import calibrate
 from lipschitz_rnn.data.intervals import Intervals
-from lipschitz_rnn.data.steps import possible_spans
 from lipschitz_rnn.estimators.fitting import Trained, check_parameters, seeds_of, train, unit_settings
 from lipschitz_rnn.estimators.inputs import as_series, require_channels
 
@@ -227,18 +226,14 @@ class SeriesEstimator(BaseEstimator):
     def certify(self, **options: Any) -> Any:
         """The contraction certificate of all networks together (`lipschitz_rnn.stability.certify`).
 
-        It holds for the times between samples that were seen in training; of a model that was trained on a file, for
-        all that it can meet. Search takes at most 10 seconds per layer
-        unless `time_limit` says otherwise. Only units that state their recurrence can be certified: the Lipschitz unit.
+        It holds for all times between samples that the model takes, also if those of the training were regular; without
+        times, for its one step. Search takes at most 10 seconds per layer unless `time_limit` says otherwise. Only
+        units that state their recurrence can be certified: the Lipschitz unit, also as "contracting".
         """
         check_is_fitted(self)
         from lipschitz_rnn.stability import certify
 
-        spans = self._trained.spans or possible_spans(self.models_[0].preprocessing.to_dict())
-        if spans is not None and "step_size" not in options:
-            options["step_size"] = spans
-        networks = nn.ModuleList([model.unit for model in self.models_])
-        return certify(networks, **({"time_limit": 10.0} | options))
+        return certify(nn.ModuleList(self.models_), **({"time_limit": 10.0} | options))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fitted estimator to one .safetensors file, which `load` and `lipschitz_rnn.data.load_model` read.

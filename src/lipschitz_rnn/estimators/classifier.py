@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from lipschitz_rnn.data import SeriesSet, probabilities
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
-from lipschitz_rnn.estimators.fitting import Trained, validation_part
+from lipschitz_rnn.estimators.fitting import Trained, in_ordinary_mode, validation_part
 from lipschitz_rnn.estimators.inputs import as_series
 from lipschitz_rnn.estimators.signatures import with_parameters_of
 from lipschitz_rnn.estimators.task import EstimatorTask
@@ -43,6 +43,7 @@ class LipschitzRNNClassifier(ClassifierMixin, SeriesEstimator):
         super().__init__(**parameters)
         self.class_weight = class_weight
 
+    @in_ordinary_mode
     def fit(self, X: Any, y: Any, times: Any = None) -> Self:
         """Train on series and their labels.
 

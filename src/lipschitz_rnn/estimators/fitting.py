@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,15 +40,34 @@ _SETTINGS = {
 _WARMUP = 0.2  # one-cycle, cosine: the part of the run in which the learning rate rises
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def in_ordinary_mode(method: Method) -> Method:
+    """Decorator: gradients are on and new tensors are float32, whatever the caller has set for code of his own
+    (`torch.inference_mode`, `torch.no_grad`, `torch.set_default_dtype`)."""
+
+    @functools.wraps(method)
+    def run(*arguments: Any, **options: Any) -> Any:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        try:
+            with torch.inference_mode(False), torch.enable_grad():
+                return method(*arguments, **options)
+        finally:
+            torch.set_default_dtype(before)
+
+    return run  # type: ignore[return-value]
+
+
 @dataclass(frozen=True)
 class Trained:
-    """What a fit leaves: whole models, the task's record, the range of timespans, and the history."""
+    """What a fit leaves: whole models, the task's record, and the history."""
 
     models: tuple[SeriesModel, ...]
     settings: Settings | None
     """None for a model that no estimator trained."""
     record: dict[str, Any]
-    spans: tuple[float, float] | None
     history: dict[str, list[float]]
 
 
@@ -144,8 +164,6 @@ def train(
 ) -> Trained:
     """Train one network per seed; with `before`, the networks to start from, in the order of the seeds."""
     unit, options, _ = unit_settings(parameters)
-    timed = task._data["spans"] if task.timed else None
-    spans = None if timed is None else (float(timed.min()), float(timed.max()))
     values = {setting: plain(parameters[name]) for name, setting in _SETTINGS.items()}
     values["patience"] = values["patience"] if validated else None
     settings = Settings(
@@ -160,8 +178,7 @@ def train(
         **values,
     )
     history = History(int(plain(parameters["verbose"])))
-    with torch.enable_grad():  # whoever calls from within no_grad wants to train all the same
-        result = fit(settings, task, build=_builder(settings, before), watcher=history)
+    result = fit(settings, task, build=_builder(settings, before), watcher=history)
     task.to("cpu")
     # A network that diverged before its first validation has its random start only.
     networks = [
@@ -171,7 +188,7 @@ def train(
     ]
     record = task.record()
     models = tuple(SeriesModel.from_record(network, record).eval() for network in networks)
-    return Trained(models, settings, record, spans, history.values)
+    return Trained(models, settings, record, history.values)
 
 
 def _batch_size(asked: Any, task: SeriesTask) -> int:

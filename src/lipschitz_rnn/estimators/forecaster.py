@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -10,11 +11,12 @@ import numpy.typing as npt
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from lipschitz_rnn.data import SeriesSet, predict
+from lipschitz_rnn.data import SeriesSet, SeriesWarning, predict
 from lipschitz_rnn.data.arrays import seconds
+from lipschitz_rnn.data.odd_times import far_ahead
 from lipschitz_rnn.data.splits import Windows, cut_windows
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
-from lipschitz_rnn.estimators.fitting import FEWEST, plain, require_count, validation_share
+from lipschitz_rnn.estimators.fitting import FEWEST, in_ordinary_mode, plain, require_count, validation_share
 from lipschitz_rnn.estimators.inputs import as_series
 from lipschitz_rnn.estimators.signatures import with_parameters_of
 from lipschitz_rnn.estimators.task import EstimatorTask
@@ -56,6 +58,7 @@ class LipschitzRNNForecaster(SeriesEstimator):
         self.channels = channels
         self.window = window
 
+    @in_ordinary_mode
     def fit(self, X: Any, y: Any = None, times: Any = None) -> Self:
         """Train on series.
 
@@ -132,7 +135,8 @@ class LipschitzRNNForecaster(SeriesEstimator):
         check_is_fitted(self)
         if isinstance(X, int | np.integer) and not isinstance(X, bool):
             if horizon is not None:
-                raise ValueError(f"the horizon is given twice: {X} and {horizon}; give it once")
+                name = f"; a coverage is named: coverage={horizon}" if isinstance(horizon, float) else ""
+                raise ValueError(f"the horizon is given twice: {X} and {horizon}; give it once{name}")
             X, horizon = None, X
         horizon = plain(self.horizon if horizon is None else horizon)
         require_count("horizon", horizon, 1)
@@ -143,21 +147,32 @@ class LipschitzRNNForecaster(SeriesEstimator):
         else:
             given, layout = _as_cases(X)
             series = self._series(given, times)
-        future = None if future_times is None else self._future(future_times, len(series), horizon)
+        future = None if future_times is None else self._future(future_times, series, horizon)
         return np.stack([self._free_runs(model, series, horizon, future) for model in self.models_]), layout
 
-    def _future(self, times: Any, cases: int, horizon: int) -> torch.Tensor:
+    def _future(self, times: Any, series: SeriesSet, horizon: int) -> torch.Tensor:
         """(cases, horizon)."""
+        cases = len(series)
         fitted = self.models_[0].preprocessing.fitted
         if not fitted.ahead:
             why = "without times" if fitted.gap is None else f"with regular times ({fitted.gap:.6g} apart)"
             raise ValueError(f"future_times are given, but this model was fitted {why}; leave them out")
-        found = seconds(times)
+        try:
+            found = seconds(times)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"future_times do not hold numbers or dates: {error}; give ({horizon},) of them"
+            ) from error
         if found.shape not in ((horizon,), (cases, horizon)):
             raise ValueError(
                 f"future_times have shape {found.shape}; they must be ({horizon},) or ({cases}, {horizon})"
             )
-        return torch.from_numpy(np.broadcast_to(found, (cases, horizon)).copy())
+        found = np.broadcast_to(found, (cases, horizon)).copy()
+        assert series.times is not None
+        odd = far_ahead(np.diff(found, axis=1, prepend=series.times[series.offsets[1:] - 1, np.newaxis]), fitted)
+        if odd is not None:
+            warnings.warn(odd, SeriesWarning, stacklevel=4)
+        return torch.from_numpy(found)
 
     def _free_runs(
         self, model: Any, series: SeriesSet, horizon: int, future: torch.Tensor | None

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from lipschitz_rnn.data import SeriesSet
 from lipschitz_rnn.data.fitting import LARGEST
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
-from lipschitz_rnn.estimators.fitting import Trained, validation_part
+from lipschitz_rnn.estimators.fitting import Trained, in_ordinary_mode, validation_part
 from lipschitz_rnn.estimators.inputs import as_series
 from lipschitz_rnn.estimators.task import EstimatorTask
 
@@ -36,6 +36,7 @@ class LipschitzRNNRegressor(RegressorMixin, SeriesEstimator):
 
     n_outputs_: int
 
+    @in_ordinary_mode
     def fit(self, X: Any, y: Any, times: Any = None) -> Self:
         """Train on series and their numbers.
 

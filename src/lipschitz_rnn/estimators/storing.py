@@ -27,7 +27,6 @@ def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> Path:
         "estimator": type(estimator).__name__,
         "parameters": {name: _to_plain(name, value) for name, value in estimator.get_params(deep=False).items()},
         "settings": None if trained.settings is None else trained.settings.to_dict(),
-        "spans": trained.spans,
         "history": estimator.history_,
         "n_iter": estimator.n_iter_,
         "notes": list(estimator.notes_),
@@ -55,12 +54,10 @@ def load_estimator(kind: Any, path: str | os.PathLike[str]) -> Any:
 def _trained(saved: SavedModels) -> Trained:
     extra = saved.extra
     settings = extra.get("settings")
-    spans = extra.get("spans")
     return Trained(
         models=tuple(model.eval() for model in saved.models),
         settings=None if settings is None else Settings.from_dict(settings),
         record={"preprocessing": saved.preprocessing.to_dict(), "target": saved.target.to_dict()},
-        spans=None if spans is None else (float(spans[0]), float(spans[1])),
         history={name: list(values) for name, values in extra.get("history", {}).items()},
     )
 

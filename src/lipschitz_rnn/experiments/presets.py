@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from lipschitz_rnn import tasks
+from lipschitz_rnn.data.steps import named_unit
 from lipschitz_rnn.experiments.paper import tuning
 from lipschitz_rnn.experiments.recipes import RECIPES
 from lipschitz_rnn.training import Settings
@@ -74,11 +75,8 @@ def preset_settings(task: str, preset: Preset = "paper", changes: Mapping[str, A
     if preset not in PRESETS:
         raise ValueError(f"preset is {preset!r}; it must be one of {', '.join(PRESETS)}")
     changes = dict(changes or {})
-    if changes.get("unit") == "contracting":  # the Lipschitz unit with this option, under a name of its own
-        changes |= {
-            "unit": "lipschitz",
-            "unit_options": {"stability": "contracting", **changes.get("unit_options", {})},
-        }
+    if changes.get("unit") == "contracting":  # the Lipschitz unit with an option, under a name of its own
+        changes["unit"], changes["unit_options"] = named_unit("contracting", changes.get("unit_options"))
     unit = changes.get("unit", "lipschitz")
     known = tuning(task, changes.get("hidden_size")) or _OURS.get(task)
     if known is None and task in tasks.available():
