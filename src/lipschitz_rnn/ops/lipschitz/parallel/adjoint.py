@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Gradients, apart, beside, together
+from lipschitz_rnn.ops.lipschitz.parallel.chunks import DRIVE, STEPS, Chunks, Gradients, Path, apart, beside, together
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms, accumulate_back
-from lipschitz_rnn.ops.lipschitz.parallel.solve import largest_relative
+from lipschitz_rnn.ops.lipschitz.parallel.solve import between, hopeful, largest_relative
 
 
 class Adjoint(NamedTuple):
@@ -18,25 +18,28 @@ class Adjoint(NamedTuple):
 
     Attributes:
         gradients: that of the first states is (S, K, B, N).
-        at_ends: (S, K, B, N), the adjoint used at the end of each chunk.
+        at_ends: (S, K, B, N), the adjoint at the end of each chunk.
         errors: (S, K, B): bounds on its error, along the states found, in ‖·‖_{P⁻¹}.
-        relative: the largest, relative to the largest adjoint or gradient of its sample.
+        left: (S, K, B): the size of what was left out of it further to the left, before the step ``left_at``.
+        relative: the largest error, relative to the largest adjoint or gradient of its sample.
         passes: 0 if the chunks were run one after another.
     """
 
     gradients: Gradients
     at_ends: Tensor
     errors: Tensor
+    left: Tensor
+    left_at: int
     relative: Tensor
     passes: int
 
 
 def solve_adjoint(
     chunks: Chunks,
-    tape: Tensor,
-    kept: Tensor,
+    path: Path,
     fading: Tensor,
     norms: Norms,
+    proved: bool,
     grad_states: Tensor | None,
     at_own_ends: Tensor,
     needs: Sequence[bool],
@@ -44,52 +47,81 @@ def solve_adjoint(
     passes: int,
     fixed: bool,
 ) -> Adjoint:
-    """Gradients by passes until the bound on the adjoint's error is below ``tolerance``.
+    """Gradients of all chunks on their own, then of what reaches each from those behind it, until that has faded.
+
+    The adjoint is linear: what comes from behind is followed to the left by itself, and its gradients are added. Where
+    it is small enough, or at the end of ``passes``, the rest is left out. Otherwise it goes on in the chunk before.
 
     Args:
         grad_states: (S, T, B, N), or None for zeros.
         at_own_ends: (S, K, B, N), what reaches the end of a chunk from outside: the gradient of the last state.
     """
-    K = chunks.plan.chunks
+    K, C = chunks.plan.chunks, chunks.plan.steps
     incoming = None if grad_states is None else beside(grad_states, K)
     sizes = _sizes(grad_states, at_own_ends, norms)
-    at_ends = at_own_ends
-    if chunks.plan.warm_up > 0 and K > 1:
-        only_states = [place == 3 for place in range(len(needs))]
-        found = chunks.backward(
-            kept, tape, incoming, torch.zeros_like(together(at_own_ends)), only_states, stop=chunks.plan.warm_up
-        )
-        at_ends = _shifted(_first(found), K) + at_own_ends
-    for count in range(1, passes + 1):
-        found = chunks.backward(kept, tape, incoming, together(at_ends), needs)
-        after = _shifted(_first(found), K) + at_own_ends
-        jumps = norms.dual_size(after.double() - at_ends.double())
-        errors = accumulate_back(_next(fading), jumps)
-        relative = largest_relative(errors, torch.maximum(sizes, norms.dual_size(after).amax(1)))
-        if (count == passes and fixed) or (not fixed and bool(relative <= tolerance)):
-            found[3] = apart(_first(found), K)
-            return Adjoint(found, at_ends, errors, relative, count)
-        at_ends = after
-    return _in_turn(chunks, tape, kept, incoming, at_own_ends, needs, fading)
+    total = chunks.backward(path, incoming, together(at_own_ends), needs, 0, C)
+    total[3] = apart(_first(total), K)
+    arriving = _shifted(_first(total))  # at the end of each chunk, from the one behind it
+    at_ends = at_own_ends + arriving
+    for count in range(2, passes + 1):
+        adjoint, end = together(arriving), C
+        for done in chunks.plan.stops_of_pass(chunks.every, fixed, count == passes):
+            begin = C - done if chunks.every is None else (C - done) // chunks.every * chunks.every
+            begin = max(0, begin)
+            found = chunks.backward(path, None, adjoint, needs, begin, end)
+            _add(total, found, begin, end)
+            adjoint, end = _first(found), begin
+            left = norms.dual_size(apart(adjoint, K))
+            handed = _shifted(between(chunks, norms, 0, begin) * left) if proved else torch.zeros_like(left)
+            errors = accumulate_back(_ahead(fading), _shifted(left) if begin == 0 else handed)
+            left = left if begin > 0 else torch.zeros_like(left)  # it reaches the chunk before, as an error there
+            relative = largest_relative(errors + left, torch.maximum(sizes, norms.dual_size(at_ends).amax(1)))
+            if not fixed and bool(relative <= tolerance):
+                break
+            if begin == 0:
+                break
+        if end == 0:
+            first = apart(adjoint, K)
+            total[3] = _first(total) + first
+        if (fixed and count == passes) or (not fixed and bool(relative <= tolerance)):
+            return Adjoint(total, at_ends, errors, left, end, relative, count)
+        before, arriving = arriving, _shifted(first)
+        if not fixed and not hopeful(
+            norms.dual_size(before), norms.dual_size(arriving), relative, tolerance, passes - count
+        ):
+            break
+        at_ends = at_ends + arriving
+    return _in_turn(chunks, path, incoming, at_own_ends, needs, fading)
+
+
+def _add(total: Gradients, found: Gradients, begin: int, end: int) -> None:
+    """Add the gradients of some steps to those of all, apart from that of the first states."""
+    for place, gradient in enumerate(found):
+        so_far = total[place]
+        if gradient is None or so_far is None or place == 3:
+            continue
+        if place in (DRIVE, STEPS):
+            so_far[:, begin:end] += gradient
+        else:
+            so_far += gradient
 
 
 def _in_turn(
     chunks: Chunks,
-    tape: Tensor,
-    kept: Tensor,
+    path: Path,
     incoming: Tensor | None,
     at_own_ends: Tensor,
     needs: Sequence[bool],
     fading: Tensor,
 ) -> Adjoint:
     """One chunk after another, from the last: the sequential backward pass."""
-    K = chunks.plan.chunks
+    K, C = chunks.plan.chunks, chunks.plan.steps
     parts: list[Gradients] = []
     ends: list[Tensor] = []
     adjoint = torch.zeros_like(at_own_ends[:, 0])
     for number in range(K - 1, -1, -1):
         ends.append(adjoint + at_own_ends[:, number])
-        parts.append(chunks.backward(kept, tape, incoming, ends[-1], needs, rows=chunks.chunk(number)))
+        parts.append(chunks.backward(path, incoming, ends[-1], needs, 0, C, rows=chunks.chunk(number)))
         adjoint = _first(parts[-1])
     parts.reverse()
     ends.reverse()
@@ -100,11 +132,12 @@ def _in_turn(
             total.append(None)
         elif place == 3:
             total.append(torch.stack(given, dim=1))
-        elif place in (0, 6):  # (S, C, B, …) of each chunk, to (S, C, B·K, …)
+        elif place in (DRIVE, STEPS):  # (S, C, B, …) of each chunk, to (S, C, B·K, …)
             total.append(torch.stack(given, dim=3).flatten(2, 3))
         else:
             total.append(torch.stack(given).sum(0))
-    return Adjoint(total, torch.stack(ends, dim=1), torch.zeros_like(fading), fading.new_zeros(()), 0)
+    zero = torch.zeros_like(fading)
+    return Adjoint(total, torch.stack(ends, dim=1), zero, zero, 0, zero.new_zeros(()), 0)
 
 
 def _first(gradients: Gradients) -> Tensor:
@@ -114,13 +147,12 @@ def _first(gradients: Gradients) -> Tensor:
     return found
 
 
-def _shifted(first: Tensor, chunks: int) -> Tensor:
-    """The adjoints of first states (S, B·K, N) at the ends of the chunks before: (S, K, B, N), zero at the last."""
-    found = apart(first, chunks)
-    return torch.cat((found[:, 1:], torch.zeros_like(found[:, :1])), dim=1)
+def _shifted(values: Tensor) -> Tensor:
+    """What chunk k + 1 hands to chunk k, at k, (S, K, …); nothing at the last."""
+    return torch.cat((values[:, 1:], torch.zeros_like(values[:, :1])), dim=1)
 
 
-def _next(fading: Tensor) -> Tensor:
+def _ahead(fading: Tensor) -> Tensor:
     """The factor between the ends of chunks k + 1 and k, at k."""
     return torch.cat((fading[:, 1:], torch.ones_like(fading[:, :1])), dim=1)
 

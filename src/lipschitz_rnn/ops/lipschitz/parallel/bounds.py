@@ -25,7 +25,8 @@ class ScanBound:
         states: a tensor (): no state is further than this from the sequential one, in the Euclidean norm.
         in_metric: the same in the metric of the contraction.
         relative: the same relative to the largest state of its sample: what the tolerance is about.
-        passes: how often the chunks were run; 0 if they were run one after another in the end.
+        passes: how often the chunks were run, the last time in part; 0 if one after another in the end.
+        warm_up: how many steps of each chunk the last pass took until it joined the one before.
         complete: a tensor (): no state is further than this from the exact trajectory; None unless asked for.
         adjoint: a tensor (): the error of the adjoint along the states found, relative to the largest; None before
             the backward pass, and in compiled programs.
@@ -54,15 +55,15 @@ class ScanBound:
         """Everything is exact: the bounds are zero."""
         self.start("one chunk", True)
         self.sequential = reason
-        self.statistics = like.new_zeros(4)
+        self.statistics = like.new_zeros(5)
 
     def __getattr__(self, name: str) -> Any:
         place = {"relative": 0, "in_metric": 1, "states": 2}.get(name)
-        if place is None and name != "passes":
+        if place is None and name not in ("passes", "warm_up"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if self.statistics is None:
             raise AttributeError(f"{name} is not known yet; pass this bound to a call of the scan first")
-        return int(self.statistics[3]) if place is None else self.statistics[place]
+        return int(self.statistics[3 if name == "passes" else 4]) if place is None else self.statistics[place]
 
     def __repr__(self) -> str:
         if self.statistics is None:
@@ -70,4 +71,5 @@ class ScanBound:
         if self.sequential:
             return f"ScanBound(sequential: {self.sequential})"
         kind = "proved" if self.proved else "measured, not proved"
-        return f"ScanBound(states ≤ {float(self.states):.3g} ({kind}), {self.plan}, passes={self.passes})"
+        found = f"{self.plan}, passes={self.passes}, warm_up={self.warm_up}"
+        return f"ScanBound(states ≤ {float(self.states):.3g} ({kind}), {found})"

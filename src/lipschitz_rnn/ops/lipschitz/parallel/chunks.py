@@ -79,120 +79,81 @@ class Chunks:
         """The rows of one chunk of all samples."""
         return slice(number, None, self.plan.chunks)
 
-    def warm_up(self) -> Tensor:
-        """The first states of all chunks, (S, K, B, N): the problem's own, then what a warm-up from zero leads to."""
-        plan, own = self.plan, self.problem.initial_state().unsqueeze(1)
-        S, K, B, N = own.shape[0], plan.chunks, own.shape[2], own.shape[3]
-        if plan.warm_up == 0:
-            return torch.cat((own, own.new_zeros(S, K - 1, B, N)), dim=1)
-        ends = self.last_of(self.before_chunks(0, plan.warm_up, None))
-        return torch.cat((own, apart(ends, K - 1)), dim=1)
-
-    def before_chunks(self, first: int, stop: int, start: Tensor | None) -> Problem:
-        """The problem of some steps of the warm-ups of all chunks but the first, (S, ·, B·(K−1), ·)."""
-        plan, K = self.plan, self.plan.chunks
-        begin = plan.steps - plan.warm_up
-
-        def rows(tensor: Tensor) -> Tensor:
-            some = tensor[:, begin + first : begin + stop]
-            some = some.unflatten(2, (some.shape[2] // K, K))[:, :, :, : K - 1]
-            return some.reshape(*some.shape[:2], -1, *some.shape[4:])
-
-        spans = None if self.cut.timespans is None else rows(self.cut.timespans)
-        return replace(self.cut, drive=rows(self.cut.drive), h0=start, timespans=spans)
-
-    def last_of(self, problem: Problem) -> Tensor:
-        """The last state of a problem, (S, rows, N), with nothing kept of the way."""
-        return self._forward(problem, self._new_tape(problem, False, False), False, False)
-
     def states_of(self, problem: Problem) -> Tensor:
         """All states of a problem, (S, T, rows, N)."""
         tape = self._new_tape(problem, True, False)
         self._forward(problem, tape, True, False)
         return tape[:, :, 0]
 
-    def run(self, starts: Tensor, tape: Tensor, keep: bool, save: bool) -> tuple[Tensor, Tensor]:
-        """All chunks from their first states (S, K, B, N): their ends, likewise, and the states kept for the way back.
+    def run(self, starts: Tensor, path: Path) -> Tensor:
+        """All steps of all chunks from their first states (S, K, B, N): their ends, likewise."""
+        path.ends = self.advance(together(starts), 0, self.plan.steps, path)
+        return apart(path.ends, self.plan.chunks)
 
-        Those are (pieces, S, B·K, N), before each piece of ``every`` steps. The tape is filled unless it is to be
-        computed again.
+    def advance(self, state: Tensor, first: int, stop: int, path: Path, rows: slice | None = None) -> Tensor:
+        """Some steps of all chunks, or of some rows, from a state (S, rows, N): the state after them.
+
+        What they leave for the caller and for the backward pass is written to ``path``.
         """
-        state, kept = together(starts), []
-        for first, stop in self.pieces():
-            kept.append(state)
-            problem = self.steps(first, stop, state)
-            if self.every is None or not save:
-                part = tape[:, first:stop] if keep or save else tape
-                state = self._forward(problem, part, keep or save, save)
+        chosen = slice(None) if rows is None else rows
+        for begin, end in self.pieces(first, stop):
+            path.kept[begin // (self.every or self.plan.steps)][:, chosen] = state
+            problem = self.steps(begin, end, state, rows)
+            if path.keep or path.saved:
+                state = self._forward(problem, path.tape[:, begin:end, :, chosen], True, path.saved)
             else:
-                state = self._forward(problem, tape[:, first:stop], True, False) if keep else self.last_of(problem)
-        return apart(state, self.plan.chunks), torch.stack(kept)
+                state = self._forward(problem, self._new_tape(problem, False, False), False, False)
+        return state
 
-    def run_in_turn(self, tape: Tensor, keep: bool, save: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """One chunk after another, the sequential scan: first states, ends, and the states kept."""
-        state, starts, ends, kept = self.problem.initial_state(), [], [], []
+    def run_in_turn(self, path: Path) -> Tensor:
+        """One chunk after another, the sequential scan: their ends, (S, K, B, N)."""
+        state, ends = self.problem.initial_state(), []
         for number in range(self.plan.chunks):
-            rows, before = self.chunk(number), []
-            starts.append(state)
-            for first, stop in self.pieces():
-                before.append(state)
-                problem = self.steps(first, stop, state, rows)
-                if (self.every is None and save) or keep:
-                    write_activations = save and self.every is None
-                    part = self._new_tape(problem, True, write_activations)
-                    state = self._forward(problem, part, True, write_activations)
-                    tape[:, first:stop, :, rows] = part
-                else:
-                    state = self.last_of(problem)
+            state = self.advance(state, 0, self.plan.steps, path, self.chunk(number))
             ends.append(state)
-            kept.append(torch.stack(before))
-        whole = torch.stack(kept, dim=3).flatten(2, 3)
-        return torch.stack(starts, dim=1), torch.stack(ends, dim=1), whole
+        return torch.stack(ends, dim=1)
 
-    def pieces(self, stop: int | None = None) -> Iterator[tuple[int, int]]:
-        """First step and end of each piece that the backward pass takes at once."""
-        length = self.plan.steps if stop is None else stop
-        every = self.every or length
-        for first in range(0, length, every):
-            yield first, min(length, first + every)
+    def pieces(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
+        """First step and end of each piece that is run at once; steps in between are marks of ``every``."""
+        while first < stop:
+            end = stop if self.every is None else min(stop, (first // self.every + 1) * self.every)
+            yield first, end
+            first = end
 
     def backward(
         self,
-        kept: Tensor,
-        tape: Tensor,
+        path: Path,
         incoming: Tensor | None,
-        at_ends: Tensor,
+        adjoint: Tensor,
         needs: Sequence[bool],
-        stop: int | None = None,
+        first: int,
+        stop: int,
         rows: slice | None = None,
     ) -> Gradients:
-        """Gradients of the tensors of ``cut``, that of the first states (S, rows, N), from the adjoint at the ends.
+        """Gradients of the tensors of ``cut`` over some steps, from the adjoint (S, rows, N) after them.
+
+        That of the first state is always there; those with a time axis are of these steps.
 
         Args:
-            kept, tape: from ``run``.
-            incoming: (S, C, B·K, N), the gradient of every state.
-            at_ends: (S, rows, N).
-            stop: only this many first steps, from whose end the adjoint comes.
-            rows: only these.
+            incoming: (S, C, B·K, N), the gradient of every state; None for zeros.
         """
         total: Gradients = [None] * len(needs)
-        timed: list[Gradients] = []
-        adjoint = at_ends
+        timed: list[Sequence[Tensor | None]] = []
         chosen = slice(None) if rows is None else rows
         needed = [*needs[:3], True, *needs[4:]]
-        for number, (first, end) in reversed(list(enumerate(self.pieces(stop)))):
-            problem = self.steps(first, end, kept[number][:, chosen], rows)
-            if self.every is None:
-                part = tape[:, first:end, :, chosen]
+        for begin, end in reversed(list(self.pieces(first, stop))):
+            problem = self.steps(begin, end, path.before(begin, self)[:, chosen], rows)
+            if path.saved:
+                part = path.tape[:, begin:end, :, chosen]
             else:
                 part = self._new_tape(problem, True, True)
                 self._forward(problem, part, True, True)
-            grads = None if incoming is None else incoming[:, first:end, chosen]
             if self.backend == "triton":
                 part = part.contiguous()
+            grads = None if incoming is None else incoming[:, begin:end, chosen]
             found = backend_module(self.backend).backward(problem, part, grads, adjoint.contiguous(), needed)
             adjoint = found[3]
-            timed.append([found[DRIVE], found[STEPS]])
+            timed.append((found[DRIVE], found[STEPS]))
             for place in (1, 2, 4, 5):
                 if found[place] is not None and needs[place]:
                     so_far = total[place]
@@ -214,6 +175,35 @@ class Chunks:
             tape.copy_(fresh)
             return last
         return backend_module(self.backend).forward(problem, tape, keep, save)
+
+
+class Path:
+    """The states of all chunks, for the caller and for the backward pass.
+
+    Attributes:
+        tape: (S, C, slots, B·K, N): slot 0 the states, if they are kept; the others σ, if it is saved.
+        kept: (marks, S, B·K, N), the states before every ``Chunks.every``-th step, from which others are recomputed.
+        ends: (S, B·K, N), the last states.
+    """
+
+    def __init__(self, chunks: Chunks, memory: Tensor, kept: Tensor, keep: bool, save: bool) -> None:
+        self.memory, self.kept, self.keep = memory, kept, keep
+        self.saved = save and chunks.every is None
+        self.tape = as_tape(memory, chunks)
+        self.ends = kept[0]
+
+    @classmethod
+    def new(cls, chunks: Chunks, keep: bool, save: bool) -> Path:
+        S, C, rows, N = chunks.cut.shape
+        kept = chunks.cut.A.new_empty((-(-C // (chunks.every or C)), S, rows, N))
+        return cls(chunks, new_memory(chunks, keep, save), kept, keep, save)
+
+    def before(self, step: int, chunks: Chunks) -> Tensor:
+        """The state before a step: a mark, or any if the states are kept; (S, B·K, N)."""
+        if step == chunks.plan.steps:
+            return self.ends
+        every = chunks.every or chunks.plan.steps
+        return self.kept[step // every] if step % every == 0 else self.tape[:, step - 1, 0]
 
 
 def new_memory(chunks: Chunks, keep: bool, save: bool) -> Tensor:

@@ -130,14 +130,14 @@ class Norms:
         values = self.root if self.diagonal else torch.linalg.svdvals(self.root)
         return values.amin(-1), values.amax(-1)
 
-    def operator_norm(self, matrices: Tensor) -> Tensor:
-        """‖M‖_P = ‖R M R⁻¹‖ of (S, N, N), (S,); never below, as the Frobenius norm is never below the spectral one."""
+    def operator_norm(self, matrices: Tensor, *, rough: bool = False) -> Tensor:
+        """‖M‖_P = ‖R M R⁻¹‖ of (S, N, N), (S,), rounded up; the Frobenius norm, which is larger and cheap, if rough."""
         wide = matrices.detach().to(torch.float64)
         if self.diagonal:
             scaled = self.root.unsqueeze(-1) * wide / self.root.unsqueeze(-2)
         else:
             scaled = self.root @ wide @ torch.linalg.inv(self.root)
-        return torch.linalg.matrix_norm(scaled, ord=2) * (1 + 1e-10)
+        return torch.linalg.matrix_norm(scaled, ord="fro" if rough else 2) * (1 + 1e-10)
 
     def step_factors(self, steps: Tensor) -> Tensor:
         """ρ of each step, (S, T, B), from their lengths."""

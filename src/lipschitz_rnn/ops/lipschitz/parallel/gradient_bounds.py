@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.lipschitz.parallel.adjoint import Adjoint
-from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks
-from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms, accumulate_back
+from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path
+from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms, accumulate, accumulate_back
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
 # The largest |σ″|; relu has none, because its slope jumps.
@@ -117,24 +117,28 @@ class StepConstants:
 def gradient_bounds(
     chunks: Chunks,
     norms: Norms,
-    errors: Tensor,
+    of_states: tuple[Tensor, Tensor, int],
     fading: Tensor,
-    tape: Tensor,
-    kept: Tensor,
+    path: Path,
     found: Adjoint,
     grad_states: Tensor | None,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Bounds on the Euclidean norm of the error of every gradient, and on that of each first state's, (S, B), in P⁻¹.
 
-    ``errors`` and ``fading``, (S, K, B), are those of the states: see ``Solution``.
+    ``of_states`` are the errors, jumps and the place of the jumps of ``Solution``, and ``fading`` its factors.
     """
     problem, K = chunks.cut, chunks.plan.chunks
     S, C, rows, _ = problem.shape
     share = step_shares(problem, norms, K)
     factors = 1.0 - share * (1.0 - norms.factor.unsqueeze(-1))
-    before = torch.cat((kept[0].unsqueeze(1), tape[:, :-1, 0]), dim=1)
-    fades = torch.cat((torch.ones_like(factors[:, :, :1]), factors[:, :, :-1]), dim=2).cumprod(2)
-    wrong = errors.unsqueeze(2) * fades  # of the state before each step
+    before = torch.cat((path.kept[0].unsqueeze(1), path.tape[:, :-1, 0]), dim=1)
+    errors, jumps, place = of_states
+    made = torch.zeros_like(factors)
+    made[:, :, 0] = errors
+    if place < C:
+        made[:, :, place] += jumps
+    earlier = torch.cat((torch.ones_like(factors[:, :, :1]), factors[:, :, :-1]), dim=2)
+    wrong = accumulate(earlier, made)  # of the state before each step
     constants = StepConstants(problem, norms, timed(norms.size(before), K) + wrong)
 
     arriving = norms.root.new_zeros((S, K, C, rows // K))
@@ -152,7 +156,10 @@ def gradient_bounds(
     handed = torch.cat((of_first[:, 1:], torch.zeros_like(of_first[:, :1])), dim=1)
     ahead = torch.cat((fading[:, 1:], torch.ones_like(fading[:, :1])), dim=1)
     at_ends = found.errors + accumulate_back(ahead, handed)
-    off = own + accumulate_back(later, last * at_ends.unsqueeze(2))  # error of the adjoint after each step
+    made = last * at_ends.unsqueeze(2)
+    if found.left_at > 0:
+        made[:, :, found.left_at - 1] += found.left
+    off = own + accumulate_back(later, made)  # error of the adjoint after each step
     first = factors[:, 0, 0] * off[:, 0, 0] + bend[:, 0, 0]
     return _summed(problem, norms, constants, share, off, wrong * adjoint, K), first
 

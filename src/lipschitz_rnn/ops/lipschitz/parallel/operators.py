@@ -15,13 +15,13 @@ from torch import Tensor
 from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.lipschitz.operators import SCHEME, TENSORS, contiguous_gradients
 from lipschitz_rnn.ops.lipschitz.parallel.adjoint import Adjoint, solve_adjoint
-from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, as_tape, joined, new_memory
+from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path, joined, new_memory
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms
 from lipschitz_rnn.ops.lipschitz.parallel.plan import Plan
 from lipschitz_rnn.ops.lipschitz.parallel.solve import solve
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 
-STATISTICS = 4  # relative error, error in the metric, Euclidean error, passes
+STATISTICS = 5  # relative error, error in the metric, Euclidean error, passes, where passes join
 
 
 class Cut(NamedTuple):
@@ -68,27 +68,29 @@ def run_parallel_scan(
     save: bool,
 ) -> list[Tensor]:
     """States (S, T, B, N), empty unless kept; last state (S, B, N); then what the backward pass and the bound need:
-    memory of the chunks, states before each piece, errors and factors of the chunks (S, K, B), statistics."""
+    memory of the chunks, states at marks, then errors, jumps and factors of the chunks (S, K, B), and statistics."""
     scheme = Scheme(step_size, alpha, integrator, nonlinearity, exact_products)
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme, noise)
     cut = Cut(chunks, warm_up, every, passes, fixed, proved, tolerance, longest, backend)
-    pieces, norms = _pieces(problem, cut), Norms(factor, root, longest)
+    pieces, norms = _pieces(problem, cut, keep or save), Norms(factor, root, longest)
     with without_autocast(A.device):
         found = solve(pieces, norms, proved, tolerance, passes, fixed, active, keep, save)
     states = A.new_empty(0)
     if keep:
-        states = joined(as_tape(found.memory, pieces)[:, :, 0], chunks)
+        states = joined(found.path.tape[:, :, 0], chunks)
         states = states.clone(memory_format=torch.contiguous_format) if save else states.contiguous()
     last = found.ends[:, -1] if active is None else found.ends.gather(1, owners(active, pieces.plan, found.ends))[:, 0]
-    largest = found.errors.flatten(1).amax(1) if found.errors.numel() else found.errors.new_zeros(len(A))
+    largest = (
+        (found.errors + found.jumps).flatten(1).amax(1) if found.errors.numel() else found.errors.new_zeros(len(A))
+    )
     largest = torch.where(found.relative.isinf(), torch.inf, largest)
     euclidean = (largest / norms.extremes()[0]).amax()
-    count = torch.full_like(euclidean, found.passes)
-    statistics = torch.stack((found.relative.to(euclidean), largest.amax(), euclidean, count))
+    numbers = (torch.full_like(euclidean, number) for number in (found.passes, found.joined_at))
+    statistics = torch.stack((found.relative.to(euclidean), largest.amax(), euclidean, *numbers))
+    known = [found.errors, found.jumps.clone(), found.fading.clone(), statistics]
     if not save:
-        return [states, last.clone(), A.new_empty(0), A.new_empty(0), found.errors, found.fading.clone(), statistics]
-    memory = found.memory if every == 0 else A.new_empty(0)
-    return [states, last.clone(), memory, found.kept, found.errors, found.fading.clone(), statistics]
+        return [states, last.clone(), A.new_empty(0), A.new_empty(0), *known]
+    return [states, last.clone(), found.path.memory if every == 0 else A.new_empty(0), found.path.kept, *known]
 
 
 parallel_scan = torch.library.custom_op("lipschitz_rnn::parallel_scan", mutates_args=())(run_parallel_scan)
@@ -100,15 +102,16 @@ def _(drive: Tensor, A: Tensor, W: Tensor, *rest: Any) -> list[Tensor]:
     scheme, keep, save = Scheme(*rest[8 : 8 + SCHEME]), rest[-2], rest[-1]
     cut = Cut(*rest[8 + SCHEME : -2])
     problem = Problem(drive, A, W, None, None, None, None, scheme)
-    pieces, K = _pieces(problem, cut), cut.chunks
-    saved = save and cut.every == 0
-    count = len(list(pieces.pieces())) if save else 0
+    pieces, K = _pieces(problem, cut, keep or save), cut.chunks
+    saved, C = save and cut.every == 0, pieces.plan.steps
+    count = -(-C // (cut.every or C))
     wide = torch.float64
     return [
         A.new_empty((S, T, B, N) if keep else 0),
         A.new_empty((S, B, N)),
         new_memory(pieces, keep, save) if saved else A.new_empty(0),
         A.new_empty((count, S, B * K, N) if save else 0),
+        A.new_empty((S, K, B), dtype=wide),
         A.new_empty((S, K, B), dtype=wide),
         A.new_empty((S, K, B), dtype=wide),
         A.new_empty(STATISTICS, dtype=wide),
@@ -127,7 +130,7 @@ def solve_backward(
 ) -> tuple[Chunks, Adjoint]:
     """The adjoint of a scan that left ``saved``: memory, states before each piece, and factors of the chunks."""
     memory, kept, fading = saved
-    pieces = _pieces(problem, cut)
+    pieces = _pieces(problem, cut, True)
     S, _, B, N = problem.shape
     at_ends = problem.A.new_zeros((S, cut.chunks, B, N))
     if grad_last is not None:
@@ -135,10 +138,10 @@ def solve_backward(
             at_ends[:, -1] = grad_last
         else:
             at_ends.scatter_(1, owners(active, pieces.plan, at_ends), grad_last.unsqueeze(1))
-    tape = as_tape(memory, pieces)
+    path = Path(pieces, memory, kept, keep=False, save=True)
     with without_autocast(problem.A.device):
         options = (needs, cut.tolerance, cut.passes, cut.fixed)
-        return pieces, solve_adjoint(pieces, tape, kept, fading, norms, grad_states, at_ends, *options)
+        return pieces, solve_adjoint(pieces, path, fading, norms, cut.proved, grad_states, at_ends, *options)
 
 
 def whole_gradients(found: Adjoint, chunks: int, needs: Sequence[bool]) -> list[Tensor | None]:
@@ -207,10 +210,11 @@ def _(*args: Any) -> list[Tensor]:
     ]
 
 
-def _pieces(problem: Problem, cut: Cut) -> Chunks:
-    steps = problem.drive.shape[1] // cut.chunks
-    plan = Plan(cut.chunks, steps, 0, cut.warm_up)
-    return Chunks.of(replace(problem, noise=None), plan, cut.backend, cut.every or None)
+def _pieces(problem: Problem, cut: Cut, recorded: bool) -> Chunks:
+    """The chunks; if no states are recorded, with marks at which two passes can be compared."""
+    plan = Plan(cut.chunks, problem.drive.shape[1] // cut.chunks, 0, cut.warm_up)
+    every = cut.every or (None if recorded else min(plan.steps, cut.warm_up))
+    return Chunks.of(replace(problem, noise=None), plan, cut.backend, every)
 
 
 def owners(active: Tensor, plan: Plan, like: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +11,9 @@ from lipschitz_rnn.ops.common.validation import require_count, require_number
 
 ROWS_OF_A_CORE = 16  # samples that walk together in the CPU's kernels, and fill the products of a GPU's
 SHORTEST_CHUNK = 256  # below, a launch and a warm-up cost more than the steps they save
-USUAL_WARM_UP = 512
+USUAL_WARM_UP = 256
 ROUNDING_UNITS = 64  # of mismatch that no warm-up removes: two rounded trajectories do not meet exactly
-MOST_PASSES = 3
+MOST_PASSES = 4
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,11 @@ class Parallel:
         tolerance: how large the proved error of the states may be, relative to the largest state of the sample in the
             metric of the contraction; gradients likewise, relative to the largest adjoint. On top of it come 64 units
             of rounding of the dtype.
-        warm_up: steps before a chunk that are run first, from the state zero; None chooses.
-        passes: how often the chunks may be run, each time from the ends found before, until the tolerance is met.
-            After the last pass that misses it, the chunks are run one after another, which is the sequential scan. With
-            ``fixed`` this is the number of passes, and nothing waits for the result.
+        warm_up: how many steps of a chunk are run again from the end of the one before, before the result is compared
+            with what was there; None chooses. More follow until the tolerance is met.
+        passes: how often whole chunks may be run for that, at least 2. If so many miss the tolerance, the chunks are
+            run one after another, which is the sequential scan. With ``fixed`` this is the number of passes, the last
+            of ``warm_up`` steps, and nothing waits for the result.
         fixed: run exactly ``passes`` passes and leave it to the caller to check the bound, as a CUDA graph must.
         proved: False also runs networks without a known contraction, to a measured residual below the tolerance; such
             results are marked as not proved.
@@ -47,11 +48,10 @@ class Parallel:
                 raise ValueError(f"parallel is {self.chunks!r}; pass 'auto', a number of chunks, or None")
             require_count("parallel", self.chunks)
         require_number("tolerance", self.tolerance, low=0.0, open_low=True)
-        if self.warm_up is not None and (isinstance(self.warm_up, bool) or not isinstance(self.warm_up, int)):
-            raise TypeError(f"warm_up is {self.warm_up!r}; it must be a whole number of steps, or None")
-        if self.warm_up is not None and self.warm_up < 0:
-            raise ValueError(f"warm_up is {self.warm_up}; it must be at least 0")
-        require_count("passes", self.passes)
+        if self.warm_up is not None:
+            require_count("warm_up", self.warm_up)
+        if require_count("passes", self.passes) < 2:
+            raise ValueError("passes is 1; at least 2 are needed, because the first one only guesses")
 
     @classmethod
     def read(cls, given: Parallel | str | int, tolerance: float) -> Parallel:
@@ -64,18 +64,32 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Plan:
-    """K chunks of C steps after ``head`` steps that are run first, as T = head + K·C; each chunk after a warm-up."""
+    """K chunks of C steps after ``head`` steps that are run first, as T = head + K·C."""
 
     chunks: int
     steps: int
     head: int
-    warm_up: int
+    warm_up: int  # the steps after which it is first tried to join two passes
 
     def __str__(self) -> str:
-        return f"{self.chunks} chunks of {self.steps} steps after a warm-up of {self.warm_up}"
+        return f"{self.chunks} chunks of {self.steps} steps"
+
+    def stops(self, every: int | None) -> Iterator[int]:
+        """After how many steps of a chunk two passes may join, if they are close enough: the last is its end."""
+        stop = 0
+        while stop < self.steps:
+            stop += max(self.warm_up, stop // 2)
+            stop = min(self.steps, stop if every is None else -(-stop // every) * every)
+            yield stop
+
+    def stops_of_pass(self, every: int | None, fixed: bool, last: bool) -> Iterable[int]:
+        """The same for one of several passes: with ``fixed``, whole chunks, and then the warm-up alone."""
+        if not fixed:
+            return self.stops(every)
+        return [next(iter(self.stops(every))) if last else self.steps]
 
 
-def make_plan(settings: Parallel, steps: int, rows: int, factor: float, device: torch.device, tolerance: float) -> Plan:
+def make_plan(settings: Parallel, steps: int, rows: int, device: torch.device) -> Plan:
     """The cut of ``steps`` steps of ``rows`` samples; one chunk means that nothing is gained by cutting."""
     chunks = settings.chunks
     if isinstance(chunks, str):
@@ -83,10 +97,7 @@ def make_plan(settings: Parallel, steps: int, rows: int, factor: float, device: 
     elif chunks > steps:
         raise ValueError(f"parallel is {chunks} chunks, but the sequence has {steps} steps; use at most that many")
     length = steps // chunks
-    warm_up = max(USUAL_WARM_UP, length // 8) if settings.warm_up is None else settings.warm_up
-    if settings.warm_up is None and 0.0 < factor < 1.0:
-        warm_up = min(warm_up, math.ceil(math.log(tolerance) / math.log(factor)))  # enough, and proved to be
-    return Plan(chunks, length, steps - chunks * length, min(warm_up, length))
+    return Plan(chunks, length, steps - chunks * length, min(settings.warm_up or USUAL_WARM_UP, length))
 
 
 def useful_rows(device: torch.device) -> int:

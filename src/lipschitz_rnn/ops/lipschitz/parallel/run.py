@@ -14,7 +14,7 @@ from lipschitz_rnn.ops.common.validation import seen_values
 from lipschitz_rnn.ops.lipschitz import dispatch
 from lipschitz_rnn.ops.lipschitz.operators import SCHEME, TENSORS
 from lipschitz_rnn.ops.lipschitz.parallel.bounds import ScanBound
-from lipschitz_rnn.ops.lipschitz.parallel.chunks import as_tape
+from lipschitz_rnn.ops.lipschitz.parallel.chunks import Path
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction, Norms
 from lipschitz_rnn.ops.lipschitz.parallel.defects import complete_bounds
 from lipschitz_rnn.ops.lipschitz.parallel.gradient_bounds import gradient_bounds, head_bounds, obstacle
@@ -73,8 +73,7 @@ def run_parallel(
         contraction.require_steps(*_step_range(lifted))
     proved = contraction is not None and contraction.proved
     tolerance = allowed(settings.tolerance, dtype)
-    factor = _largest_factor(norms, lifted) if proved else 1.0
-    plan = make_plan(settings, T, S * B, factor, lifted.A.device, settings.tolerance)
+    plan = make_plan(settings, T, S * B, lifted.A.device)
     if plan.chunks == 1:
         return _sequential(problem, backend, keep, bound, f"{T} steps of {S * B} samples are best left in one piece")
     name, _ = dispatch.choose(backend, problem)
@@ -127,7 +126,7 @@ def _run_chunks(
         states, last, statistics = ParallelScan.apply(*given, keep, known)
     else:
         found = run(*given, keep, False)
-        states, last, statistics = found[0], found[1], found[6]
+        states, last, statistics = found[0], found[1], found[-1]
     bound.statistics = statistics
     return (states if keep else None), last
 
@@ -139,10 +138,10 @@ class ParallelScan(torch.autograd.Function):
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
         *given, keep, known = args
         run: Any = parallel_scan if torch.compiler.is_compiling() else run_parallel_scan
-        states, last, memory, kept, errors, fading, statistics = run(*given, keep, True)
+        states, last, memory, kept, errors, jumps, fading, statistics = run(*given, keep, True)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(statistics)
-        ctx.save_for_backward(*given[: TENSORS + 3], memory, kept, errors, fading)
+        ctx.save_for_backward(*given[: TENSORS + 3], memory, kept, errors, jumps, fading, statistics)
         ctx.options, ctx.keep, ctx.known = tuple(given[TENSORS + 3 :]), keep, known
         return states, last, statistics
 
@@ -153,7 +152,7 @@ class ParallelScan(torch.autograd.Function):
         nothing = (None,) * (len(ctx.needs_input_grad) - TENSORS)
         if not any(needs) or (grad_states is None and grad_last is None):
             return (None,) * TENSORS + nothing
-        *tensors, factor, root, active, memory, kept, errors, fading = ctx.saved_tensors
+        *tensors, factor, root, active, memory, kept, errors, jumps, fading, statistics = ctx.saved_tensors
         grad_states = grad_states if ctx.keep else None
         found: Any
         if ctx.known is None:
@@ -171,9 +170,9 @@ class ParallelScan(torch.autograd.Function):
             if bound.wants_gradients and cut.proved:
                 bound.no_gradients = obstacle(problem) or ("" if cut.every == 0 else "recompute_every keeps no states")
                 if not bound.no_gradients:
-                    tape = as_tape(memory, pieces)
+                    path, place = Path(pieces, memory, kept, keep=False, save=True), int(statistics[4])
                     bound.gradients, first = gradient_bounds(
-                        pieces, norms, errors, fading, tape, kept, adjoint, grad_states
+                        pieces, norms, (errors, jumps, place), fading, path, adjoint, grad_states
                     )
                     if head is not None:
                         more = head_bounds(head[0], norms, head[1], first)
@@ -214,15 +213,6 @@ def _step_range(problem: Problem) -> tuple[float, float]:
         return 0.0, 0.0
     positive = values[values > 0]
     return (float(positive.min()), float(positive.max())) if positive.numel() else (0.0, 0.0)
-
-
-def _largest_factor(norms: Norms, problem: Problem) -> float:
-    """The factor of a usual step, for the choice of a warm-up; 1 where values cannot be read."""
-    values = seen_values(norms.factor)
-    if values is None or problem.timespans is not None or _capturing():
-        return 1.0
-    share = min(1.0, problem.scheme.step_size / norms.longest)
-    return 1.0 - share * (1.0 - float(values.max()))
 
 
 def _capturing() -> bool:

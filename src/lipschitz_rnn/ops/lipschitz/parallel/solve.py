@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.common.precision import rounds_float32
 from lipschitz_rnn.ops.common.validation import has_values
-from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, as_tape, new_memory, together
+from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path, apart, together
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms, accumulate
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
@@ -24,21 +24,24 @@ class ContradictedFactorError(RuntimeError):
 class Solution(NamedTuple):
     """States of all chunks, and what is known of their error.
 
+    Every chunk begins where the one before ended, and joins the states of an earlier pass after ``joined_at`` steps.
+
     Attributes:
-        memory: the states of all chunks, as ``new_memory`` lays them out.
-        kept: (pieces, S, B·K, N), states before each piece, for the backward pass.
         ends: (S, K, B, N).
-        errors: (S, K, B) in float64: bounds on the error of each chunk's first state in the metric; where nothing is
-            proved, the mismatches.
+        errors: (S, K, B) in float64: bounds on the error of each chunk's first state in the metric; zero where nothing
+            is proved.
+        jumps: (S, K, B), how far apart the states are where they join.
+        joined_at: the step of that; the length of a chunk if there is no such place.
         fading: (S, K, B): by what each chunk multiplies an error at most.
         relative: the largest error, relative to the largest state of its sample.
         passes: how often the chunks were run; 0 if they were run one after another.
     """
 
-    memory: Tensor
-    kept: Tensor
+    path: Path
     ends: Tensor
     errors: Tensor
+    jumps: Tensor
+    joined_at: int
     fading: Tensor
     relative: Tensor
     passes: int
@@ -55,59 +58,91 @@ def solve(
     keep: bool,
     save: bool,
 ) -> Solution:
-    """Run the chunks until the bound is below ``tolerance``; one after another if ``passes`` do not reach it.
+    """Run all chunks from zero, then again from the ends found, until they join what is there already.
+
+    The first pass is a guess everywhere but in the first chunk. The second one begins each chunk where the one before
+    ended; under the same input its states approach those of the first pass, so that it can stop after a while. This is
+    the warm-up, with a length that the data decides. If the states are still apart at the end, there is a third pass.
 
     Args:
+        passes: after so many the chunks are run one after another, unless ``fixed``.
         active: (S, B), the steps of each sample that count; None for all.
     """
-    fading = chunk_factors(chunks, norms) if proved else torch.zeros_like(chunk_factors(chunks, norms))
-    counted = None if active is None else counted_chunks(active, chunks.plan.chunks, chunks.plan.steps)
-    memory = new_memory(chunks, keep, save)
-    tape = as_tape(memory, chunks)
-    starts = chunks.warm_up()
-    contradicted = audit(chunks, norms, starts) if proved else None
+    C, K = chunks.plan.steps, chunks.plan.chunks
+    fading = between(chunks, norms, 0, C) if proved else torch.zeros_like(between(chunks, norms, 0, C))
+    counted = None if active is None else counted_chunks(active, K, C)
+    path = Path.new(chunks, keep, save)
+    own = chunks.problem.initial_state().unsqueeze(1)
+    starts = torch.cat((own, own.new_zeros(own.shape).expand(-1, K - 1, -1, -1)), dim=1)
+    ends = chunks.run(starts, path)
+    guessed = torch.cat((own, ends[:, :-1]), dim=1)
+    contradicted = audit(chunks, norms, starts, guessed) if proved else None
     if contradicted is not None and not fixed and has_values(contradicted) and bool(contradicted):
         raise contradiction(norms)
-    ends, kept, errors, relative = starts, starts, fading, fading
-    for count in range(1, passes + 1):
-        ends, kept = chunks.run(starts, tape, keep, save)
-        errors = accumulate(previous(fading), mismatches(starts, ends, norms, counted))
-        relative = largest_relative(errors, norms.size(ends).amax(1))
-        if count == passes and fixed:
+    first_gaps = gaps(starts, guessed, norms, counted)
+    for count in range(2, passes + 1):
+        begin, starts = 0, torch.cat((own, ends[:, :-1]), dim=1)
+        state = together(starts)
+        for stop in chunks.plan.stops_of_pass(chunks.every, fixed, count == passes):
+            before = path.before(stop, chunks).clone()
+            state = chunks.advance(state, begin, stop, path)
+            jumps = gaps(apart(before, K), apart(state, K), norms, counted)
+            begin = stop
+            if stop == C:
+                path.ends, ends = state, apart(state, K)
+                errors = accumulate(_previous(fading), _next_chunk(jumps))
+                jumps = torch.zeros_like(jumps)
+            else:
+                later = between(chunks, norms, stop, C) if proved else fading
+                errors = accumulate(_previous(fading), _next_chunk(later * jumps))
+            relative = largest_relative(errors + jumps, norms.size(ends).amax(1))
+            if not fixed and bool(relative <= tolerance):  # NaN is not
+                return Solution(path, ends, errors, jumps, stop, fading, relative, count)
+        if fixed and count == passes:
+            if contradicted is not None:
+                relative = torch.where(contradicted, torch.inf, relative)
+            return Solution(path, ends, errors, jumps, begin, fading, relative, count)
+        last_gaps = gaps(starts, torch.cat((own, ends[:, :-1]), dim=1), norms, counted)
+        if not fixed and not hopeful(first_gaps, last_gaps, relative, tolerance, passes - count):
             break
-        if not fixed and bool(relative <= tolerance):  # NaN is not
-            return Solution(memory, kept, ends, errors, fading, relative, count)
-        starts = torch.cat((starts[:, :1], ends[:, :-1]), dim=1)
-    if fixed:
-        if contradicted is not None:
-            relative = torch.where(contradicted, torch.inf, relative)
-        return Solution(memory, kept, ends, errors, fading, relative, passes)
-    _, ends, kept = chunks.run_in_turn(tape, keep, save)
-    return Solution(memory, kept, ends, torch.zeros_like(errors), fading, torch.zeros_like(relative), 0)
+        first_gaps = last_gaps
+    ends = chunks.run_in_turn(path)
+    path.ends = together(ends)
+    zero = torch.zeros_like(fading)
+    return Solution(path, ends, zero, zero, C, fading, zero.new_zeros(()), 0)
 
 
-def mismatches(starts: Tensor, ends: Tensor, norms: Norms, counted: Tensor | None) -> Tensor:
-    """‖first state of a chunk − end of the one before‖_P, (S, K, B); zero for the first chunk and beyond the end."""
-    jumps = norms.size(starts[:, 1:].double() - ends[:, :-1].double())
-    jumps = torch.cat((torch.zeros_like(jumps.sum(1, keepdim=True)), jumps), dim=1)
-    return jumps if counted is None else jumps.masked_fill(~counted, 0.0)
+def hopeful(before: Tensor, after: Tensor, relative: Tensor, tolerance: float, passes: int) -> bool:
+    """Whether so many further passes would do, if each shrinks the gaps as the last one did."""
+    worst, now = float(before.amax()), float(after.amax())
+    return now < worst and float(relative) * (now / worst) ** passes <= tolerance
 
 
-def chunk_factors(chunks: Chunks, norms: Norms) -> Tensor:
-    """The product of the factors of each chunk's steps, (S, K, B), rounded up."""
+def gaps(one: Tensor, other: Tensor, norms: Norms, counted: Tensor | None) -> Tensor:
+    """‖a − b‖_P of states of all chunks, (S, K, B); zero beyond a sample's end."""
+    apart_by = norms.size(one.double() - other.double())
+    return apart_by if counted is None else apart_by.masked_fill(~counted, 0.0)
+
+
+def _next_chunk(values: Tensor) -> Tensor:
+    """What each chunk hands to the next one, at that one: (S, K, B)."""
+    return torch.cat((torch.zeros_like(values[:, :1]), values[:, :-1]), dim=1)
+
+
+def between(chunks: Chunks, norms: Norms, first: int, stop: int) -> Tensor:
+    """The product of the factors of some steps of each chunk, (S, K, B), rounded up."""
     problem, K = chunks.cut, chunks.plan.chunks
-    S, C, rows, _ = problem.shape
+    S, _, rows, _ = problem.shape
     if problem.timespans is None:
         step = norms.factor.new_tensor(problem.scheme.step_size).expand(S, 1, 1)
-        fading = norms.step_factors(step) ** C
-        fading = fading.expand(S, K, rows // K)
+        product = (norms.step_factors(step) ** (stop - first)).expand(S, K, rows // K)
     else:
-        logs = norms.step_factors(problem.timespans).log().sum(1).exp()
-        fading = logs.unflatten(1, (rows // K, K)).transpose(1, 2)
-    return (fading * (1.0 + 1e-12 * C)).clamp(max=1.0)
+        product = norms.step_factors(problem.timespans[:, first:stop]).log().sum(1).exp()
+        product = product.unflatten(1, (rows // K, K)).transpose(1, 2)
+    return (product * (1.0 + 1e-12 * (stop - first))).clamp(max=1.0)
 
 
-def previous(fading: Tensor) -> Tensor:
+def _previous(fading: Tensor) -> Tensor:
     """The factor that acts between the first states of chunks k − 1 and k, at k."""
     return torch.cat((torch.ones_like(fading[:, :1]), fading[:, :-1]), dim=1)
 
@@ -125,26 +160,22 @@ def largest_relative(errors: Tensor, sizes: Tensor) -> Tensor:
     return ratio.amax() if ratio.numel() else ratio.new_zeros(())
 
 
-def audit(chunks: Chunks, norms: Norms, starts: Tensor) -> Tensor | None:
-    """Whether the factor is too small for the data: a tensor (), or None where there is nothing to compare.
+def audit(chunks: Chunks, norms: Norms, starts: Tensor, others: Tensor) -> Tensor:
+    """Whether the factor is too small for the data, a tensor ().
 
-    At the first steps of every warm-up two states are run beside each other, zero and the first state of the chunk.
+    In the first steps of every chunk two states are run beside each other, those of the first and the second pass.
     Their distance must shrink by ρ_t in each step, up to a bound on the rounding of both.
     """
-    if chunks.plan.chunks < 2 or chunks.plan.warm_up == 0:
-        return None
-    other = together(starts[:, 1:])
-    problem = chunks.before_chunks(0, min(AUDITED_STEPS, chunks.plan.warm_up), None)
-    zero = torch.zeros_like(other)
-    runs = ((start, chunks.states_of(replace(problem, h0=start))) for start in (zero, other))
-    paths = [torch.cat((start.unsqueeze(1), states), dim=1) for start, states in runs]
-    apart_by = norms.size(paths[1].double() - paths[0].double())
+    runs = [together(starts), together(others)]
+    problem = chunks.steps(0, min(AUDITED_STEPS, chunks.plan.steps), None)
+    found = ((start, chunks.states_of(replace(problem, h0=start))) for start in runs)
+    paths = [torch.cat((start.unsqueeze(1), states), dim=1) for start, states in found]
+    distances = norms.size(paths[1].double() - paths[0].double())
     sizes = torch.maximum(*(norms.size(path) for path in paths))
     spans = problem.timespans
-    steps = torch.full_like(apart_by[:, 1:], problem.scheme.step_size) if spans is None else spans
-    factors = norms.step_factors(steps)
+    steps = torch.full_like(distances[:, 1:], problem.scheme.step_size) if spans is None else spans
     rounding = 2.0 * step_rounding(problem, norms) * (sizes[:, :-1] + sizes[:, 1:]) + _drive_rounding(problem, norms)
-    return (apart_by[:, 1:] > factors * apart_by[:, :-1] + rounding).any()
+    return (distances[:, 1:] > norms.step_factors(steps) * distances[:, :-1] + rounding).any()
 
 
 def contradiction(norms: Norms) -> ContradictedFactorError:
@@ -159,7 +190,7 @@ def step_rounding(problem: Problem, norms: Norms) -> Tensor:
     """A bound on the rounding of one step, relative to ‖h‖_P before and after it: (S, 1, 1)."""
     scheme, sigma = problem.scheme, problem.scheme.sigma
     held = (scheme.alpha * problem.A.detach().double()).abs() + sigma.lipschitz * problem.W.detach().double().abs()
-    gain = norms.longest * norms.operator_norm(held)
+    gain = norms.longest * norms.operator_norm(held, rough=True)
     terms = 2 * problem.A.shape[-1] + 16
     growth = (1.0 + gain) ** len(scheme.tableau)
     return (terms * len(scheme.tableau) * _unit(problem) * (1.0 + gain) * growth).reshape(-1, 1, 1)
