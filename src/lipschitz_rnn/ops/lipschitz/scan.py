@@ -109,13 +109,15 @@ def lipschitz_scan(
     settings = None if parallel is None else Parallel.read(parallel, tolerance)
     _require_every(recompute_every)
     _require_parallel(settings, contraction, bound)
-    if settings is None and bound is not None:
-        bound.run_sequentially("parallel is None", u.detach().new_zeros((), dtype=torch.float64))
-    padded = mask is not None or max_step is not None
+    divided = max_step is not None and torch.compiler.is_compiling()
+    if bound is not None and (settings is None or divided):
+        reason = "parallel is None" if settings is None else "a compiled program divides steps in one piece"
+        bound.run_sequentially(reason, u.detach().new_zeros((), dtype=torch.float64))
 
-    def run_plain(problem: Problem) -> tuple[Tensor | None, Tensor]:
+    def run_plain(problem: Problem, ends: Tensor | None = None) -> tuple[Tensor | None, Tensor]:
         if settings is not None:
-            active = _moving_steps(problem) if padded else None
+            counted = None if lengths is None or mask is None else lengths * repeats
+            active = _counted_steps(counted, ends)
             return run_parallel(problem, backend, need_output, settings, contraction, active, recompute_every, bound)
         if recompute_every is None:
             return run(problem, backend, need_output)
@@ -246,12 +248,17 @@ def _require_parallel(settings: Parallel | None, contraction: object, bound: obj
         raise ValueError("contraction was given without parallel, which alone uses it; omit it or pass parallel='auto'")
 
 
-def _moving_steps(problem: Problem) -> Tensor | None:
-    """The number of each sample's steps up to the last one of a length above zero; its state stays the same after."""
-    if problem.timespans is None:
-        return None
-    steps = torch.arange(1, problem.timespans.shape[-2] + 1, device=problem.timespans.device).unsqueeze(-1)
-    return torch.where(problem.timespans.detach() > 0, steps, 0).amax(-2)
+def _counted_steps(lengths: Tensor | None, ends: Tensor | None) -> Tensor | None:
+    """The steps of each sample after which its state only stays as it is, (B,) or (S, B); None if there are no more.
+
+    ``ends``, (…, T, B), says where the sub-steps of each step end.
+    """
+    if ends is None:
+        return lengths
+    if lengths is None:
+        return ends[..., -1, :]
+    lengths = lengths.to(ends.device).expand(ends[..., -1, :].shape)
+    return ends.gather(-2, lengths.unsqueeze(-2) - 1).squeeze(-2)
 
 
 def _run_in_chunks(problem: Problem, backend: str, need_output: bool, every: int) -> tuple[Tensor | None, Tensor]:
