@@ -62,6 +62,22 @@ def test_equals_the_sequential_scan(chunks: int, integrator: str, every: int | N
     assert bound.adjoint_passes >= 2
 
 
+@pytest.mark.parametrize("every", [None, 5, 7])
+@pytest.mark.parametrize("warm_up", [1, 3, 11, 60])
+def test_a_small_tolerance_is_reached_step_by_step(warm_up: int, every: int | None) -> None:
+    """Two passes join after several tries; then nothing is left of the error, in states and every gradient."""
+    case = plain_case(T=242)
+    bound = ScanBound()
+    settings = Parallel(4, tolerance=1e-13, warm_up=warm_up)
+    exact, states = case.gradients(1)
+    options = {"parallel": settings, "contraction": case.contraction, "bound": bound, "recompute_every": every}
+    found, parallel = case.gradients(1, **options)
+    assert bound.passes >= 2
+    torch.testing.assert_close(parallel, states, rtol=1e-11, atol=1e-11)
+    for name, gradient in exact.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("backend", ["reference", "cpu", "triton"])
 def test_every_backend(backend: str) -> None:
     case = plain_case(T=12, N=4, chunks=3)

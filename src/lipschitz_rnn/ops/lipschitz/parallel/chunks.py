@@ -97,7 +97,8 @@ class Chunks:
         """
         chosen = slice(None) if rows is None else rows
         for begin, end in self.pieces(first, stop):
-            path.kept[begin // (self.every or self.plan.steps)][:, chosen] = state
+            if begin % (self.every or self.plan.steps) == 0:
+                path.kept[begin // (self.every or self.plan.steps)][:, chosen] = state
             problem = self.steps(begin, end, state, rows)
             if path.keep or path.saved:
                 state = self._forward(problem, path.tape[:, begin:end, :, chosen], True, path.saved)

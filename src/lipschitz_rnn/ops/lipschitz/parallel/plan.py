@@ -10,7 +10,8 @@ import torch
 from lipschitz_rnn.ops.common.validation import require_count, require_number
 
 ROWS_OF_A_CORE = 16  # samples that walk together in the CPU's kernels, and fill the products of a GPU's
-SHORTEST_CHUNK = 256  # below, a launch and a warm-up cost more than the steps they save
+# Below, what is run again costs more than is saved: a GPU is idle otherwise, a core has its hands full.
+SHORTEST_CHUNK = {"cuda": 256, "cpu": 4096}
 USUAL_WARM_UP = 256
 ROUNDING_UNITS = 64  # of mismatch that no warm-up removes: two rounded trajectories do not meet exactly
 MOST_PASSES = 4
@@ -93,7 +94,8 @@ def make_plan(settings: Parallel, steps: int, rows: int, device: torch.device) -
     """The cut of ``steps`` steps of ``rows`` samples; one chunk means that nothing is gained by cutting."""
     chunks = settings.chunks
     if isinstance(chunks, str):
-        chunks = _dividing(max(1, min(useful_rows(device) // max(1, rows), steps // SHORTEST_CHUNK)), steps)
+        shortest = SHORTEST_CHUNK["cuda" if device.type == "cuda" else "cpu"]
+        chunks = _dividing(max(1, min(useful_rows(device) // max(1, rows), steps // shortest)), steps)
     elif chunks > steps:
         raise ValueError(f"parallel is {chunks} chunks, but the sequence has {steps} steps; use at most that many")
     length = steps // chunks

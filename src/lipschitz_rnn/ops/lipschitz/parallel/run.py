@@ -56,6 +56,7 @@ def run_parallel(
     bound = ScanBound() if bound is None else bound
     if problem.noise is not None:
         raise ValueError("parallel was given with noise on the state, which belongs to single steps; omit one of them")
+    _refuse(problem, settings)
     reason = _hindrance()
     if reason:
         return _sequential(problem, backend, keep, bound, reason)
@@ -79,7 +80,7 @@ def run_parallel(
     name, _ = dispatch.choose(backend, problem)
     bound.start(str(plan), proved)
     cut = Cut(
-        plan.chunks, plan.warm_up, every or 0, settings.passes, settings.fixed or _capturing(), proved, tolerance,
+        plan.chunks, plan.warm_up, every or 0, settings.passes, settings.fixed, proved, tolerance,
         norms.longest, name,
     )  # fmt: skip
     if active is not None:
@@ -186,6 +187,21 @@ def _sequential(
 ) -> tuple[Tensor | None, Tensor]:
     bound.run_sequentially(reason, problem.A.detach().new_zeros((), dtype=torch.float64))
     return dispatch.run(problem, backend, keep)
+
+
+def _refuse(problem: Problem, settings: Parallel) -> None:
+    """Raise where neither way is open: the caller then runs networks one by one, or without a graph."""
+    batched = torch._C._functorch.is_batchedtensor
+    if not torch.compiler.is_compiling() and any(t is not None and batched(t) for t in problem.tensors):
+        raise NotImplementedError(
+            "parallel does not run under torch.func.vmap, where networks decide together; run them one by one, or "
+            "pass them to lipschitz_scan as an ensemble (S, T, B, N)"
+        )
+    if not settings.fixed and _capturing():
+        raise RuntimeError(
+            "parallel decides from its bound how many steps it takes, which a CUDA graph cannot wait for; pass "
+            "Parallel(..., fixed=True) and check the bound outside, or do not capture"
+        )
 
 
 def _hindrance() -> str:
