@@ -26,7 +26,7 @@ from lipschitz_rnn.units.lipschitz.dropin import (
     refuse_tracing,
     set_weight,
 )
-from lipschitz_rnn.units.lipschitz.parallel import attach_certificate, contraction_of
+from lipschitz_rnn.units.lipschitz.parallel import attach_certificate, contraction_of, refuse_directions
 from lipschitz_rnn.units.lipschitz.quick import quick_call
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule, describe
 from lipschitz_rnn.units.lipschitz.stream import LipschitzStream
@@ -321,6 +321,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
         cell.watch_gaps(sequences.longest_time, A, W)
         in_parallel: dict[str, Any] = {}
         if self.parallel is not None:
+            refuse_directions(self)
             in_parallel = {
                 "parallel": self.parallel,
                 "tolerance": self.tolerance,

@@ -12,6 +12,7 @@ from torch import Tensor
 from lipschitz_rnn.ops.common.precision import float32_setting, rounds_float32
 from lipschitz_rnn.ops.common.validation import seen_values
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction
+from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 
 if TYPE_CHECKING:
@@ -69,6 +70,12 @@ def contraction_of(cell: LipschitzRNNCell, A: Tensor, W: Tensor) -> Contraction 
         return None
     attached.require_current(cell, A, W)
     return attached.contraction
+
+
+def refuse_directions(layer: LipschitzRNN) -> None:
+    """Raise for a layer that reads backwards while the time axis is split over processes, in the order of ranks."""
+    if layer.bidirectional and isinstance(layer.parallel, Parallel) and layer.parallel.group is not None:
+        raise ValueError("bidirectional=True does not work with Parallel(group=...): use two layers, or one process")
 
 
 def attach_certificate(layer: LipschitzRNN, certificate: Any) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.lipschitz.parallel.chunks import DRIVE, STEPS, Chunks, Gradients, Path, apart, beside, together
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms, accumulate_back
+from lipschitz_rnn.ops.lipschitz.parallel.line import Line
 from lipschitz_rnn.ops.lipschitz.parallel.solve import between, hopeful, largest_relative
 
 
@@ -46,6 +47,7 @@ def solve_adjoint(
     tolerance: float,
     passes: int,
     fixed: bool,
+    line: Line,
 ) -> Adjoint:
     """Gradients of all chunks on their own, then of what reaches each from those behind it, until that has faded.
 
@@ -58,10 +60,10 @@ def solve_adjoint(
     """
     K, C = chunks.plan.chunks, chunks.plan.steps
     incoming = None if grad_states is None else beside(grad_states, K)
-    sizes = _sizes(grad_states, at_own_ends, norms)
+    sizes = line.largest(_sizes(grad_states, at_own_ends, norms))
     total = chunks.backward(path, incoming, together(at_own_ends), needs, 0, C)
     total[3] = apart(_first(total), K)
-    arriving = _shifted(_first(total))  # at the end of each chunk, from the one behind it
+    arriving = line.before(_first(total))  # at the end of each chunk, from the one behind it
     at_ends = at_own_ends + arriving
     for count in range(2, passes + 1):
         adjoint, end = together(arriving), C
@@ -72,10 +74,11 @@ def solve_adjoint(
             _add(total, found, begin, end)
             adjoint, end = _first(found), begin
             left = norms.dual_size(apart(adjoint, K))
-            handed = _shifted(between(chunks, norms, 0, begin) * left) if proved else torch.zeros_like(left)
-            errors = accumulate_back(_ahead(fading), _shifted(left) if begin == 0 else handed)
+            handed = between(chunks, norms, 0, begin) * left if proved or begin == 0 else torch.zeros_like(left)
+            errors = _accumulated(line, fading, handed)
             left = left if begin > 0 else torch.zeros_like(left)  # it reaches the chunk before, as an error there
-            relative = largest_relative(errors + left, torch.maximum(sizes, norms.dual_size(at_ends).amax(1)))
+            largest = torch.maximum(sizes, norms.dual_size(at_ends).amax(1))
+            relative = line.largest(largest_relative(errors + left, largest))
             if not fixed and bool(relative <= tolerance):
                 break
             if begin == 0:
@@ -85,13 +88,12 @@ def solve_adjoint(
             total[3] = _first(total) + first
         if (fixed and count == passes) or (not fixed and bool(relative <= tolerance)):
             return Adjoint(total, at_ends, errors, left, end, relative, count)
-        before, arriving = arriving, _shifted(first)
-        if not fixed and not hopeful(
-            norms.dual_size(before), norms.dual_size(arriving), relative, tolerance, passes - count
-        ):
+        before, arriving = arriving, line.before(first)
+        sizes_before, sizes_now = line.whole(norms.dual_size(before)), line.whole(norms.dual_size(arriving))
+        if not fixed and not hopeful(sizes_before, sizes_now, relative, tolerance, passes - count):
             break
         at_ends = at_ends + arriving
-    return _in_turn(chunks, path, incoming, at_own_ends, needs, fading)
+    return _in_turn(chunks, path, incoming, at_own_ends, needs, fading, line)
 
 
 def _add(total: Gradients, found: Gradients, begin: int, end: int) -> None:
@@ -113,16 +115,19 @@ def _in_turn(
     at_own_ends: Tensor,
     needs: Sequence[bool],
     fading: Tensor,
+    line: Line,
 ) -> Adjoint:
     """One chunk after another, from the last: the sequential backward pass."""
     K, C = chunks.plan.chunks, chunks.plan.steps
     parts: list[Gradients] = []
     ends: list[Tensor] = []
     adjoint = torch.zeros_like(at_own_ends[:, 0])
-    for number in range(K - 1, -1, -1):
-        ends.append(adjoint + at_own_ends[:, number])
-        parts.append(chunks.backward(path, incoming, ends[-1], needs, 0, C, rows=chunks.chunk(number)))
-        adjoint = _first(parts[-1])
+    for rank in range(line.size - 1, -1, -1):
+        for number in range(K - 1, -1, -1) if rank == line.rank else ():
+            ends.append(adjoint + at_own_ends[:, number])
+            parts.append(chunks.backward(path, incoming, ends[-1], needs, 0, C, rows=chunks.chunk(number)))
+            adjoint = _first(parts[-1])
+        adjoint = line.gathered(adjoint)[rank]
     parts.reverse()
     ends.reverse()
     total: Gradients = []
@@ -147,14 +152,12 @@ def _first(gradients: Gradients) -> Tensor:
     return found
 
 
-def _shifted(values: Tensor) -> Tensor:
-    """What chunk k + 1 hands to chunk k, at k, (S, K, …); nothing at the last."""
-    return torch.cat((values[:, 1:], torch.zeros_like(values[:, :1])), dim=1)
-
-
-def _ahead(fading: Tensor) -> Tensor:
-    """The factor between the ends of chunks k + 1 and k, at k."""
-    return torch.cat((fading[:, 1:], torch.ones_like(fading[:, :1])), dim=1)
+def _accumulated(line: Line, fading: Tensor, handed: Tensor) -> Tensor:
+    """The error at the end of each chunk, from what every chunk hands to the one before it, (S, K, B)."""
+    factors, terms = line.whole(fading), line.whole(handed)
+    zero, one = torch.zeros_like(terms[:, :1]), torch.ones_like(factors[:, :1])
+    moved = torch.cat((factors[:, 1:], one), dim=1), torch.cat((terms[:, 1:], zero), dim=1)
+    return line.own(accumulate_back(*moved))
 
 
 def _sizes(grad_states: Tensor | None, at_own_ends: Tensor, norms: Norms) -> Tensor:

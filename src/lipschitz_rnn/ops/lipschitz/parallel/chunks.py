@@ -106,9 +106,9 @@ class Chunks:
                 state = self._forward(problem, self._new_tape(problem, False, False), False, False)
         return state
 
-    def run_in_turn(self, path: Path) -> Tensor:
-        """One chunk after another, the sequential scan: their ends, (S, K, B, N)."""
-        state, ends = self.problem.initial_state(), []
+    def run_in_turn(self, path: Path, state: Tensor) -> Tensor:
+        """One chunk after another, from a state (S, B, N), the sequential scan: their ends, (S, K, B, N)."""
+        ends = []
         for number in range(self.plan.chunks):
             state = self.advance(state, 0, self.plan.steps, path, self.chunk(number))
             ends.append(state)

@@ -17,6 +17,7 @@ from lipschitz_rnn.ops.lipschitz.operators import SCHEME, TENSORS, contiguous_gr
 from lipschitz_rnn.ops.lipschitz.parallel.adjoint import Adjoint, solve_adjoint
 from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path, joined, new_memory
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms
+from lipschitz_rnn.ops.lipschitz.parallel.line import Line
 from lipschitz_rnn.ops.lipschitz.parallel.plan import Plan
 from lipschitz_rnn.ops.lipschitz.parallel.solve import solve
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
@@ -67,30 +68,38 @@ def run_parallel_scan(
     keep: bool,
     save: bool,
 ) -> list[Tensor]:
-    """States (S, T, B, N), empty unless kept; last state (S, B, N); then what the backward pass and the bound need:
-    memory of the chunks, states at marks, then errors, jumps and factors of the chunks (S, K, B), and statistics."""
+    """As ``run_line``, in one process."""
     scheme = Scheme(step_size, alpha, integrator, nonlinearity, exact_products)
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme, noise)
     cut = Cut(chunks, warm_up, every, passes, fixed, proved, tolerance, longest, backend)
-    pieces, norms = _pieces(problem, cut, keep or save), Norms(factor, root, longest)
+    return run_line(problem, Norms(factor, root, longest), cut, active, keep, save, Line())
+
+
+def run_line(
+    problem: Problem, norms: Norms, cut: Cut, active: Tensor | None, keep: bool, save: bool, line: Line
+) -> list[Tensor]:
+    """States (S, T, B, N), empty unless kept; last state (S, B, N); then what the backward pass and the bound need:
+    memory of the chunks, states at marks, then errors, jumps and factors of the chunks (S, K, B), and statistics."""
+    A, pieces = problem.A, _pieces(problem, cut, keep or save)
     with without_autocast(A.device):
-        found = solve(pieces, norms, proved, tolerance, passes, fixed, active, keep, save)
+        asked = (cut.proved, cut.tolerance, cut.passes, cut.fixed)
+        found = solve(pieces, norms, *asked, active, keep, save, line)
     states = A.new_empty(0)
     if keep:
-        states = joined(found.path.tape[:, :, 0], chunks)
+        states = joined(found.path.tape[:, :, 0], cut.chunks)
         states = states.clone(memory_format=torch.contiguous_format) if save else states.contiguous()
     last = found.ends[:, -1] if active is None else found.ends.gather(1, owners(active, pieces.plan, found.ends))[:, 0]
     largest = (
         (found.errors + found.jumps).flatten(1).amax(1) if found.errors.numel() else found.errors.new_zeros(len(A))
     )
-    largest = torch.where(found.relative.isinf(), torch.inf, largest)
+    largest = torch.where(found.relative.isinf(), torch.inf, line.largest(largest))
     euclidean = (largest / norms.extremes()[0]).amax()
     numbers = (torch.full_like(euclidean, number) for number in (found.passes, found.joined_at))
     statistics = torch.stack((found.relative.to(euclidean), largest.amax(), euclidean, *numbers))
     known = [found.errors, found.jumps.clone(), found.fading.clone(), statistics]
     if not save:
         return [states, last.clone(), A.new_empty(0), A.new_empty(0), *known]
-    return [states, last.clone(), found.path.memory if every == 0 else A.new_empty(0), found.path.kept, *known]
+    return [states, last.clone(), found.path.memory if cut.every == 0 else A.new_empty(0), found.path.kept, *known]
 
 
 parallel_scan = torch.library.custom_op("lipschitz_rnn::parallel_scan", mutates_args=())(run_parallel_scan)
@@ -127,6 +136,7 @@ def solve_backward(
     grad_states: Tensor | None,
     grad_last: Tensor | None,
     needs: Sequence[bool],
+    line: Line,
 ) -> tuple[Chunks, Adjoint]:
     """The adjoint of a scan that left ``saved``: memory, states before each piece, and factors of the chunks."""
     memory, kept, fading = saved
@@ -141,7 +151,7 @@ def solve_backward(
     path = Path(pieces, memory, kept, keep=False, save=True)
     with without_autocast(problem.A.device):
         options = (needs, cut.tolerance, cut.passes, cut.fixed)
-        return pieces, solve_adjoint(pieces, path, fading, norms, cut.proved, grad_states, at_ends, *options)
+        return pieces, solve_adjoint(pieces, path, fading, norms, cut.proved, grad_states, at_ends, *options, line)
 
 
 def whole_gradients(found: Adjoint, chunks: int, needs: Sequence[bool]) -> list[Tensor | None]:
@@ -193,7 +203,7 @@ def run_parallel_scan_backward(
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme, noise)
     cut = Cut(chunks, warm_up, every, passes, fixed, proved, tolerance, longest, backend)
     norms, saved = Norms(factor, root, longest), (memory, kept, fading)
-    _, found = solve_backward(problem, norms, cut, saved, active, grad_states, grad_last, needs)
+    _, found = solve_backward(problem, norms, cut, saved, active, grad_states, grad_last, needs, Line())
     return contiguous_gradients(whole_gradients(found, chunks, needs), like=drive)
 
 

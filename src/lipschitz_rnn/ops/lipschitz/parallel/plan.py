@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -34,6 +35,8 @@ class Parallel:
         fixed: run exactly ``passes`` passes and leave it to the caller to check the bound, as a CUDA graph must.
         proved: False also runs networks without a known contraction, to a measured residual below the tolerance; such
             results are marked as not proved.
+        group: a process group of ``torch.distributed``, or True for all processes: each then passes its own stretch of
+            the time axis, in the order of the ranks and all of the same length.
     """
 
     chunks: int | str = "auto"
@@ -42,6 +45,7 @@ class Parallel:
     passes: int = MOST_PASSES
     fixed: bool = False
     proved: bool = True
+    group: Any = None
 
     def __post_init__(self) -> None:
         if self.chunks != "auto":
@@ -90,14 +94,21 @@ class Plan:
         return [next(iter(self.stops(every))) if last else self.steps]
 
 
-def make_plan(settings: Parallel, steps: int, rows: int, device: torch.device) -> Plan:
-    """The cut of ``steps`` steps of ``rows`` samples; one chunk means that nothing is gained by cutting."""
+def make_plan(settings: Parallel, steps: int, rows: int, device: torch.device, whole: bool = False) -> Plan:
+    """The cut of ``steps`` steps of ``rows`` samples; one chunk means that nothing is gained by cutting.
+
+    ``whole``: no step may be left over.
+    """
     chunks = settings.chunks
     if isinstance(chunks, str):
         shortest = SHORTEST_CHUNK["cuda" if device.type == "cuda" else "cpu"]
         chunks = _dividing(max(1, min(useful_rows(device) // max(1, rows), steps // shortest)), steps)
+        if whole:
+            chunks = next(number for number in range(chunks, 0, -1) if steps % number == 0)
     elif chunks > steps:
         raise ValueError(f"parallel is {chunks} chunks, but the sequence has {steps} steps; use at most that many")
+    if whole and steps % chunks:
+        raise ValueError(f"parallel is {chunks} chunks, which do not divide the {steps} steps of each process")
     length = steps // chunks
     return Plan(chunks, length, steps - chunks * length, min(settings.warm_up or USUAL_WARM_UP, length))
 

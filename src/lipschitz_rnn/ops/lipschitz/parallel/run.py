@@ -18,10 +18,12 @@ from lipschitz_rnn.ops.lipschitz.parallel.chunks import Path
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction, Norms
 from lipschitz_rnn.ops.lipschitz.parallel.defects import complete_bounds
 from lipschitz_rnn.ops.lipschitz.parallel.gradient_bounds import gradient_bounds, head_bounds, obstacle
+from lipschitz_rnn.ops.lipschitz.parallel.line import Line
 from lipschitz_rnn.ops.lipschitz.parallel.operators import (
     Cut,
     parallel_scan,
     parallel_scan_backward,
+    run_line,
     run_parallel_scan,
     solve_backward,
     whole_gradients,
@@ -74,8 +76,11 @@ def run_parallel(
         contraction.require_steps(*_step_range(lifted))
     proved = contraction is not None and contraction.proved
     tolerance = allowed(settings.tolerance, dtype)
-    plan = make_plan(settings, T, S * B, lifted.A.device)
-    if plan.chunks == 1:
+    line = Line.of(settings.group)
+    _require_stretches(line, active)
+    plan = make_plan(settings, T, S * B, lifted.A.device, whole=line.size > 1)
+    line.require_same(T, B, plan.chunks, plan.steps)
+    if plan.chunks * line.size == 1:
         return _sequential(problem, backend, keep, bound, f"{T} steps of {S * B} samples are best left in one piece")
     name, _ = dispatch.choose(backend, problem)
     bound.start(str(plan), proved)
@@ -85,8 +90,8 @@ def run_parallel(
     )  # fmt: skip
     if active is not None:
         active = active.to(lifted.A.device).expand(S, B) - plan.head
-    states, last = _run_from_head(lifted, plan, cut, norms, active, keep or bound.wants_complete, bound)
-    if bound.wants_complete and proved:
+    states, last = _run_from_head(lifted, plan, cut, norms, active, keep or bound.wants_complete, bound, line)
+    if bound.wants_complete and proved and line.size == 1:
         assert states is not None
         errors = complete_bounds(lifted, states, norms)
         bound.complete = (errors.flatten(1).amax(1) / norms.extremes()[0]).amax()
@@ -96,16 +101,23 @@ def run_parallel(
 
 
 def _run_from_head(
-    problem: Problem, plan: Plan, cut: Cut, norms: Norms, active: Tensor | None, keep: bool, bound: ScanBound
+    problem: Problem,
+    plan: Plan,
+    cut: Cut,
+    norms: Norms,
+    active: Tensor | None,
+    keep: bool,
+    bound: ScanBound,
+    line: Line,
 ) -> tuple[Tensor | None, Tensor]:
     """The steps that fill no chunk are run first, as ever; the chunks go on from there."""
     if plan.head == 0:
-        return _run_chunks(problem, cut, norms, active, keep, bound, None)
+        return _run_chunks(problem, cut, norms, active, keep, bound, None, line)
     head, rest = _steps(problem, slice(0, plan.head)), _steps(problem, slice(plan.head, None))
     first, state = dispatch.run(head, cut.backend, True)
     assert first is not None
     bounded = (head, first.detach()) if bound.wants_gradients else None
-    states, last = _run_chunks(replace(rest, h0=state), cut, norms, active, keep, bound, bounded)
+    states, last = _run_chunks(replace(rest, h0=state), cut, norms, active, keep, bound, bounded, line)
     return (torch.cat((first, states), dim=1) if states is not None else None), last
 
 
@@ -117,16 +129,17 @@ def _run_chunks(
     keep: bool,
     bound: ScanBound,
     head: tuple[Problem, Tensor] | None,
+    line: Line,
 ) -> tuple[Tensor | None, Tensor]:
     differentiate = torch.is_grad_enabled() and any(t is not None and tracked(t) for t in problem.tensors)
     compiling = torch.compiler.is_compiling()
     given: tuple[Any, ...] = (*problem.tensors, norms.factor, norms.root, active, *problem.scheme.arguments, *cut)
     run: Any = parallel_scan if compiling else run_parallel_scan
     if differentiate:
-        known = None if compiling else (bound, head)
+        known = None if compiling else (bound, head, line)
         states, last, statistics = ParallelScan.apply(*given, keep, known)
     else:
-        found = run(*given, keep, False)
+        found = run(*given, keep, False) if line.size == 1 else run_line(problem, norms, cut, active, keep, False, line)
         states, last, statistics = found[0], found[1], found[-1]
     bound.statistics = statistics
     return (states if keep else None), last
@@ -138,8 +151,15 @@ class ParallelScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
         *given, keep, known = args
-        run: Any = parallel_scan if torch.compiler.is_compiling() else run_parallel_scan
-        states, last, memory, kept, errors, jumps, fading, statistics = run(*given, keep, True)
+        found: Any
+        if known is None:
+            found = parallel_scan(*given, keep, True)
+        else:
+            *tensors, factor, root, active = given[: TENSORS + 3]
+            problem = Problem.of(tensors, Scheme(*given[TENSORS + 3 : TENSORS + 3 + SCHEME]))
+            cut = Cut(*given[TENSORS + 3 + SCHEME :])
+            found = run_line(problem, Norms(factor, root, cut.longest), cut, active, keep, True, known[2])
+        states, last, memory, kept, errors, jumps, fading, statistics = found
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(statistics)
         ctx.save_for_backward(*given[: TENSORS + 3], memory, kept, errors, jumps, fading, statistics)
@@ -161,14 +181,16 @@ class ParallelScan(torch.autograd.Function):
                 *tensors, factor, root, active, memory, kept, fading, grad_states, grad_last, *ctx.options, needs
             )
         else:
+            bound, head, line = ctx.known
             problem = Problem.of(tensors, Scheme(*ctx.options[:SCHEME]))
             cut = Cut(*ctx.options[SCHEME:])
             norms, saved = Norms(factor, root, cut.longest), (memory, kept, fading)
-            pieces, adjoint = solve_backward(problem, norms, cut, saved, active, grad_states, grad_last, needs)
+            pieces, adjoint = solve_backward(problem, norms, cut, saved, active, grad_states, grad_last, needs, line)
             found = whole_gradients(adjoint, cut.chunks, needs)
-            bound, head = ctx.known
+            if line.rank > 0 and found[3] is not None:
+                found[3] = torch.zeros_like(found[3])  # this stretch begins with the state of another process
             bound.adjoint, bound.adjoint_passes = adjoint.relative, adjoint.passes
-            if bound.wants_gradients and cut.proved:
+            if bound.wants_gradients and cut.proved and line.size == 1:
                 bound.no_gradients = obstacle(problem) or ("" if cut.every == 0 else "recompute_every keeps no states")
                 if not bound.no_gradients:
                     path, place = Path(pieces, memory, kept, keep=False, save=True), int(statistics[4])
@@ -187,6 +209,16 @@ def _sequential(
 ) -> tuple[Tensor | None, Tensor]:
     bound.run_sequentially(reason, problem.A.detach().new_zeros((), dtype=torch.float64))
     return dispatch.run(problem, backend, keep)
+
+
+def _require_stretches(line: Line, active: Tensor | None) -> None:
+    if line.size > 1 and active is not None:
+        raise ValueError(
+            "lengths and max_step cannot be used with a group of processes, in which samples end in different ones; "
+            "pad with timespans of 0 instead"
+        )
+    if line.size > 1 and torch.compiler.is_compiling():
+        raise ValueError("a group of processes exchanges states, which torch.compile does not see; call it eagerly")
 
 
 def _refuse(problem: Problem, settings: Parallel) -> None:

@@ -12,6 +12,7 @@ from lipschitz_rnn.ops.common.precision import rounds_float32
 from lipschitz_rnn.ops.common.validation import has_values
 from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path, apart, together
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms, accumulate
+from lipschitz_rnn.ops.lipschitz.parallel.line import Line
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
 AUDITED_STEPS = 16
@@ -57,6 +58,7 @@ def solve(
     active: Tensor | None,
     keep: bool,
     save: bool,
+    line: Line,
 ) -> Solution:
     """Run all chunks from zero, then again from the ends found, until they join what is there already.
 
@@ -73,15 +75,16 @@ def solve(
     counted = None if active is None else counted_chunks(active, K, C)
     path = Path.new(chunks, keep, save)
     own = chunks.problem.initial_state().unsqueeze(1)
-    starts = torch.cat((own, own.new_zeros(own.shape).expand(-1, K - 1, -1, -1)), dim=1)
+    first = own if line.rank == 0 else torch.zeros_like(own)
+    starts = torch.cat((first, torch.zeros_like(own).expand(-1, K - 1, -1, -1)), dim=1)
     ends = chunks.run(starts, path)
-    guessed = torch.cat((own, ends[:, :-1]), dim=1)
-    contradicted = audit(chunks, norms, starts, guessed) if proved else None
+    guessed = line.after(own, ends)
+    contradicted = line.largest(audit(chunks, norms, starts, guessed).double()) > 0 if proved else None
     if contradicted is not None and not fixed and has_values(contradicted) and bool(contradicted):
         raise contradiction(norms)
-    first_gaps = gaps(starts, guessed, norms, counted)
+    first_gaps = line.whole(gaps(starts, guessed, norms, counted))
     for count in range(2, passes + 1):
-        begin, starts = 0, torch.cat((own, ends[:, :-1]), dim=1)
+        begin, starts = 0, line.after(own, ends)
         state = together(starts)
         for stop in chunks.plan.stops_of_pass(chunks.every, fixed, count == passes):
             before = path.before(stop, chunks).clone()
@@ -90,26 +93,45 @@ def solve(
             begin = stop
             if stop == C:
                 path.ends, ends = state, apart(state, K)
-                errors = accumulate(_previous(fading), _next_chunk(jumps))
+                errors = _accumulated(line, fading, jumps)
                 jumps = torch.zeros_like(jumps)
             else:
                 later = between(chunks, norms, stop, C) if proved else fading
-                errors = accumulate(_previous(fading), _next_chunk(later * jumps))
-            relative = largest_relative(errors + jumps, norms.size(ends).amax(1))
+                errors = _accumulated(line, fading, later * jumps)
+            relative = line.largest(largest_relative(errors + jumps, norms.size(ends).amax(1)))
             if not fixed and bool(relative <= tolerance):  # NaN is not
                 return Solution(path, ends, errors, jumps, stop, fading, relative, count)
         if fixed and count == passes:
             if contradicted is not None:
                 relative = torch.where(contradicted, torch.inf, relative)
             return Solution(path, ends, errors, jumps, begin, fading, relative, count)
-        last_gaps = gaps(starts, torch.cat((own, ends[:, :-1]), dim=1), norms, counted)
+        last_gaps = line.whole(gaps(starts, line.after(own, ends), norms, counted))
         if not fixed and not hopeful(first_gaps, last_gaps, relative, tolerance, passes - count):
             break
         first_gaps = last_gaps
-    ends = chunks.run_in_turn(path)
+    ends = _run_in_turn(chunks, path, line)
     path.ends = together(ends)
     zero = torch.zeros_like(fading)
     return Solution(path, ends, zero, zero, C, fading, zero.new_zeros(()), 0)
+
+
+def _accumulated(line: Line, fading: Tensor, handed: Tensor) -> Tensor:
+    """The error of each chunk's first state, from what every chunk hands to the next one, (S, K, B)."""
+    factors, terms = line.whole(fading), line.whole(handed)
+    zero, one = torch.zeros_like(terms[:, :1]), torch.ones_like(factors[:, :1])
+    moved = torch.cat((one, factors[:, :-1]), dim=1), torch.cat((zero, terms[:, :-1]), dim=1)
+    return line.own(accumulate(*moved))
+
+
+def _run_in_turn(chunks: Chunks, path: Path, line: Line) -> Tensor:
+    """The sequential scan: one chunk after another, one process after another."""
+    state = chunks.problem.initial_state()
+    ends = state.unsqueeze(1).expand(-1, chunks.plan.chunks, -1, -1)
+    for rank in range(line.size):
+        if rank == line.rank:
+            ends = chunks.run_in_turn(path, state)
+        state = line.gathered(ends[:, -1])[rank]
+    return ends
 
 
 def hopeful(before: Tensor, after: Tensor, relative: Tensor, tolerance: float, passes: int) -> bool:
@@ -124,11 +146,6 @@ def gaps(one: Tensor, other: Tensor, norms: Norms, counted: Tensor | None) -> Te
     return apart_by if counted is None else apart_by.masked_fill(~counted, 0.0)
 
 
-def _next_chunk(values: Tensor) -> Tensor:
-    """What each chunk hands to the next one, at that one: (S, K, B)."""
-    return torch.cat((torch.zeros_like(values[:, :1]), values[:, :-1]), dim=1)
-
-
 def between(chunks: Chunks, norms: Norms, first: int, stop: int) -> Tensor:
     """The product of the factors of some steps of each chunk, (S, K, B), rounded up."""
     problem, K = chunks.cut, chunks.plan.chunks
@@ -140,11 +157,6 @@ def between(chunks: Chunks, norms: Norms, first: int, stop: int) -> Tensor:
         product = norms.step_factors(problem.timespans[:, first:stop]).log().sum(1).exp()
         product = product.unflatten(1, (rows // K, K)).transpose(1, 2)
     return (product * (1.0 + 1e-12 * (stop - first))).clamp(max=1.0)
-
-
-def _previous(fading: Tensor) -> Tensor:
-    """The factor that acts between the first states of chunks k − 1 and k, at k."""
-    return torch.cat((torch.ones_like(fading[:, :1]), fading[:, :-1]), dim=1)
 
 
 def counted_chunks(active: Tensor, chunks: int, steps: int) -> Tensor:

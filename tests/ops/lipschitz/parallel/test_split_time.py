@@ -1,0 +1,48 @@
+"""The time axis split over 2 and 4 processes gives what one process gives: states, gradients and a training run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from split_time import CASES, STEPS, run
+
+from lipschitz_rnn.ops import Contraction, Parallel
+from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
+
+PROGRAM = str(Path(__file__).with_name("split_time.py"))
+
+
+def results(processes: int, file: Path) -> dict[str, Any]:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command = [sys.executable, *launcher, PROGRAM, str(file)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
+    assert finished.returncode == 0, finished.stderr
+    return torch.load(file)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.full)])
+def test_processes_equal_one(processes: int, tmp_path: Path) -> None:
+    together = results(processes, tmp_path / "results.pt")
+    for name, options in CASES.items():
+        one, several = run(options, STEPS), together[name]
+        assert several["losses"] == pytest.approx(one["losses"], rel=1e-11)
+        torch.testing.assert_close(several["states"], one["states"], rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(several["gradients"], one["gradients"], rtol=1e-8, atol=1e-10)
+        in_turn = [passes == 0 for passes in several["passes"]]
+        assert in_turn == [name == "remembers"] * len(in_turn)
+    assert "different stretches" in together["uneven"]
+
+
+def test_a_group_needs_torch_distributed() -> None:
+    u, A = torch.randn(6, 1, 2), -torch.eye(2)
+    contraction = Contraction(0.9, torch.ones(2), 0.1)
+    with pytest.raises(ValueError, match="init_process_group"):
+        lipschitz_scan(u, A, A, step_size=0.1, parallel=Parallel(2, group=True), contraction=contraction)
