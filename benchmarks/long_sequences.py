@@ -2,6 +2,7 @@
 
 python benchmarks/long_sequences.py bound --picture docs/images/long-sequences.svg
 python benchmarks/long_sequences.py audio --steps 262144 --updates 30        # needs the spoken digits
+python benchmarks/long_sequences.py memory --hidden 128                      # ten million steps on a GPU
 lipschitz-rnn bench --parallel --device cuda                                 # the table of times, about two minutes
 """
 
@@ -83,9 +84,26 @@ def train(wave: Tensor, parallel: str | int | None, updates: int, hidden: int) -
     return losses, time.perf_counter() - started, repr(layer.bounds[0]) if layer.bounds else "sequential"
 
 
+def memory(steps: int, hidden: int) -> None:
+    """One training step of a single long sequence with ``recompute_every``, and the memory that it took."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(0)
+    layer = lr.LipschitzRNN(1, hidden, stability="contracting", recompute_every=512, parallel="auto", device=device)
+    x = torch.randn(steps, 1, 1, device=device)
+    for _ in range(2):
+        started = time.perf_counter()
+        _, last = layer(x, need_output=False)
+        last.square().sum().backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - started
+    peak = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else float("nan")
+    print(f"T = {steps:,}, N = {hidden}: {seconds:.2f} s a training step, peak {peak:.2f} GB; {layer.bounds[0]!r}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("bound", "audio"))
+    parser.add_argument("what", choices=("bound", "audio", "memory"))
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--hidden", type=int, default=64)
@@ -96,6 +114,9 @@ def main() -> None:
         rows = bound_against_error(given.hidden, given.steps or 20_000)
         if given.picture is not None:
             draw(rows, given.picture)
+        return
+    if given.what == "memory":
+        memory(given.steps or 10_000_000, given.hidden)
         return
     wave = audio(given.steps or 131_072, given.data_dir)
     for parallel in (None, "auto"):

@@ -85,11 +85,22 @@ def measure_parallel(
     rates: Sequence[float] = (0.01, 1.0),
     step_size: float = 0.03,
     tolerance: float = 1e-6,
+    weights: str | None = None,
     repeats: int = 5,
     note: Callable[[str], None] = lambda text: None,
 ) -> list[Row]:
-    """Layers with fresh weights, one for each rate, at every size."""
+    """Layers with fresh weights, one for each rate, or a trained one, at every size.
+
+    Args:
+        weights: a pretrained contracting layer of one feature, by its name or file, instead of fresh ones.
+    """
     rows = []
+    if weights is not None:
+        layer = LipschitzRNN.from_pretrained(weights, tolerance=tolerance, device=device)
+        for size in sizes:
+            note(f"{weights}, {size}")
+            rows.append(_row(layer, size, device, repeats))
+        return rows
     for rate in rates:
         torch.manual_seed(0)
         layer = LipschitzRNN(
@@ -104,7 +115,7 @@ def measure_parallel(
 
 def _row(layer: LipschitzRNN, size: Size, device: torch.device, repeats: int) -> Row:
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(size.length, size.batch, 1, generator=generator).to(device)
+    x = torch.randn(size.length, size.batch, layer.input_size, generator=generator).to(device)
     tau = memory_length(layer, x[:MEASURED_MEMORY]).tau
 
     def call() -> tuple[Tensor, list[Tensor]]:

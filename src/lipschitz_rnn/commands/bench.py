@@ -76,6 +76,12 @@ def bench(
             rich_help_panel=METHOD,
         ),
     ] = False,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE", help="With --parallel: this pretrained layer, not fresh ones.", rich_help_panel=METHOD
+        ),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Explain which backend runs for these sizes, and stop.", rich_help_panel=METHOD),
@@ -142,9 +148,12 @@ def bench(
     if growth_plot is not None:
         _draw_growth(work, place, growth_plot, json_file, quick, _command(context))
         return
+    if weights is not None and not parallel:
+        raise ValueError("--weights chooses the layer of --parallel; pass both, or neither")
     if parallel:
         sized = _given(context, "length") or _given(context, "batch")
-        _bench_parallel(work if sized else None, work, place, timed, quick, json_file, _command(context))
+        command = _command(context)
+        _bench_parallel(work if sized else None, work, place, timed, quick, weights, json_file, command)
         return
     explanation = explain_choice(work, place)
     if explain:
@@ -217,6 +226,7 @@ def _bench_parallel(
     device: torch.device,
     repeats: int,
     quick: bool,
+    weights: str | None,
     json_file: str | None,
     command: str,
 ) -> None:
@@ -226,7 +236,7 @@ def _bench_parallel(
     sizes = usual_sizes(device)
     if sized is not None:
         sizes = [Size(sized.length, sized.batch, training) for training in (False, True)]
-    options = {"hidden": work.hidden, "integrator": work.integrator, "repeats": min(repeats, 5)}
+    options = {"hidden": work.hidden, "integrator": work.integrator, "repeats": min(repeats, 5), "weights": weights}
     with progress_bar(quiet=json_file == "-") as show:
         rates = (1.0,) if quick else (0.01, 1.0)
         rows = measure_parallel(sizes, device, rates=rates, note=lambda text: show(text, 0, None), **options)  # type: ignore[arg-type]

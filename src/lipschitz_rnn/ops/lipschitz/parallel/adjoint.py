@@ -74,10 +74,12 @@ def solve_adjoint(
             _add(total, found, begin, end)
             adjoint, end = _first(found), begin
             left = norms.dual_size(apart(adjoint, K))
+            largest = torch.maximum(sizes, norms.dual_size(at_ends).amax(1))
+            if begin > 0 and not fixed and not bool(line.largest(largest_relative(left, largest)) <= tolerance):
+                continue  # without the rest, which would only be larger
             handed = between(chunks, norms, 0, begin) * left if proved or begin == 0 else torch.zeros_like(left)
             errors = _accumulated(line, fading, handed)
             left = left if begin > 0 else torch.zeros_like(left)  # it reaches the chunk before, as an error there
-            largest = torch.maximum(sizes, norms.dual_size(at_ends).amax(1))
             relative = line.largest(largest_relative(errors + left, largest))
             if not fixed and bool(relative <= tolerance):
                 break

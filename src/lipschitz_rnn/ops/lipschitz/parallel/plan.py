@@ -15,7 +15,12 @@ ROWS_OF_A_CORE = 16  # samples that walk together in the CPU's kernels, and fill
 SHORTEST_CHUNK = {"cuda": 256, "cpu": 4096}
 USUAL_WARM_UP = 256
 ROUNDING_UNITS = 64  # of mismatch that no warm-up removes: two rounded trajectories do not meet exactly
-MOST_PASSES = 4
+MOST_PASSES = 4  # on a CPU, which a pass keeps busy
+
+
+def most_passes(device: torch.device, chunks: int) -> int:
+    """How many passes may be tried: on a GPU each costs no more than a chunk, and the alternative is all of them."""
+    return max(MOST_PASSES, chunks // 8) if device.type == "cuda" else MOST_PASSES
 
 
 @dataclass(frozen=True)
@@ -29,9 +34,9 @@ class Parallel:
             of rounding of the dtype.
         warm_up: how many steps of a chunk are run again from the end of the one before, before the result is compared
             with what was there; None chooses. More follow until the tolerance is met.
-        passes: how often whole chunks may be run for that, at least 2. If so many miss the tolerance, the chunks are
-            run one after another, which is the sequential scan. With ``fixed`` this is the number of passes, the last
-            of ``warm_up`` steps, and nothing waits for the result.
+        passes: how often whole chunks may be run for that, at least 2; None chooses. If so many miss the tolerance, or
+            will, the chunks are run one after another, which is the sequential scan. With ``fixed`` this is the number
+            of passes, 2 if None, the last of ``warm_up`` steps, and nothing waits for the result.
         fixed: run exactly ``passes`` passes and leave it to the caller to check the bound, as a CUDA graph must.
         proved: False also runs networks without a known contraction, to a measured residual below the tolerance; such
             results are marked as not proved.
@@ -42,7 +47,7 @@ class Parallel:
     chunks: int | str = "auto"
     tolerance: float = 1e-6
     warm_up: int | None = None
-    passes: int = MOST_PASSES
+    passes: int | None = None
     fixed: bool = False
     proved: bool = True
     group: Any = None
@@ -55,7 +60,7 @@ class Parallel:
         require_number("tolerance", self.tolerance, low=0.0, open_low=True)
         if self.warm_up is not None:
             require_count("warm_up", self.warm_up)
-        if require_count("passes", self.passes) < 2:
+        if self.passes is not None and require_count("passes", self.passes) < 2:
             raise ValueError("passes is 1; at least 2 are needed, because the first one only guesses")
 
     @classmethod

@@ -28,7 +28,7 @@ from lipschitz_rnn.ops.lipschitz.parallel.operators import (
     solve_backward,
     whole_gradients,
 )
-from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel, Plan, allowed, make_plan
+from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel, Plan, allowed, make_plan, most_passes
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 
 NO_CONTRACTION = (
@@ -84,8 +84,9 @@ def run_parallel(
         return _sequential(problem, backend, keep, bound, f"{T} steps of {S * B} samples are best left in one piece")
     name, _ = dispatch.choose(backend, problem)
     bound.start(str(plan), proved)
+    usual = 2 if settings.fixed else most_passes(lifted.A.device, plan.chunks * line.size)
     cut = Cut(
-        plan.chunks, plan.warm_up, every or 0, settings.passes, settings.fixed, proved, tolerance,
+        plan.chunks, plan.warm_up, every or 0, settings.passes or usual, settings.fixed, proved, tolerance,
         norms.longest, name,
     )  # fmt: skip
     if active is not None:

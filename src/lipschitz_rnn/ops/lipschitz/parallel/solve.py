@@ -91,14 +91,18 @@ def solve(
             state = chunks.advance(state, begin, stop, path)
             jumps = gaps(apart(before, K), apart(state, K), norms, counted)
             begin = stop
+            sizes = norms.size(ends).amax(1)
+            if stop < C and not fixed and not bool(line.largest(largest_relative(jumps, sizes)) <= tolerance):
+                continue  # without the rest, which would only be larger
             if stop == C:
                 path.ends, ends = state, apart(state, K)
+                sizes = norms.size(ends).amax(1)
                 errors = _accumulated(line, fading, jumps)
                 jumps = torch.zeros_like(jumps)
             else:
                 later = between(chunks, norms, stop, C) if proved else fading
                 errors = _accumulated(line, fading, later * jumps)
-            relative = line.largest(largest_relative(errors + jumps, norms.size(ends).amax(1)))
+            relative = line.largest(largest_relative(errors + jumps, sizes))
             if not fixed and bool(relative <= tolerance):  # NaN is not
                 return Solution(path, ends, errors, jumps, stop, fading, relative, count)
         if fixed and count == passes:
