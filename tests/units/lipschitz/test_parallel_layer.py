@@ -150,6 +150,21 @@ def test_full_bounds_cover_gradients_and_rounding() -> None:
     assert 0 < float(bound.complete) < 1e-4
 
 
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"integrator": "midpoint"}, {"nonlinearity": "relu"}])
+def test_the_bound_of_a_stack_covers_its_output(options: dict[str, Any]) -> None:
+    rnn = contracting(num_layers=3, rate=1.0, **options)
+    x = torch.randn(300, 2, 3, **WIDE)
+    with torch.no_grad():
+        exact, _ = rnn(x)
+        with pytest.raises(ValueError, match="nothing is proved"):
+            rnn.output_bound()
+        rnn.parallel = Parallel(4, warm_up=12, passes=2, fixed=True)
+        output, _ = rnn(x)
+    wrong = float((output - exact).norm(dim=-1).max())
+    assert wrong > float(rnn.bounds[-1].states) / 1e3  # an error that shows
+    assert wrong <= rnn.output_bound() < 1e5 * wrong
+
+
 def test_training_in_parallel_ends_where_sequential_training_does() -> None:
     x = torch.randn(400, 4, 3, generator=torch.Generator().manual_seed(3), **WIDE)
     target = x.cumsum(0).sin()[..., :1]

@@ -26,7 +26,7 @@ from lipschitz_rnn.units.lipschitz.dropin import (
     refuse_tracing,
     set_weight,
 )
-from lipschitz_rnn.units.lipschitz.parallel import attach_certificate, contraction_of, refuse_directions
+from lipschitz_rnn.units.lipschitz.parallel import attach_certificate, contraction_of, output_bound, refuse_directions
 from lipschitz_rnn.units.lipschitz.quick import quick_call
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule, describe
 from lipschitz_rnn.units.lipschitz.stream import LipschitzStream
@@ -248,6 +248,11 @@ class LipschitzRNN(SettingsModule, Recurrent):
         """What the last call in parallel reported, for every layer and direction: how far each may be from the
         sequential scan of its own input."""
         return tuple(self._bounds)
+
+    def output_bound(self) -> float:
+        """How far any output of the last call in parallel can be from the sequential one, in the Euclidean norm: the
+        bounds of all layers, each carried through those above it."""
+        return output_bound(self)
 
     def attach_certificate(self, certificate: Any) -> None:
         """Keep a certificate of this layer, from :func:`lipschitz_rnn.stability.certify`, so that ``parallel`` can use

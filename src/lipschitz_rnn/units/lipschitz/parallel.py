@@ -11,8 +11,10 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.common.precision import float32_setting, rounds_float32
 from lipschitz_rnn.ops.common.validation import seen_values
-from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction
+from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction, Norms
+from lipschitz_rnn.ops.lipschitz.parallel.gradient_bounds import drive_sensitivity
 from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel
+from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 
 if TYPE_CHECKING:
@@ -70,6 +72,46 @@ def contraction_of(cell: LipschitzRNNCell, A: Tensor, W: Tensor) -> Contraction 
         return None
     attached.require_current(cell, A, W)
     return attached.contraction
+
+
+@torch.no_grad()
+def output_bound(layer: LipschitzRNN) -> float:
+    """How far any output of the last call can be from the sequential one: errors of lower layers go through the others.
+
+    A layer's error is its own and what its input's makes of it: with R for the derivative of a step by its drive, an
+    input that is off by e at every step moves the state by at most R ‖P^{1/2}U‖ e / (1 − ρ) in the metric.
+    """
+    if len(layer.bounds) != len(layer.cells) or not all(bound.proved for bound in layer.bounds):
+        raise ValueError(
+            "nothing is proved of the last call; call the layer with parallel set, and without proved=False"
+        )
+    below, found = 0.0, iter(layer.bounds)
+    for k in range(layer.num_layers):
+        errors = []
+        for d in range(layer.num_directions):
+            own, gain = float(next(found).states), 0.0
+            if below > 0.0:
+                gain = _input_gain(layer.cell(k, d))
+            errors.append(own + gain * below)
+        below = math.hypot(*errors)
+        if layer.training and layer.dropout and k < layer.num_layers - 1:
+            below /= 1.0 - layer.dropout
+    return below
+
+
+def _input_gain(cell: LipschitzRNNCell) -> float:
+    A, W = cell.hidden_matrices()
+    contraction = contraction_of(cell, A, W)
+    assert contraction is not None  # or the call had not been proved
+    norms = Norms.of(contraction, 1, A)
+    scheme = Scheme(cell.step_size, cell.alpha, cell.integrator, cell.nonlinearity)
+    problem = Problem(A.new_zeros(1, 1, 1, A.shape[-1]), A[None], W[None], None, None, None, None, scheme)
+    R = drive_sensitivity(problem, norms)
+    U = cell.weight_ih.detach().double()
+    seen = norms.root[0].unsqueeze(-1) * U if norms.diagonal else norms.root[0] @ U
+    stretched = float(torch.linalg.matrix_norm(seen, ord=2)) * R / float(norms.extremes()[0])
+    rest = 1.0 - float(norms.factor.max())
+    return stretched / rest if rest > 0.0 else math.inf
 
 
 def refuse_directions(layer: LipschitzRNN) -> None:

@@ -6,6 +6,7 @@ are wrong by e and f, it is wrong by at most R f + R′ e ‖λ‖, where R boun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,7 +50,10 @@ class StepConstants:
         self.steepest = torch.linalg.vector_norm(rows, dim=-1).amax(-1).reshape(shape)  # |w_i h| ≤ this · ‖h‖_P
         linear = norms.operator_norm(scheme.alpha * problem.A).reshape(shape)
         wide = norms.operator_norm(W).reshape(shape)
-        self.slope, self.curvature = scheme.sigma.lipschitz * skewed, CURVATURE[scheme.nonlinearity] * skewed
+        self.slope, self.curvature = (
+            scheme.sigma.lipschitz * skewed,
+            CURVATURE.get(scheme.nonlinearity, math.inf) * skewed,
+        )
         self.field = linear + self.slope * wide  # ‖f′‖
         self.bend = self.curvature * self.steepest * wide  # how fast f′ changes
         self.step, self.tableau, self.alpha = norms.longest, scheme.tableau, abs(scheme.alpha)
@@ -212,6 +216,12 @@ def step_shares(problem: Problem, norms: Norms, chunks: int) -> Tensor:
     steps = norms.root.new_full((S, C, rows), problem.scheme.step_size)
     steps = steps if problem.timespans is None else problem.timespans.detach().double()
     return timed((steps / norms.longest).clamp(0.0, 1.0), chunks)
+
+
+def drive_sensitivity(problem: Problem, norms: Norms) -> float:
+    """R of the drive: how far a step moves the state per ‖δu‖_P; the largest over the networks."""
+    sizes = norms.root.new_zeros((problem.A.shape[0], 1, 1, 1))
+    return float(StepConstants(problem, norms, sizes).of_drive().size.max()) * (1.0 + 1e-9)
 
 
 def _resting(problem: Problem, norms: Norms) -> Tensor:
