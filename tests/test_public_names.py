@@ -29,7 +29,7 @@ SIGNATURES = {
     "LipschitzRNN": "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0 bidirectional=False * "
     "beta=0.75 gamma=0.001 step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 "
     "stability=None rate=None metric_spread=None backend='auto' recompute_every=None max_step=None noise=0.0 "
-    "multiplicative_noise=0.0 proj_size=0 device=None dtype=None",
+    "multiplicative_noise=0.0 parallel=None tolerance=1e-06 proj_size=0 device=None dtype=None",
     "LipschitzRNNCell": "input_size hidden_size bias=True * beta=0.75 gamma=0.001 step_size=0.03 max_step=None "
     "alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 stability=None rate=None metric_spread=None "
     "noise=0.0 multiplicative_noise=0.0 device=None dtype=None",
@@ -42,7 +42,7 @@ SIGNATURES = {
     "SymmetricSkew.spectrum_bounds": "self M",
     "lipschitz_scan": "u A W hx=None step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' lengths=None "
     "backend='auto' * input_weight=None bias=None need_output=True recompute_every=None exact_products=False "
-    "max_step=None noise=None",
+    "max_step=None noise=None parallel=None tolerance=1e-06 contraction=None bound=None",
     "robustness.white_noise": "inputs amount generator * bounds=None clip=False",
     "robustness.salt_and_pepper": "inputs amount generator * bounds=(0.0, 1.0) lengths=None batch_first=False",
 }

@@ -68,6 +68,20 @@ def bench(
         bool,
         typer.Option("--compile/--no-compile", help="Also measure torch.compile of the loop.", rich_help_panel=METHOD),
     ] = True,
+    parallel: Annotated[
+        bool,
+        typer.Option(
+            "--parallel",
+            help="Only compare contracting layers sequentially and in parallel over time.",
+            rich_help_panel=METHOD,
+        ),
+    ] = False,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE", help="With --parallel: this pretrained layer, not fresh ones.", rich_help_panel=METHOD
+        ),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Explain which backend runs for these sizes, and stop.", rich_help_panel=METHOD),
@@ -131,6 +145,8 @@ def bench(
     require_writable(plot, growth_plot, markdown, None if json_file in (None, "-") else Path(str(json_file)))
     if plot is not None:
         scaling.require_matplotlib()
+    if weights is not None and not parallel:
+        raise ValueError("--weights chooses the layer of --parallel; pass both, or neither")
     explanation = explain_choice(work, place)
     if explain:
         _write_json({"workload": work.to_dict(), "device": str(place), "explanation": explanation}, json_file)
@@ -139,6 +155,11 @@ def bench(
         return
     if growth_plot is not None:
         _draw_growth(work, place, growth_plot, json_file, quick, _command(context))
+        return
+    if parallel:
+        sized = _given(context, "length") or _given(context, "batch")
+        command = _command(context)
+        _bench_parallel(work if sized else None, work, place, timed, quick, weights, json_file, command)
         return
 
     sized = any(_given(context, name) for name in SIZE_OPTIONS)
@@ -195,6 +216,34 @@ def _draw_growth(
         for text in line.notes:
             typer.echo(text)
     wrong = [text for line in lines for text in line.wrong]
+    if wrong:
+        raise fail("; ".join(wrong), 1)
+
+
+def _bench_parallel(
+    sized: Workload | None,
+    work: Workload,
+    device: torch.device,
+    repeats: int,
+    quick: bool,
+    weights: str | None,
+    json_file: str | None,
+    command: str,
+) -> None:
+    """Sequential against parallel over time; exit with 1 if a difference is larger than its bound."""
+    from lipschitz_rnn.benchmark.time_parallel import Size, measure_parallel, to_document, to_table, usual_sizes
+
+    sizes = usual_sizes(device)
+    if sized is not None:
+        sizes = [Size(sized.length, sized.batch, training) for training in (False, True)]
+    options = {"hidden": work.hidden, "integrator": work.integrator, "repeats": min(repeats, 5), "weights": weights}
+    with progress_bar(quiet=json_file == "-") as show:
+        rates = (1.0,) if quick else (0.01, 1.0)
+        rows = measure_parallel(sizes, device, rates=rates, note=lambda text: show(text, 0, None), **options)  # type: ignore[arg-type]
+    _write_json({"command": command, **to_document(rows, device)}, json_file)
+    if json_file != "-":
+        Console().print(to_table(rows, device))
+    wrong = [row.wrong for row in rows if row.wrong]
     if wrong:
         raise fail("; ".join(wrong), 1)
 

@@ -27,6 +27,10 @@ from lipschitz_rnn.ops.common.validation import (
 from lipschitz_rnn.ops.lipschitz.dispatch import run
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
+from lipschitz_rnn.ops.lipschitz.parallel.bounds import ScanBound
+from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction
+from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel
+from lipschitz_rnn.ops.lipschitz.parallel.run import run_parallel
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 from lipschitz_rnn.ops.lipschitz.substeps import repeat_steps, run_substeps
 
@@ -51,6 +55,10 @@ def lipschitz_scan(
     exact_products: bool = False,
     max_step: float | None = None,
     noise: StateNoise | None = None,
+    parallel: Parallel | str | int | None = None,
+    tolerance: float = 1e-6,
+    contraction: Contraction | None = None,
+    bound: ScanBound | None = None,
 ) -> tuple[Tensor | None, Tensor]:
     r"""Integrate ``ḣ = αA h + σ(W h + u)`` over a sequence, for one network or S networks at once.
 
@@ -77,6 +85,11 @@ def lipschitz_scan(
             float32, and the setting where it runs decides how that multiplies.
         max_step: a longer step is taken in ⌈step/max_step⌉ equal sub-steps with its input held, for each sample alone.
         noise: noise on the state after each step (after each sub-step, with ``max_step``); see :class:`StateNoise`.
+        parallel: run chunks of the sequence beside each other, ``"auto"`` or their number, with a proved error: see
+            ``docs/long-sequences.md``. It needs a ``contraction``, and has first derivatives only.
+        tolerance: what that error may be at most, relative to the largest state; else the scan runs sequentially.
+        contraction: how fast two states of this network approach each other, a :class:`Contraction`.
+        bound: an empty :class:`ScanBound`, which the call fills.
 
     Returns:
         The states after each step, (T, B, N) or (S, T, B, N), and the last state of each sample, (B, N) or (S, B, N).
@@ -93,7 +106,19 @@ def lipschitz_scan(
     if lengths is not None:
         problem, mask = _stop_at(problem, lengths, repeats)
 
-    def run_plain(problem: Problem) -> tuple[Tensor | None, Tensor]:
+    settings = None if parallel is None else Parallel.read(parallel, tolerance)
+    _require_every(recompute_every)
+    _require_parallel(settings, contraction, bound)
+    divided = max_step is not None and torch.compiler.is_compiling()
+    if bound is not None and (settings is None or divided):
+        reason = "parallel is None" if settings is None else "a compiled program divides steps in one piece"
+        bound.run_sequentially(reason, u.detach().new_zeros((), dtype=torch.float64))
+
+    def run_plain(problem: Problem, ends: Tensor | None = None) -> tuple[Tensor | None, Tensor]:
+        if settings is not None:
+            counted = None if lengths is None or mask is None else lengths * repeats
+            active = _counted_steps(counted, ends)
+            return run_parallel(problem, backend, need_output, settings, contraction, active, recompute_every, bound)
         if recompute_every is None:
             return run(problem, backend, need_output)
         return _run_in_chunks(problem, backend, need_output, recompute_every)
@@ -209,10 +234,35 @@ def _stop_at(problem: Problem, lengths: Tensor, repeats: int) -> tuple[Problem, 
     return replace(problem, drive=drive, timespans=steps), mask
 
 
+def _require_every(every: object) -> None:
+    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        raise ValueError(f"recompute_every is {every!r}; it must be a whole number of steps, at least 1, or None")
+
+
+def _require_parallel(settings: Parallel | None, contraction: object, bound: object) -> None:
+    if contraction is not None and not isinstance(contraction, Contraction):
+        raise TypeError(f"contraction is a {type(contraction).__name__}; pass a Contraction, e.g. from_metric(...)")
+    if bound is not None and not isinstance(bound, ScanBound):
+        raise TypeError(f"bound is a {type(bound).__name__}; pass an empty ScanBound()")
+    if settings is None and contraction is not None:
+        raise ValueError("contraction was given without parallel, which alone uses it; omit it or pass parallel='auto'")
+
+
+def _counted_steps(lengths: Tensor | None, ends: Tensor | None) -> Tensor | None:
+    """The steps of each sample after which its state only stays as it is, (B,) or (S, B); None if there are no more.
+
+    ``ends``, (…, T, B), says where the sub-steps of each step end.
+    """
+    if ends is None:
+        return lengths
+    if lengths is None:
+        return ends[..., -1, :]
+    lengths = lengths.to(ends.device).expand(ends[..., -1, :].shape)
+    return ends.gather(-2, lengths.unsqueeze(-2) - 1).squeeze(-2)
+
+
 def _run_in_chunks(problem: Problem, backend: str, need_output: bool, every: int) -> tuple[Tensor | None, Tensor]:
     """The same scan in pieces, each recomputed in the backward pass instead of stored."""
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(f"recompute_every is {every!r}; it must be a whole number of steps, at least 1, or None")
     if not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None:
         return run(problem, backend, need_output)  # function transforms do not support checkpoints
 

@@ -18,7 +18,7 @@ from lipschitz_rnn.ops.common.tracing import exporting
 from lipschitz_rnn.ops.common.validation import seen_values
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
-Runner = Callable[[Problem], tuple[Tensor | None, Tensor]]
+Runner = Callable[[Problem, Tensor | None], tuple[Tensor | None, Tensor]]
 
 TOLERANCE = 1e-6  # so that a span of 3 · max_step takes three sub-steps even after rounding to float32
 LARGEST = 1_000_000  # sub-steps of one sequence; more means that the unit of time is wrong
@@ -57,7 +57,8 @@ def run_substeps(
     """The scan of a problem with timespans, longer ones divided.
 
     Args:
-        run: the scan of a problem whose steps are taken as they are.
+        run: the scan of a problem whose steps are taken as they are; it is also told where the sub-steps of each step
+            end, as in ``Split``, or None.
     """
     spans = problem.timespans
     assert spans is not None
@@ -69,8 +70,8 @@ def run_substeps(
         return run_compiled(problem, max_step, backend, all_states)
     split = Split.of(problem, max_step)
     if split is None:
-        return run(problem)
-    states, last = run(split.problem)
+        return run(problem, None)
+    states, last = run(split.problem, split.ends)
     return (None if states is None else split.join(states)), last
 
 

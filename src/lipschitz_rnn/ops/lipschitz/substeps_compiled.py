@@ -32,7 +32,7 @@ def run_compiled(problem: Problem, max_step: float, backend: str, all_states: bo
 
 
 def _scan(problem: Problem, max_step: float, backend: str, all_states: bool) -> tuple[Tensor | None, Tensor]:
-    return run_substeps(problem, max_step, lambda part: run(part, backend, all_states), backend, all_states)
+    return run_substeps(problem, max_step, lambda part, _: run(part, backend, all_states), backend, all_states)
 
 
 @torch.library.custom_op("lipschitz_rnn::substep_scan", mutates_args=())

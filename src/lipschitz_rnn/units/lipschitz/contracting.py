@@ -221,6 +221,11 @@ class ContractingPair(nn.Module):
         return metric, self.step_size**2 * torch.cat([metric * stage for stage in stages])
 
     @torch.no_grad()
+    def metric_root(self) -> Tensor:
+        """The square root of P's diagonal, (N,): the metric alone, at no cost."""
+        return log_stretch(self._numbers(), self.scale).exp()
+
+    @torch.no_grad()
     def step_rounding(self, state: float, drive: float = 0.0, *, input_size: int = 0) -> float:
         """δ: a bound on how far rounding in one step can move two states apart, in the norm of P.
 

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from lipschitz_rnn.ops.common.tracing import exporting
+from lipschitz_rnn.ops.lipschitz.parallel.bounds import ScanBound
+from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel
 from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
 from lipschitz_rnn.units.base import Recurrent
 from lipschitz_rnn.units.call_types import Call, State
@@ -24,6 +26,7 @@ from lipschitz_rnn.units.lipschitz.dropin import (
     refuse_tracing,
     set_weight,
 )
+from lipschitz_rnn.units.lipschitz.parallel import attach_certificate, contraction_of, output_bound, refuse_directions
 from lipschitz_rnn.units.lipschitz.quick import quick_call
 from lipschitz_rnn.units.lipschitz.settings import SettingsModule, describe
 from lipschitz_rnn.units.lipschitz.stream import LipschitzStream
@@ -88,6 +91,10 @@ class LipschitzRNN(SettingsModule, Recurrent):
         noise, multiplicative_noise: a and m in h ← (1 + m r u) h + a r ξ after each step, in training only. ξ is
             standard normal, u is uniform in [−1, 1], and r = √(length of the step / step_size), so 1 without
             ``timespans``. The seed comes from PyTorch's default generator, or from ``generator`` in the call.
+        parallel: ``"auto"``, or a number of chunks: run parts of long sequences beside each other. For a contracting
+            layer, or one with a certificate attached; ``bounds`` then says how far the last call may be from the
+            sequential one. See ``docs/long-sequences.md``.
+        tolerance: what that error may be at most, relative to the largest state; else the call runs sequentially.
         proj_size: must be 0, as in an ``nn.LSTM`` without projection.
 
     Shapes, with D = 2 if bidirectional else 1 (with ``batch_first``, B comes first in input and output):
@@ -113,6 +120,9 @@ class LipschitzRNN(SettingsModule, Recurrent):
     bias: bool
     backend: str
     recompute_every: int | None
+    parallel: Parallel | str | int | None = None
+    tolerance: float = 1e-6
+    full_bounds: bool = False  # also bound rounding and gradients in calls in parallel, which costs about one more scan
 
     if TYPE_CHECKING:
         __call__: Call[Tensor]
@@ -153,6 +163,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
         max_step: float | None = None,
         noise: float = 0.0,
         multiplicative_noise: float = 0.0,
+        parallel: Parallel | str | int | None = None,
+        tolerance: float = 1e-6,
         proj_size: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -160,6 +172,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
         refuse_projection(proj_size, hidden_size)
         super().__init__(input_size, hidden_size, num_layers, batch_first, dropout, bidirectional)
         self.bias, self.backend, self.recompute_every = bias, backend, recompute_every
+        self.parallel, self.tolerance = parallel, tolerance
+        self._bounds: list[ScanBound] = []
         self.cells = nn.ModuleDict()
         for layer in range(num_layers):
             for direction in range(self.num_directions):
@@ -191,9 +205,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
         """The recurrent layer of a pretrained network, by its name in this package or from a ``.safetensors`` file.
 
         ``options`` are the constructor options that do not change the network: ``batch_first``, ``dropout``,
-        ``backend``, ``recompute_every``, ``noise``, ``multiplicative_noise``, ``device``, ``dtype``, and a ``max_step``
-        of at least the step size. Others
-        raise unless they equal the trained setting.
+        ``backend``, ``recompute_every``, ``noise``, ``multiplicative_noise``, ``parallel``, ``tolerance``, ``device``,
+        ``dtype``, and a ``max_step`` of at least the step size. Others raise unless they equal the trained setting.
         """
         from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
 
@@ -229,6 +242,22 @@ class LipschitzRNN(SettingsModule, Recurrent):
         cell = self.cells[_key(layer, direction)]
         assert isinstance(cell, LipschitzRNNCell)
         return cell
+
+    @property
+    def bounds(self) -> tuple[ScanBound, ...]:
+        """What the last call in parallel reported, for every layer and direction: how far each may be from the
+        sequential scan of its own input."""
+        return tuple(self._bounds)
+
+    def output_bound(self) -> float:
+        """How far any output of the last call in parallel can be from the sequential one, in the Euclidean norm: the
+        bounds of all layers, each carried through those above it."""
+        return output_bound(self)
+
+    def attach_certificate(self, certificate: Any) -> None:
+        """Keep a certificate of this layer, from :func:`lipschitz_rnn.stability.certify`, so that ``parallel`` can use
+        it; None removes it. Once the parameters have changed, calls in parallel raise until it is renewed."""
+        attach_certificate(self, certificate)
 
     def stream(self, batch_size: int | None = None) -> LipschitzStream:
         """A copy of this layer that takes one time step per call: ``stream(x_t)`` with x_t (p,), or (B, p) for a batch.
@@ -295,6 +324,15 @@ class LipschitzRNN(SettingsModule, Recurrent):
         limit = cell.step_limit(step_size)
         (A, W), alpha = cell.hidden_matrices(), cell.alpha
         cell.watch_gaps(sequences.longest_time, A, W)
+        in_parallel: dict[str, Any] = {}
+        if self.parallel is not None:
+            refuse_directions(self)
+            in_parallel = {
+                "parallel": self.parallel,
+                "tolerance": self.tolerance,
+                "bound": self._new_bound(layer, direction),
+            }
+            in_parallel["contraction"] = contraction_of(cell, A, W)
         if isinstance(alpha, Tensor):  # an ensemble with a different alpha per member; the scan takes one number
             A, alpha = alpha.to(A.dtype) * A, 1.0
         convert = to_proved_dtype if cell.contracting else to_compute_dtype
@@ -317,11 +355,18 @@ class LipschitzRNN(SettingsModule, Recurrent):
             exact_products=cell.contracting,
             max_step=limit,
             noise=cell.drawn_noise(sequences.generator, x),
+            **in_parallel,
         )
         if cell.contracting:
             dtype = result_dtype(cell.weight_ih)
             states, last = None if states is None else states.to(dtype), last.to(dtype)
         return states, (last,)
+
+    def _new_bound(self, layer: int, direction: int) -> ScanBound:
+        if layer == 0 and direction == 0:
+            self._bounds = []
+        self._bounds.append(ScanBound(complete=self.full_bounds, gradients=self.full_bounds))
+        return self._bounds[-1]
 
     def __getattr__(self, name: str) -> Any:
         if name == "all_weights" or name.startswith(("weight_", "bias_")):
@@ -346,7 +391,9 @@ class LipschitzRNN(SettingsModule, Recurrent):
             text += f", dropout={self.dropout:g}"
         if self.backend != "auto":
             text += f", backend={self.backend}"
-        return text + ("" if self.recompute_every is None else f", recompute_every={self.recompute_every}")
+        for name in ("recompute_every", "parallel"):
+            text += "" if getattr(self, name) is None else f", {name}={getattr(self, name)}"
+        return text
 
 
 def _key(layer: int, direction: int) -> str:

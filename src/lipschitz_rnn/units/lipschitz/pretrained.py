@@ -23,7 +23,10 @@ FORMAT = "lipschitz-rnn/1"
 SERIES_FORMAT = "lipschitz-rnn-series/"  # and a number: the files of lipschitz_rnn.data.save_model
 _PREFIX = "unit."
 # Options of from_pretrained: they change how the network runs, not what it computes.
-_FREE = ("batch_first", "dropout", "backend", "recompute_every", "noise", "multiplicative_noise", "device", "dtype")
+_FREE = (
+    "batch_first", "dropout", "backend", "recompute_every", "noise", "multiplicative_noise", "parallel", "tolerance",
+    "device", "dtype",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,8 @@ def quick_call(layer: LipschitzRNN, input: Any, hx: Any, need_output: Any) -> tu
         return None
     if layer.backend not in ("auto", "triton") or layer.recompute_every is not None or input.dim() != 3:
         return None
+    if layer.parallel is not None:
+        return None
     if not (need_output is True or need_output is False) or not (hx is None or type(hx) in _PLAIN):
         return None
     cells: Any = layer._modules["cells"]

@@ -12,6 +12,7 @@ from lipschitz_rnn.ops.common.validation import FLOATING, require_count, require
 from lipschitz_rnn.ops.lipschitz.dispatch import BACKENDS
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
+from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel
 from lipschitz_rnn.units.arguments import true_or_false
 from lipschitz_rnn.units.noise import describe_noise
 
@@ -191,6 +192,13 @@ def backend(name: str, value: Any) -> str:
     return str(value)
 
 
+def parallel(name: str, value: Any) -> Parallel | str | int | None:
+    """None, ``"auto"``, a number of chunks, or a :class:`Parallel`."""
+    if value is not None:
+        Parallel.read(value, tolerance=1e-6)
+    return value
+
+
 CELL_CHECKS: Mapping[str, Check] = {
     "input_size": count,
     "hidden_size": count,
@@ -213,6 +221,8 @@ LAYER_CHECKS: Mapping[str, Check] = {
     "bidirectional": boolean,
     "backend": backend,
     "recompute_every": optional(count),
+    "parallel": parallel,
+    "tolerance": positive,
 }
 SKEW_CHECKS: Mapping[str, Check] = {"beta": fraction, "gamma": not_negative}
 PAIR_CHECKS: Mapping[str, Check] = {"init_scale": not_negative}

@@ -1,0 +1,128 @@
+"""The measurements behind docs/long-sequences.md: bound against error, and a long task on raw audio.
+
+python benchmarks/long_sequences.py bound --picture docs/images/long-sequences.svg
+python benchmarks/long_sequences.py audio --steps 262144 --updates 30        # needs the spoken digits
+python benchmarks/long_sequences.py memory --hidden 128                      # ten million steps on a GPU
+lipschitz-rnn bench --parallel --device cuda                                 # the table of times, about two minutes
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import lipschitz_rnn as lr
+from lipschitz_rnn.drawing import BLUE, GREY, RED, new_figure, to_svg
+from lipschitz_rnn.ops import Parallel
+from lipschitz_rnn.tasks.audio import read_recordings
+from lipschitz_rnn.tasks.sources import FSDD
+
+
+def bound_against_error(hidden: int, steps: int) -> list[tuple[float, int, float, float, float]]:
+    """(rate, warm-up, difference, bound, complete bound) in float64, the warm-up fixed: what it leaves of the error."""
+    found = []
+    for rate in (0.01, 0.1, 1.0):
+        torch.manual_seed(0)
+        layer = lr.LipschitzRNN(1, hidden, stability="contracting", rate=rate, dtype=torch.float64)
+        x = torch.randn(steps, 1, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        with torch.no_grad():
+            exact, _ = layer(x)
+            layer.full_bounds = True
+            for warm_up in (50, 100, 200, 400, 800, 1600):
+                layer.parallel = Parallel(10, warm_up=warm_up, passes=2, fixed=True)
+                states, _ = layer(x)
+                (bound,) = layer.bounds
+                difference = float((states - exact).norm(dim=-1).max())
+                found.append((rate, warm_up, difference, float(bound.states), float(bound.complete)))
+                proved = f"bound {float(bound.states):.2e}, complete {float(bound.complete):.2e}"
+                print(f"rate {rate:g}, warm-up {warm_up}: difference {difference:.2e}, {proved}", flush=True)
+    return found
+
+
+def draw(rows: list[tuple[float, int, float, float, float]], picture: Path) -> None:
+    figure, (axis,) = new_figure(1, width=6.2)
+    for rate, colour in zip((0.01, 0.1, 1.0), (RED, BLUE, GREY), strict=True):
+        own = [row for row in rows if row[0] == rate]
+        steps = [row[1] for row in own]
+        axis.loglog(steps, [max(row[3], 1e-16) for row in own], color=colour, label=f"bound, rate {rate:g}")
+        seen = [max(row[2], 1e-16) for row in own]
+        axis.loglog(steps, seen, "o", color=colour, markersize=4, label=f"difference seen, rate {rate:g}")
+    axis.set_xlabel("steps of each chunk that are run again")
+    axis.set_ylabel("largest error of a state")
+    axis.legend(fontsize=7, frameon=False)
+    picture.write_bytes(to_svg(figure))
+
+
+def audio(steps: int, root: str | None) -> Tensor:
+    """Spoken digits one after another, (steps, 1, 1), with mean 0 and variance 1."""
+    sounds = read_recordings(FSDD, root, True)
+    wave = np.concatenate([sounds[name] for name in sorted(sounds)[: 2 + steps // 1500]])[: steps + 1]
+    values = torch.from_numpy(np.ascontiguousarray(wave)).float()
+    if len(values) <= steps:
+        raise SystemExit(f"the recordings have {len(values)} samples; ask for fewer than {steps} steps")
+    return ((values - values.mean()) / values.std()).reshape(-1, 1, 1)
+
+
+def train(wave: Tensor, parallel: str | int | None, updates: int, hidden: int) -> tuple[list[float], float, str]:
+    """Predict the next sample: the losses, the seconds, and how the last call was cut."""
+    torch.manual_seed(0)
+    layer = lr.LipschitzRNN(1, hidden, stability="contracting", step_size=0.3, rate=0.1, parallel=parallel)
+    head = nn.Linear(hidden, 1)
+    optimizer = torch.optim.Adam([*layer.parameters(), *head.parameters()], lr=3e-3)
+    losses, started = [], time.perf_counter()
+    for _ in range(updates):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(head(layer(wave[:-1])[0]), wave[1:])
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses, time.perf_counter() - started, repr(layer.bounds[0]) if layer.bounds else "sequential"
+
+
+def memory(steps: int, hidden: int) -> None:
+    """One training step of a single long sequence with ``recompute_every``, and the memory that it took."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(0)
+    layer = lr.LipschitzRNN(1, hidden, stability="contracting", recompute_every=512, parallel="auto", device=device)
+    x = torch.randn(steps, 1, 1, device=device)
+    for _ in range(2):
+        started = time.perf_counter()
+        _, last = layer(x, need_output=False)
+        last.square().sum().backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - started
+    peak = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else float("nan")
+    print(f"T = {steps:,}, N = {hidden}: {seconds:.2f} s a training step, peak {peak:.2f} GB; {layer.bounds[0]!r}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("what", choices=("bound", "audio", "memory"))
+    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--steps", type=int, default=None)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--updates", type=int, default=30)
+    parser.add_argument("--data-dir")
+    given = parser.parse_args()
+    if given.what == "bound":
+        rows = bound_against_error(given.hidden, given.steps or 20_000)
+        if given.picture is not None:
+            draw(rows, given.picture)
+        return
+    if given.what == "memory":
+        memory(given.steps or 10_000_000, given.hidden)
+        return
+    wave = audio(given.steps or 131_072, given.data_dir)
+    for parallel in (None, "auto"):
+        losses, seconds, cut = train(wave, parallel, given.updates, given.hidden)
+        print(f"parallel={parallel}: {seconds:.1f} s, loss {losses[0]:.6f} → {losses[-1]:.6f}; {cut}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

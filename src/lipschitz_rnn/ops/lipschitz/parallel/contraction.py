@@ -1,0 +1,163 @@
+"""How fast two states under the same input approach each other, and the norm in which they do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+STEP_ROUNDING = 1e-5  # a step may exceed the proved one by the rounding of times in float32
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """‖Φ(a) − Φ(b)‖_P ≤ ρ ‖a − b‖_P for a step Φ of length ``longest``, for any two states and every input.
+
+    A shorter step ε has the factor 1 − (ε/longest)(1 − ρ): for Euler steps because they are averages of a whole one and
+    of staying, for others because exponentials lie below their chords. A step of length zero has the factor 1.
+
+    Attributes:
+        factor: ρ, one number, or a tensor (S,) for S networks.
+        root: R with P = RᵀR: (N,) for a diagonal P, otherwise (N, N); (S, N) and (S, N, N) for S networks.
+        longest: the longest step for which ρ is proved.
+        shortest: the shortest one; 0 where all shorter steps are covered, as by Euler's rule and contracting units.
+        proved: False for a guess of the caller, with which results are marked as not proved.
+    """
+
+    factor: float | Tensor
+    root: Tensor
+    longest: float
+    shortest: float = 0.0
+    proved: bool = True
+
+    def __post_init__(self) -> None:
+        factors = self.factor if isinstance(self.factor, Tensor) else torch.tensor(self.factor, dtype=torch.float64)
+        if not torch.compiler.is_compiling() and not bool(((factors >= 0) & (factors <= 1)).all()):
+            raise ValueError(f"factor is {self.factor}; it must be from 0 to 1: a larger one does not contract")
+        if not 0.0 <= self.shortest <= self.longest or not 0.0 < self.longest < math.inf:
+            raise ValueError(
+                f"the steps from {self.shortest} to {self.longest} are no range; give 0 ≤ shortest ≤ longest, and a "
+                "longest above 0"
+            )
+
+    @classmethod
+    def from_metric(
+        cls, factor: float | Tensor, metric: Any, step_size: float | tuple[float, float], **options: Any
+    ) -> Contraction:
+        """From P itself: its diagonal (N,), or the matrix (N, N); step_size is a step, or (shortest, longest)."""
+        P = torch.as_tensor(metric, dtype=torch.float64)
+        if P.dim() == 1:
+            if not bool((P > 0).all()):
+                raise ValueError("metric has an entry that is not positive; it must be the diagonal of a metric P")
+            root = P.sqrt()
+        else:
+            lower, failed = torch.linalg.cholesky_ex(P)
+            if bool(failed):
+                raise ValueError("metric is not positive definite; pass the P of a certificate")
+            root = lower.mT
+        shortest, longest = step_size if isinstance(step_size, tuple) else (0.0, step_size)
+        return cls(factor, root, longest, shortest, **options)
+
+    def require_steps(self, shortest: float, longest: float) -> None:
+        """Raise if steps between these lengths, apart from steps of zero, are not what the factor is proved for."""
+        slack = STEP_ROUNDING
+        if longest <= self.longest * (1 + slack) and shortest >= self.shortest * (1 - slack):
+            return
+        covered = f"{self.longest:g}" if self.shortest == self.longest else f"{self.shortest:g} to {self.longest:g}"
+        taken = f"{longest:g}" if shortest == longest else f"{shortest:g} to {longest:g}"
+        raise ValueError(
+            f"the contraction is proved for steps of {covered}, but these are {taken}; certify with a step_size "
+            "range that covers them, or pass max_step"
+        )
+
+
+@dataclass(frozen=True)
+class Norms:
+    """A contraction in the form that S networks on one device take: everything in float64.
+
+    Attributes:
+        factor: ρ, (S, 1, 1).
+        root: R, (S, N) or (S, N, N).
+    """
+
+    factor: Tensor
+    root: Tensor
+    longest: float
+
+    @classmethod
+    def of(cls, contraction: Contraction, networks: int, like: Tensor) -> Norms:
+        given = contraction.factor if isinstance(contraction.factor, Tensor) else like.new_tensor(contraction.factor)
+        factor = given.to(like.device, torch.float64).reshape(-1).expand(networks).reshape(networks, 1, 1)
+        if not isinstance(contraction.factor, Tensor):
+            factor = torch.full_like(factor, contraction.factor)  # not through a narrower dtype
+        root, units = contraction.root.detach().to(like.device, torch.float64), like.shape[-1]
+        if root.shape[-1] != units or root.dim() > 3 or (root.dim() == 3 and root.shape[0] != networks):
+            raise ValueError(f"the metric has shape {tuple(root.shape)}, but the state has {units} units")
+        if root.dim() == 1 or (root.dim() == 2 and root.shape[0] == units and networks != units):
+            root = root.expand(networks, *root.shape)
+        return cls(factor, root, contraction.longest)
+
+    @classmethod
+    def euclidean(cls, networks: int, like: Tensor) -> Norms:
+        """For networks that are not known to contract: distances are then only measured."""
+        factor = like.new_ones((networks, 1, 1), dtype=torch.float64)
+        return cls(factor, like.new_ones((networks, like.shape[-1]), dtype=torch.float64), 1.0)
+
+    @property
+    def diagonal(self) -> bool:
+        return self.root.dim() == 2
+
+    def size(self, states: Tensor) -> Tensor:
+        """‖h‖_P of (S, …, N)."""
+        return self._norm(self.root, states)
+
+    def dual_size(self, adjoints: Tensor) -> Tensor:
+        """‖λ‖_{P⁻¹} of (S, …, N): the norm in which the adjoint contracts by the same factors."""
+        inverse = self.root.reciprocal() if self.diagonal else torch.linalg.inv(self.root).mT
+        return self._norm(inverse, adjoints)
+
+    def _norm(self, root: Tensor, vectors: Tensor) -> Tensor:
+        networks, units = root.shape[0], root.shape[-1]
+        flat = vectors.detach().to(torch.float64).reshape(networks, -1, units)
+        seen = flat * root.unsqueeze(1) if self.diagonal else flat @ root.mT
+        return torch.linalg.vector_norm(seen, dim=-1).reshape(vectors.shape[:-1])
+
+    def extremes(self) -> tuple[Tensor, Tensor]:
+        """Smallest and largest singular value of R, (S,): s‖h‖ ≤ ‖h‖_P ≤ l‖h‖."""
+        values = self.root if self.diagonal else torch.linalg.svdvals(self.root)
+        return values.amin(-1), values.amax(-1)
+
+    def operator_norm(self, matrices: Tensor, *, rough: bool = False) -> Tensor:
+        """‖M‖_P = ‖R M R⁻¹‖ of (S, N, N), (S,), rounded up; the Frobenius norm, which is larger and cheap, if rough."""
+        wide = matrices.detach().to(torch.float64)
+        if self.diagonal:
+            scaled = self.root.unsqueeze(-1) * wide / self.root.unsqueeze(-2)
+        else:
+            scaled = self.root @ wide @ torch.linalg.inv(self.root)
+        return torch.linalg.matrix_norm(scaled, ord="fro" if rough else 2) * (1 + 1e-10)
+
+    def step_factors(self, steps: Tensor) -> Tensor:
+        """ρ of each step, (S, T, B), from their lengths."""
+        share = (steps.detach().to(torch.float64) / self.longest).clamp(0.0, 1.0)
+        return 1.0 - share * (1.0 - self.factor)
+
+
+def accumulate(factors: Tensor, terms: Tensor) -> Tensor:
+    """v₀ = d₀, v_t = d_t + f_t v_{t−1} along the last axis but one, by doubling: log₂ T operations on whole tensors."""
+    shift, length = 1, terms.shape[-2]
+    factors = factors.expand_as(terms)
+    while shift < length:
+        head, tail = terms[..., :shift, :], terms[..., shift:, :]
+        terms = torch.cat((head, tail + factors[..., shift:, :] * terms[..., :-shift, :]), dim=-2)
+        kept = factors[..., shift:, :] * factors[..., :-shift, :]
+        factors = torch.cat((factors[..., :shift, :], kept), dim=-2)
+        shift *= 2
+    return terms
+
+
+def accumulate_back(factors: Tensor, terms: Tensor) -> Tensor:
+    """The same from the last to the first: v_t = d_t + f_t v_{t+1}."""
+    return accumulate(factors.expand_as(terms).flip(-2), terms.flip(-2)).flip(-2)

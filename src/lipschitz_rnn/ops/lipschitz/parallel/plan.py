@@ -1,0 +1,136 @@
+"""How a sequence is cut: chunks, warm-up and passes, from the factor, the tolerance and the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lipschitz_rnn.ops.common.validation import require_count, require_number
+
+ROWS_OF_A_CORE = 16  # samples that walk together in the CPU's kernels, and fill the products of a GPU's
+# Below, what is run again costs more than is saved: a GPU is idle otherwise, a core has its hands full.
+SHORTEST_CHUNK = {"cuda": 256, "cpu": 4096}
+USUAL_WARM_UP = 256
+ROUNDING_UNITS = 64  # of mismatch that no warm-up removes: two rounded trajectories do not meet exactly
+MOST_PASSES = 4  # on a CPU, which a pass keeps busy
+
+
+def most_passes(device: torch.device, chunks: int) -> int:
+    """How many passes may be tried: on a GPU each costs no more than a chunk, and the alternative is all of them."""
+    return max(MOST_PASSES, chunks // 8) if device.type == "cuda" else MOST_PASSES
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Settings of the parallel scan; ``parallel="auto"`` and ``parallel=8`` stand for ``Parallel(chunks=…)``.
+
+    Attributes:
+        chunks: into how many the sequence is cut, or ``"auto"``.
+        tolerance: how large the proved error of the states may be, relative to the largest state of the sample in the
+            metric of the contraction; gradients likewise, relative to the largest adjoint. On top of it come 64 units
+            of rounding of the dtype.
+        warm_up: how many steps of a chunk are run again from the end of the one before, before the result is compared
+            with what was there; None chooses. More follow until the tolerance is met.
+        passes: how often whole chunks may be run for that, at least 2; None chooses. If so many miss the tolerance, or
+            will, the chunks are run one after another, which is the sequential scan. With ``fixed`` this is the number
+            of passes, 2 if None, the last of ``warm_up`` steps, and nothing waits for the result.
+        fixed: run exactly ``passes`` passes and leave it to the caller to check the bound, as a CUDA graph must.
+        proved: False also runs networks without a known contraction, to a measured residual below the tolerance; such
+            results are marked as not proved.
+        group: a process group of ``torch.distributed``, or True for all processes: each then passes its own stretch of
+            the time axis, in the order of the ranks and all of the same length.
+    """
+
+    chunks: int | str = "auto"
+    tolerance: float = 1e-6
+    warm_up: int | None = None
+    passes: int | None = None
+    fixed: bool = False
+    proved: bool = True
+    group: Any = None
+
+    def __post_init__(self) -> None:
+        if self.chunks != "auto":
+            if isinstance(self.chunks, str):
+                raise ValueError(f"parallel is {self.chunks!r}; pass 'auto', a number of chunks, or None")
+            require_count("parallel", self.chunks)
+        require_number("tolerance", self.tolerance, low=0.0, open_low=True)
+        if self.warm_up is not None:
+            require_count("warm_up", self.warm_up)
+        if self.passes is not None and require_count("passes", self.passes) < 2:
+            raise ValueError("passes is 1; at least 2 are needed, because the first one only guesses")
+
+    @classmethod
+    def read(cls, given: Parallel | str | int, tolerance: float) -> Parallel:
+        if isinstance(given, Parallel):
+            return given
+        if isinstance(given, bool) or not isinstance(given, (str, int)):
+            raise TypeError(f"parallel is {given!r}; pass 'auto', a number of chunks, Parallel(...), or None")
+        return cls(chunks=given, tolerance=tolerance)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """K chunks of C steps after ``head`` steps that are run first, as T = head + K·C."""
+
+    chunks: int
+    steps: int
+    head: int
+    warm_up: int  # the steps after which it is first tried to join two passes
+
+    def __str__(self) -> str:
+        return f"{self.chunks} chunks of {self.steps} steps"
+
+    def stops(self, every: int | None) -> Iterator[int]:
+        """After how many steps of a chunk two passes may join, if they are close enough: the last is its end."""
+        stop = 0
+        while stop < self.steps:
+            stop += max(self.warm_up, stop // 2)
+            stop = min(self.steps, stop if every is None else -(-stop // every) * every)
+            yield stop
+
+    def stops_of_pass(self, every: int | None, fixed: bool, last: bool) -> Iterable[int]:
+        """The same for one of several passes: with ``fixed``, whole chunks, and then the warm-up alone."""
+        if not fixed:
+            return self.stops(every)
+        return [next(iter(self.stops(every))) if last else self.steps]
+
+
+def make_plan(settings: Parallel, steps: int, rows: int, device: torch.device, whole: bool = False) -> Plan:
+    """The cut of ``steps`` steps of ``rows`` samples; one chunk means that nothing is gained by cutting.
+
+    ``whole``: no step may be left over.
+    """
+    chunks = settings.chunks
+    if isinstance(chunks, str):
+        shortest = SHORTEST_CHUNK["cuda" if device.type == "cuda" else "cpu"]
+        chunks = _dividing(max(1, min(useful_rows(device) // max(1, rows), steps // shortest)), steps)
+        if whole:
+            chunks = next(number for number in range(chunks, 0, -1) if steps % number == 0)
+    elif chunks > steps:
+        raise ValueError(f"parallel is {chunks} chunks, but the sequence has {steps} steps; use at most that many")
+    if whole and steps % chunks:
+        raise ValueError(f"parallel is {chunks} chunks, which do not divide the {steps} steps of each process")
+    length = steps // chunks
+    return Plan(chunks, length, steps - chunks * length, min(settings.warm_up or USUAL_WARM_UP, length))
+
+
+def useful_rows(device: torch.device) -> int:
+    """How many samples at once keep a device busy."""
+    if device.type == "cuda":
+        return ROWS_OF_A_CORE * torch.cuda.get_device_properties(device).multi_processor_count
+    return ROWS_OF_A_CORE * torch.get_num_threads()
+
+
+def _dividing(wanted: int, steps: int) -> int:
+    """A number of chunks near the one wanted that leaves few steps over."""
+    nearby = range(max(1, wanted - wanted // 4), wanted + 1)
+    return min(nearby, key=lambda chunks: (steps % chunks + steps // chunks, -chunks))
+
+
+def allowed(tolerance: float, dtype: torch.dtype) -> float:
+    """The tolerance with the rounding that it cannot exclude."""
+    return tolerance + ROUNDING_UNITS * torch.finfo(dtype).eps

@@ -1,0 +1,54 @@
+"""The benchmark of the parallel scan: it checks before it times, and says so if the check fails."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from lipschitz_rnn.benchmark import time_parallel
+from lipschitz_rnn.benchmark.time_parallel import Size, measure_parallel, to_document
+from lipschitz_rnn.cli import app
+from lipschitz_rnn.ops.lipschitz.parallel import plan
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "SHORTEST_CHUNK", {"cuda": 32, "cpu": 32})
+    monkeypatch.setattr(plan, "USUAL_WARM_UP", 8)
+
+
+def test_rows_are_checked_and_timed() -> None:
+    sizes = [Size(400, 1, False), Size(400, 2, True)]
+    rows = measure_parallel(sizes, CPU, hidden=6, rates=(3.0,), step_size=0.1, repeats=1)
+    assert [row.wrong for row in rows] == ["", ""]
+    assert all("chunks of" in row.plan for row in rows)
+    assert rows[0].gradient_difference is None
+    assert rows[1].gradient_difference is not None
+    assert rows[1].gradient_difference < 1e-3
+    document = to_document(rows, CPU)
+    assert document["parallel"][1]["training"] is True
+
+
+def test_a_wrong_result_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time_parallel.LipschitzRNN.forward
+
+    def spoiled(self: Any, *args: Any, **options: Any) -> Any:
+        output, last = real(self, *args, **options)
+        return (output + 1.0 if self.parallel else output), last
+
+    monkeypatch.setattr(time_parallel.LipschitzRNN, "forward", spoiled)
+    (row,) = measure_parallel([Size(400, 1, False)], CPU, hidden=4, rates=(3.0,), step_size=0.1, repeats=1)
+    assert "off" in row.wrong
+
+
+def test_command() -> None:
+    arguments = ["bench", "--parallel", "-t", "200", "-b", "1", "-n", "4", "--quick", "--repeats", "1", "--json", "-"]
+    result = CliRunner().invoke(app, [*arguments, "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(result.output)["parallel"]) == 2
