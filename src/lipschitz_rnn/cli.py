@@ -9,6 +9,7 @@ import typer
 from lipschitz_rnn._version import __version__
 from lipschitz_rnn.commands.bench import bench
 from lipschitz_rnn.commands.certify import certify
+from lipschitz_rnn.commands.compare import compare
 from lipschitz_rnn.commands.evaluate import evaluate
 from lipschitz_rnn.commands.export import export
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
@@ -55,6 +56,7 @@ app.command(rich_help_panel="Train", cls=TidyCommand)(quickstart)
 app.command(rich_help_panel="Train", cls=TidyCommand)(train)
 app.command(rich_help_panel="Train", cls=TidyCommand)(evaluate)
 app.command(rich_help_panel="Train", cls=TidyCommand)(report)
+app.command(rich_help_panel="Train", cls=TidyCommand)(compare)
 app.add_typer(reproduce, name="reproduce", rich_help_panel="Train")
 app.command(rich_help_panel="Use", cls=TidyCommand)(predict)
 app.command(rich_help_panel="Use", cls=TidyCommand)(export)
