@@ -19,6 +19,7 @@ from lipschitz_rnn.commands.quickstart import quickstart
 from lipschitz_rnn.commands.report import report
 from lipschitz_rnn.commands.reproduce import reproduce
 from lipschitz_rnn.commands.robustness import robustness
+from lipschitz_rnn.commands.sweep import sweep
 from lipschitz_rnn.commands.threads import with_threads
 from lipschitz_rnn.commands.train import train
 
@@ -54,6 +55,7 @@ def lipschitz_rnn(
 
 app.command(rich_help_panel="Train", cls=TidyCommand)(quickstart)
 app.command(rich_help_panel="Train", cls=TidyCommand)(train)
+app.command(rich_help_panel="Train", cls=TidyCommand)(sweep)
 app.command(rich_help_panel="Train", cls=TidyCommand)(evaluate)
 app.command(rich_help_panel="Train", cls=TidyCommand)(report)
 app.command(rich_help_panel="Train", cls=TidyCommand)(compare)

@@ -17,6 +17,7 @@ from torch import Tensor
 from lipschitz_rnn.training.checkpoint import CheckpointError, atomic_write, read_checkpoint, write_checkpoint
 from lipschitz_rnn.training.errors import RunConflict as RunConflict
 from lipschitz_rnn.training.errors import RunError as RunError
+from lipschitz_rnn.training.errors import RunInUse as RunInUse
 from lipschitz_rnn.training.reading import read_json, require_same_series
 from lipschitz_rnn.training.run_settings import check_builder, check_folder
 from lipschitz_rnn.training.run_settings import read_settings as read_settings
@@ -199,7 +200,7 @@ def _lock(folder: Path) -> FileLock:
             found = holder.read_text(encoding="utf-8")[:100].strip() or "unknown"
         except (OSError, ValueError):  # it has just started or just ended
             found = "unknown"
-        raise RunError(
+        raise RunInUse(
             f"{folder} is in use by another process ({found}); wait for it or choose another folder"
         ) from None
     try:
