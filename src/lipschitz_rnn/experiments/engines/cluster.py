@@ -18,6 +18,7 @@ from lipschitz_rnn.training.interrupts import Interrupts
 
 _RETRIES = 20  # of a function whose process or node dies
 _ANSWER_SECONDS = 10.0
+_SAVING_SECONDS = 30.0
 
 
 class ClusterError(ValueError):
@@ -73,8 +74,11 @@ class RayEngine(Engine):
 
     def close(self) -> None:
         """Cancel what runs: a cancelled task gets a signal, and its run saves."""
-        for reference in getattr(self, "_pending", {}):
+        pending = list(getattr(self, "_pending", {}))
+        for reference in pending:
             self._ray.cancel(reference, force=False)
+        if pending:
+            self._ray.wait(pending, num_returns=len(pending), timeout=_SAVING_SECONDS)
         if hasattr(self, "_interrupts"):
             self._interrupts.__exit__()
         self._pending = {}
