@@ -178,6 +178,25 @@ def test_pruned_runs_are_stopped_and_can_be_resumed(tmp_path: Path) -> None:
     assert len(read_run(run).of_kind("validation")) == 4
 
 
+@pytest.mark.full
+@needs("optuna")
+def test_pruning_saves_a_third_of_the_epochs_and_keeps_the_winner(tmp_path: Path) -> None:
+    """Ten searches with and without pruning, with the same draws: the winner is another in one of them at most."""
+    space = {"learning_rate": {"low": 1e-5, "high": 0.1, "log": True}}
+    same, epochs = 0, {"none": 0, "median": 0}
+    for repeat in range(10):
+        winners = []
+        for pruning in epochs:
+            early = {"startup_trials": 4, "startup_epochs": 1}
+            search = {"method": "random", "trials": 24, "seed": repeat, "pruning": pruning, **early}
+            outcome = run_sweep(tiny_sweep(space, sweep=search, epochs=10), tmp_path / f"{pruning}-{repeat}")
+            epochs[pruning] += sum(each.epochs for each in outcome.trials)
+            winners.append(outcome.winners[0].best.trial.point)
+        same += winners[0] == winners[1]
+    assert same >= 9
+    assert epochs["median"] <= 2 / 3 * epochs["none"]
+
+
 def write_file(folder: Path, text: str) -> Path:
     left = ("task_options", "learning_rate")
     values = "\n".join(f"{name} = {json.dumps(value)}" for name, value in SETTINGS.items() if name not in left)

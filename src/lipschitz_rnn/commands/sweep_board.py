@@ -19,6 +19,7 @@ from lipschitz_rnn.experiments.sweeps.packing import Job
 from lipschitz_rnn.experiments.sweeps.running import Board
 from lipschitz_rnn.experiments.sweeps.scoring import Scored, Winner
 from lipschitz_rnn.experiments.sweeps.space import show_point
+from lipschitz_rnn.tasks.base import METRICS
 
 _SHOWN = 8  # runs in progress
 _TAIL = 65536  # bytes of metrics to look at
@@ -123,7 +124,10 @@ def _progress(job: Job, record: Mapping[str, Any] | None) -> tuple[str, str]:
     name = next((name for name, value in record.items() if isinstance(value, list) and name != "loss"), "loss")
     values = [value for value in record[name] if value is not None]
     mean = sum(values) / len(values) if values else None
-    return f"{record['epoch'] + 1}/{job.settings.epochs}", f"{name} {show_score(mean, name == 'accuracy')}"
+    return (
+        f"{record['epoch'] + 1}/{job.settings.epochs}",
+        f"{name} {show_score(mean, name in METRICS and METRICS[name].percent)}",
+    )
 
 
 def last_validation(folder: Path) -> dict[str, Any] | None:
@@ -131,16 +135,13 @@ def last_validation(folder: Path) -> dict[str, Any] | None:
     try:
         with (folder / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))
-            lines = file.read().split(b"\n")[1:-1] if file.tell() > _TAIL else file.read().split(b"\n")[:-1]
-            if not lines:
-                file.seek(0)
-                lines = file.read(_TAIL).split(b"\n")[:-1]
+            lines = file.read().split(b"\n")
     except OSError:
         return None
     for line in reversed(lines):
         try:
             record = json.loads(line)
-        except ValueError:
+        except ValueError:  # the first line may be cut, and the last one half written
             continue
         if isinstance(record, dict) and record.get("kind") == "validation":
             return record
