@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Two processes with one thread each (tests/conftest.py); whichever has nothing left takes tests from the other.
 WORKERS ?= -n 2 --dist worksteal
 
-.PHONY: install test test-full test-peers lint types quick-test quickstart clean
+.PHONY: install test test-full test-peers torture lint types quick-test quickstart clean
 
 install: $(VENV)/.installed
 
@@ -34,6 +34,10 @@ $(PEERS)/.installed: pyproject.toml constraints-peers.txt
 
 test-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m pytest tests/peers -m "" -W ignore
+
+# Runs killed a thousand times, on full disks, with damaged files and more: a table of what happened.
+torture: install
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/torture.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ import typer
 from lipschitz_rnn._version import __version__
 from lipschitz_rnn.commands.bench import bench
 from lipschitz_rnn.commands.certify import certify
+from lipschitz_rnn.commands.compare import compare
 from lipschitz_rnn.commands.evaluate import evaluate
 from lipschitz_rnn.commands.export import export
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
@@ -18,6 +19,7 @@ from lipschitz_rnn.commands.quickstart import quickstart
 from lipschitz_rnn.commands.report import report
 from lipschitz_rnn.commands.reproduce import reproduce
 from lipschitz_rnn.commands.robustness import robustness
+from lipschitz_rnn.commands.sweep import sweep
 from lipschitz_rnn.commands.threads import with_threads
 from lipschitz_rnn.commands.train import train
 
@@ -53,8 +55,10 @@ def lipschitz_rnn(
 
 app.command(rich_help_panel="Train", cls=TidyCommand)(quickstart)
 app.command(rich_help_panel="Train", cls=TidyCommand)(train)
+app.command(rich_help_panel="Train", cls=TidyCommand)(sweep)
 app.command(rich_help_panel="Train", cls=TidyCommand)(evaluate)
 app.command(rich_help_panel="Train", cls=TidyCommand)(report)
+app.command(rich_help_panel="Train", cls=TidyCommand)(compare)
 app.add_typer(reproduce, name="reproduce", rich_help_panel="Train")
 app.command(rich_help_panel="Use", cls=TidyCommand)(predict)
 app.command(rich_help_panel="Use", cls=TidyCommand)(export)

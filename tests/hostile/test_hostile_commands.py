@@ -42,6 +42,8 @@ SMALL: dict[str, tuple[str, ...]] = {
     "train": ("digits", "--preset", "quick", "-e", "0", "-n", "4", "--device", "cpu", "--out", "new"),
     "evaluate": ("run", "--device", "cpu"),
     "report": ("run", "-o", "page"),
+    "compare": ("run", "-o", "page"),
+    "sweep": ("tiny.toml", "--dry-run", "-o", "new"),
     "reproduce mnist": ("--dry-run", "--quick"),
     "reproduce robustness": ("--dry-run", "--quick"),
     "reproduce ablation": ("--dry-run", "--quick"),
@@ -69,6 +71,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "pair.npz", A=-np.eye(2), W=np.zeros((2, 2)))
     np.savez(folder / "wrong.npz", A=np.full((2, 3), np.nan), W=np.array(["x"]))
     (folder / "a.csv").write_text("time,value\n0,1\n")
+    fixed = 'task = "digits"\ntask_options = {steps = 8}\nepochs = 1\nhidden_size = 4\ndevice = "cpu"'
+    (folder / "tiny.toml").write_text(f"[settings]\n{fixed}\n[space]\nlearning_rate = [0.1, 0.2]\n")
     return folder
 
 

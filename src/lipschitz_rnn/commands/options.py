@@ -116,6 +116,31 @@ Commit = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and stop.", rich_help_panel=OUTPUT)]
+EngineChoice = Annotated[
+    Literal["local", "ray"],
+    typer.Option("--engine", help="local: processes of this machine; ray: a Ray cluster.", rich_help_panel=MACHINE),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="ADDRESS",
+        help="ray: address of a cluster. Default: RAY_ADDRESS, else this machine.",
+        show_default=False,
+        rich_help_panel=MACHINE,
+    ),
+]
+Gpus = Annotated[
+    float | None,
+    typer.Option(
+        "--gpus",
+        min=0.0,
+        metavar="NUMBER",
+        help="ray: GPUs of a run; 0.5 lets two share one. Default: 1 if the cluster has any.",
+        show_default=False,
+        rich_help_panel=MACHINE,
+    ),
+]
 Seeds = Annotated[
     str | None,
     typer.Option(

@@ -133,7 +133,7 @@ class LineWatcher(Watcher):
         rate = (self.done - self.first) / max(time.monotonic() - self.started, 1e-9)
         left = (self.total - self.done) / rate if rate else 0.0
         text = f"epoch {record['epoch'] + 1}/{self.settings.epochs}  {_describe(record, self.losses)}"
-        self.write(f"{text}  {rate:.1f} steps/s  {_clock(left)} left")
+        self.write(f"{text}  {rate:.1f} steps/s  {clock(left)} left")
 
     def note(self, message: str) -> None:
         self.write(message)
@@ -195,7 +195,7 @@ def _describe(record: Mapping[str, Any], losses: list[float | None]) -> str:
     return f"{loss}  validation {metric} {show_scores(record[metric], percent=METRICS[metric].percent)}"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +24,8 @@ from lipschitz_rnn.commands.reproduce_list import print_list
 from lipschitz_rnn.commands.threads import choose_threads_for_runs, with_threads
 from lipschitz_rnn.documents.numbers import show_duration, show_score, spread
 from lipschitz_rnn.experiments.campaign import Campaign, Plan
+from lipschitz_rnn.experiments.engines import Engine, make_engine
+from lipschitz_rnn.experiments.engines.base import EngineName
 from lipschitz_rnn.experiments.reproduce import Outcome
 from lipschitz_rnn.experiments.reproduce import reproduce as run_study
 from lipschitz_rnn.experiments.results import Record
@@ -64,7 +68,8 @@ _ONLY_ALONE = Annotated[
     ),
 ]
 _COMMON: dict[str, tuple[Any, Any]] = {
-    "resume": (options.Resume, False), "jobs": (options.Jobs, 1), "epochs": (options.Epochs, None),
+    "resume": (options.Resume, False), "engine": (options.EngineChoice, "local"), "jobs": (options.Jobs, 1),
+    "address": (options.Address, None), "gpus": (options.Gpus, None), "epochs": (options.Epochs, None),
     "precision": (options.Precision, None), "results": (options.Results, None), "commit": (options.Commit, None),
     "device": (options.Device, "auto"), "data_dir": (options.DataDir, None), "offline": (options.Offline, False),
     "dry_run": (options.DryRun, False), "as_json": (options.AsJson, False),
@@ -176,8 +181,9 @@ def _report(chosen: list[tuple[Study, Campaign, list[Plan]]], *, dry_run: bool, 
     choose_threads_for_runs([plan.settings for plan in planned])
     for _, campaign, plans in chosen:  # check all studies before the first one starts
         campaign.check(plans)
-    watch = watch_runs(given["jobs"], quiet=as_json)
-    outcomes = [run_study(study, campaign, plans, watch) for study, campaign, plans in chosen]
+    with _engine(**given) as engine:
+        watch = watch_runs(2 if engine is not None else given["jobs"], quiet=as_json)  # its processes print no bars
+        outcomes = [run_study(study, _on(engine, campaign), plans, watch) for study, campaign, plans in chosen]
     records = [record for outcome in outcomes for record in outcome.records]
     if as_json:
         typer.echo(json.dumps(_facts(outcomes), indent=2))
@@ -189,6 +195,20 @@ def _report(chosen: list[tuple[Study, Campaign, list[Plan]]], *, dry_run: bool, 
     failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:
         raise RunError(f"{len(failed)} of {len(planned)} runs failed: {'; '.join(failed)}; continue with --resume")
+
+
+def _on(engine: Engine | None, campaign: Campaign) -> Campaign:
+    """The campaign on an engine, whose processes have working folders of their own."""
+    if engine is None:
+        return campaign
+    return replace(campaign, engine=engine, out=campaign.out.absolute(), results=campaign.results.absolute())
+
+
+def _engine(engine: EngineName, jobs: int, address: str | None, gpus: float | None, **_: Any) -> Any:
+    """The engine of all studies; None for processes that each study starts itself."""
+    if engine == "local" and address is None and gpus is None:
+        return nullcontext()
+    return make_engine(engine, jobs if jobs > 1 else None, address=address, gpus=gpus)
 
 
 def _facts(outcomes: list[Outcome]) -> dict[str, Any]:

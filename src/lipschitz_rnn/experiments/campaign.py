@@ -7,11 +7,12 @@ and each saves before it exits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lipschitz_rnn.experiments.engines import Engine
 from lipschitz_rnn.experiments.pretrained import export_pretrained
 from lipschitz_rnn.experiments.results import (
     Record,
@@ -23,12 +24,13 @@ from lipschitz_rnn.experiments.results import (
     write_record,
 )
 from lipschitz_rnn.experiments.runner import train
-from lipschitz_rnn.training import Diverged, Settings, Watcher
+from lipschitz_rnn.training import Diverged, Interrupted, Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
 from lipschitz_rnn.training.history import read_run
 from lipschitz_rnn.training.processes import Watch, run_all
 
 _HOW_TO_RESUME = "the same command with --resume"
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -82,18 +84,38 @@ class Campaign:
     commit: str | None = None  # recorded if the package does not run from a checkout
     jobs: int = 1
     measures: Measures = field(default_factory=Measures)
+    engine: Engine | None = None  # runs everything, e.g. on a cluster; by default processes of this machine
 
     def run(self, plans: Sequence[Plan], watch: Watch) -> tuple[list[Record], list[str]]:
         """Run all plans: their records, and the names of those that failed. Complete ones load no data."""
         self.check(plans)
-        together = (watch, self.jobs, str(self.out), _HOW_TO_RESUME)
-        failed = run_all({plan.name: partial(self.complete, plan, watch) for plan in plans}, *together)
+        failed = self._run_all({plan.name: partial(self._worker().complete, plan, watch) for plan in plans}, watch)
         done = [plan for plan in plans if plan.name not in failed]
         if self.measures.wait_for_all_runs and done:
             pending = self.measures.pending_work({self.out / plan.name: plan for plan in done})
-            failed += run_all({name: partial(measure, watch) for name, measure in pending.items()}, *together)
+            failed += self._run_all({name: partial(measure, watch) for name, measure in pending.items()}, watch)
             done = [plan for plan in done if self.export(plan)]
         return [read_record(self.results / record_file(plan.study, plan.name)) for plan in done], failed
+
+    def _worker(self) -> Campaign:
+        """This campaign as an engine sends it around. A run that lost its machine starts again, so it must resume."""
+        return self if self.engine is None else replace(self, engine=None, resume=True)
+
+    def _run_all(self, work: Mapping[str, Callable[[], object]], watch: Watch) -> list[str]:
+        """The names of those that failed."""
+        if self.engine is None:
+            return run_all(work, watch, self.jobs, str(self.out), _HOW_TO_RESUME)
+        for name, call in work.items():
+            self.engine.submit(name, call)
+        ended: dict[str, str | None] = {}
+        try:
+            while len(ended) < len(work):
+                for each in self.engine.wait(_POLL_SECONDS):
+                    ended[each.name] = each.error
+                    watch(each.name).note("complete" if each.error is None else f"failed: {each.error}")
+        except Interrupted as interrupted:
+            raise Interrupted(interrupted.number, str(self.out), _HOW_TO_RESUME) from None
+        return [name for name in work if ended[name] is not None]
 
     def check(self, plans: Sequence[Plan]) -> None:
         """Raise before anything runs if a package is missing, a record is invalid, or a folder is taken or holds a

@@ -9,3 +9,7 @@ class RunError(RuntimeError):
 
 class RunConflict(RunError):
     """The folder holds a different run: a wrong command, not a failed run."""
+
+
+class RunInUse(RunError):
+    """Another process trains in the folder."""

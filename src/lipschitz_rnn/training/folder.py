@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from torch import Tensor
 from lipschitz_rnn.training.checkpoint import CheckpointError, atomic_write, read_checkpoint, write_checkpoint
 from lipschitz_rnn.training.errors import RunConflict as RunConflict
 from lipschitz_rnn.training.errors import RunError as RunError
+from lipschitz_rnn.training.errors import RunInUse as RunInUse
 from lipschitz_rnn.training.reading import read_json, require_same_series
 from lipschitz_rnn.training.run_settings import check_builder, check_folder
 from lipschitz_rnn.training.run_settings import read_settings as read_settings
@@ -70,10 +72,19 @@ class RunFolder:
                 require_same_series(read_json(self.path / "task.json").get("series"), task.get("series"), self.path)
             if not (config := self.path / "config.json").exists():
                 atomic_write(config, _json(settings.to_dict()))
+            elif settings.epochs > (before := read_settings(self.path)).epochs:
+                self._prolong(before, settings.epochs)
             atomic_write(self.path / "environment.json", _json(environment))
             atomic_write(self.path / "task.json", _json(task))
             atomic_write(self.path / "sources.json", _json(sources or {}))
             self._metrics = open(self.path / "metrics.jsonl", "ab", buffering=0)  # noqa: SIM115 (closed in close)
+
+    def _prolong(self, before: Settings, epochs: int) -> None:
+        """Give the run more epochs; an earlier result is kept under the number of its epochs."""
+        if (result := self.path / "result.json").exists():
+            result.rename(self.path / f"result-{before.epochs}-epochs.json")
+        atomic_write(self.path / "config.json", _json(dataclasses.replace(before, epochs=epochs).to_dict()))
+        self._note(f"{epochs} epochs instead of {before.epochs}")
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
@@ -199,7 +210,7 @@ def _lock(folder: Path) -> FileLock:
             found = holder.read_text(encoding="utf-8")[:100].strip() or "unknown"
         except (OSError, ValueError):  # it has just started or just ended
             found = "unknown"
-        raise RunError(
+        raise RunInUse(
             f"{folder} is in use by another process ({found}); wait for it or choose another folder"
         ) from None
     try:

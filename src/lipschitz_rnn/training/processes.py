@@ -96,7 +96,7 @@ def run_processes(
 def _process_main(name: str, call: Call, watch: Watch, threads: int, modules: Sequence[str] = ()) -> None:
     """What each process runs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and terminates its processes
-    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    leave_with_parent()
     torch.set_num_threads(threads)
     import_modules(modules)
     try:
@@ -105,6 +105,11 @@ def _process_main(name: str, call: Call, watch: Watch, threads: int, modules: Se
         watch(name).note(str(Interrupted(interrupted.number, interrupted.saved)))  # the parent says how to resume
         sys.exit(interrupted.exit_code)
     sys.exit(0 if done else 1)
+
+
+def leave_with_parent() -> None:
+    """From now on, this process ends when its parent does."""
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
 
 
 def _stop_with_parent() -> None:

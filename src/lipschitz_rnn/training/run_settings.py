@@ -9,6 +9,7 @@ from typing import Any
 
 from lipschitz_rnn.training.errors import RunConflict, RunError
 from lipschitz_rnn.training.reading import is_there, read_json, read_sources
+from lipschitz_rnn.training.schedules import why_not_longer
 from lipschitz_rnn.training.settings import Settings
 
 _NAMED = 10  # most run folders to list in a message
@@ -16,6 +17,8 @@ _NAMED = 10  # most run folders to list in a message
 
 def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool) -> None:
     """Check that a run with these settings can start or continue in this folder; nothing is written.
+
+    A run that continues may have more epochs than before, if its schedule allows it.
 
     Raises `RunConflict` if it holds another run, `RunError` if it cannot be used.
     """
@@ -38,7 +41,12 @@ def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool)
         return
     if not resume:
         raise RunConflict(f"{folder} already holds a run; resume it with --resume, or choose another folder")
-    for name, (asked, frozen) in settings.differences(read_settings(folder)).items():
+    before = read_settings(folder)
+    for name, (asked, frozen) in settings.differences(before).items():
+        if name == "epochs" and asked > frozen:
+            if reason := why_not_longer(before):
+                raise RunConflict(f"{folder} cannot be given {asked} epochs instead of {frozen}: {reason}")
+            continue
         raise RunConflict(
             f"{folder} holds a run with {name} = {frozen!r}, but this call has {asked!r}; "
             "resume without changed settings, or choose another folder"

@@ -24,6 +24,19 @@ def learning_rate(settings: Settings, step: int, steps_per_epoch: int) -> float:
     return top * _ease(1.0, settings.final_rate, (step - rising) / max(total - 1 - rising, 1))
 
 
+def why_not_longer(settings: Settings) -> str | None:
+    """Why a run with these settings cannot be given more epochs; None if it can.
+
+    It can if the rate of a step does not depend on the number of epochs: then the longer run has had the same steps.
+    """
+    if settings.schedule in ("constant", "step"):
+        return None
+    return (
+        f"its {settings.schedule} schedule spreads the learning rate over all {settings.epochs} epochs, so a longer "
+        "run would have had other rates from the start; train it anew with more epochs"
+    )
+
+
 def _ease(start: float, end: float, share: float) -> float:
     """From `start` to `end` along half a cosine."""
     return end + (start - end) * 0.5 * (1.0 + math.cos(math.pi * min(share, 1.0)))

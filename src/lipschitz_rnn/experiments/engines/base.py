@@ -1,0 +1,104 @@
+"""What an engine offers, the simplest one, and their choice by name."""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from lipschitz_rnn.tasks import DataError
+from lipschitz_rnn.training import CheckpointError, Interrupted, RunError
+
+EngineName = Literal["local", "ray"]
+Call = Callable[[], object]  # must be picklable, except for `InProcess`
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A function that has ended; `error` says why it failed."""
+
+    name: str
+    error: str | None = None
+
+
+class Engine:
+    """Runs functions that are submitted by name. A function may be run again if its process dies: it must resume."""
+
+    slots = 1  # how many functions run at once
+
+    def submit(self, name: str, call: Call) -> None:
+        raise NotImplementedError
+
+    def wait(self, seconds: float) -> list[Ended]:
+        """What has ended, as soon as something has, or nothing after `seconds`. Raises Interrupted after a signal."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Stop what still runs; runs save before they end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class InProcess(Engine):
+    """One function after another, in this process."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[str, Call]] = deque()
+
+    def submit(self, name: str, call: Call) -> None:
+        self._waiting.append((name, call))
+
+    def wait(self, seconds: float) -> list[Ended]:
+        if not self._waiting:
+            return []
+        name, call = self._waiting.popleft()
+        return [Ended(name, error_of(call))]
+
+
+def error_of(call: Call) -> str | None:
+    """Call, and say what went wrong; an interruption is passed on."""
+    try:
+        call()
+    except Interrupted:
+        raise
+    except (RunError, CheckpointError, DataError, ValueError, TypeError, OSError) as error:
+        return str(error) or repr(error)
+    except Exception:  # e.g. out of memory, or an error in a user's unit: the others have their turn
+        return traceback.format_exc()
+    return None
+
+
+def make_engine(
+    name: EngineName,
+    jobs: int | None = None,
+    *,
+    threads: int = 1,
+    address: str | None = None,
+    gpus: float | None = None,
+) -> Engine:
+    """An engine by its name.
+
+    Args:
+        jobs: local: functions at a time; by default one per GPU, or one. ray: at most this many, by default as many as
+            the cluster has room for.
+        threads: CPU threads of each function.
+        address: ray: of the cluster; by default RAY_ADDRESS, else a cluster on this machine.
+        gpus: ray: GPUs of each function; a fraction shares one. By default 1 if the cluster has GPUs.
+    """
+    if name == "ray":
+        from lipschitz_rnn.experiments.engines.cluster import RayEngine
+
+        return RayEngine(address, jobs, threads, gpus)
+    if address is not None or gpus is not None:
+        raise ValueError("--address and --gpus are for --engine ray; leave them out")
+    from lipschitz_rnn.experiments.engines.workers import Workers, visible_gpus
+
+    devices = visible_gpus()
+    jobs = jobs or max(1, len(devices))
+    return InProcess() if jobs == 1 else Workers(jobs, threads, devices)
