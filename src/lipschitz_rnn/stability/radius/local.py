@@ -7,7 +7,7 @@ the certificate. With λ_t the adjoint of the difference of two scores,
 
     difference(x + Δx) ≥ difference(x) − ⟨gradient, Δx⟩ − Σ_t ε|λ_t|ᵀ remainder_t(r),
 
-so that r is certified if the right side is positive. docs/certified-radius.md has the proof, rounding included.
+so that r is certified if the right side is positive. docs/stability.md has the proof, rounding included.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from lipschitz_rnn.stability.radius.scores import Scores
 from lipschitz_rnn.stability.radius.trajectory import Stepper
 
 _WAYS, _ROUNDS = 9, 3  # radii tried at once, and how often the gap between two of them is divided
+_AT_ONCE = 1 << 24  # numbers that are kept at once on a CPU
 
 
 def why_not_local(proved: ProvedNetwork) -> str | None:
@@ -67,10 +68,9 @@ def local_radii(
     start: Tensor,
 ) -> Tensor:
     """(B, q): a radius for every other class, at least 0; ``start`` are those of the global bound."""
-    chosen = max(
-        1, (1 << 24) // (timeline.samples.shape[0] * proved.network.D.shape[1] * (scores.margins.shape[1] + 4))
-    )
-    B = timeline.samples.shape[1]
+    T, B = timeline.samples.shape
+    numbers = T * proved.network.D.shape[1] * (scores.margins.shape[1] + 4)  # of one sample
+    chosen = max(1, (_AT_ONCE << 5 if start.is_cuda else _AT_ONCE) // numbers)
     found = []
     for first in range(0, B, chosen):
         part = slice(first, min(first + chosen, B))
@@ -190,7 +190,9 @@ def _spread(stepper: Stepper, step: Tensor, slope: Tensor, F: Tensor, scale: Ten
         found[t] = ((stepper.W @ C) * stepper.W).sum(-1) + each * size[:, None] * wide
         J = eye + step[t, :, :, None] * (stepper.A + slope[t, :, :, None] * stepper.W)
         C = J @ C @ J.mT + F[t] @ F[t].mT
-        rounding = each * (J.square().sum((-2, -1)) * size + F[t].square().sum((-2, -1)))
+        # The entries of J may cancel: its rounding follows the sizes of their terms.
+        whole = N**0.5 + step[t].squeeze(-1) * stepper.size.norm()
+        rounding = each * (whole.square() * size + F[t].square().sum((-2, -1)))
         C = 0.5 * (C + C.mT) + rounding[:, None, None] * eye
     return (found + direct).clamp(min=0.0).sqrt() * (1 + 1e-9)
 

@@ -11,7 +11,7 @@ from lipschitz_rnn.stability.certification import certify
 from lipschitz_rnn.stability.proof.certificate import Certificate
 from lipschitz_rnn.stability.proof.norms import MetricNorms
 from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, Timeline
-from lipschitz_rnn.stability.radius.network import Network
+from lipschitz_rnn.stability.radius.network import Network, Part
 from lipschitz_rnn.stability.threads import one_blas_thread
 
 
@@ -71,10 +71,7 @@ def _certified(network: Network, timespans: Tensor | None, time_limit: float) ->
     return certify(unit, step_size=spans, precision="exact", rate=wanted, time_limit=time_limit)
 
 
-def _require_same(certificate: Certificate, part: object) -> None:
-    from lipschitz_rnn.stability.radius.network import Part
-
-    assert isinstance(part, Part)
+def _require_same(certificate: Certificate, part: Part) -> None:
     if certificate.step_range is None or certificate.metric is None:
         raise ValueError(
             "the certificate is about continuous time; a radius needs one for the map that runs: leave continuous out"
