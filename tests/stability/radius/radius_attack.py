@@ -32,8 +32,9 @@ def largest(gradient: Tensor, radius: Tensor, norm: str) -> Tensor:
     if norm == "linf":
         return gradient.sign() * radius[:, None]
     axes = (-1,) if norm == "step" else (0, -1)
+    gradient = gradient / gradient.abs().amax(axes, keepdim=True).clamp(min=1e-300)  # so that no square underflows
     size = gradient.square().sum(axes, keepdim=True).sqrt()
-    return gradient / size.clamp(min=1e-300) * radius[:, None]
+    return gradient / size.clamp(min=0.5) * radius[:, None]
 
 
 def projected(change: Tensor, radius: Tensor, norm: str) -> Tensor:

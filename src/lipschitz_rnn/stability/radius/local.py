@@ -12,6 +12,7 @@ so that r is certified if the right side is positive. docs/stability.md has the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ from lipschitz_rnn.stability.proof.rounding import UNIT, Matrix
 from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, Timeline
 from lipschitz_rnn.stability.radius.remainder import SMOOTH, remainder
 from lipschitz_rnn.stability.radius.scores import Scores
-from lipschitz_rnn.stability.radius.trajectory import Stepper
+from lipschitz_rnn.stability.radius.trajectory import Stepper, length_of
 
 _WAYS, _ROUNDS = 9, 3  # radii tried at once, and how often the gap between two of them is divided
 _AT_ONCE = 1 << 24  # numbers that are kept at once on a CPU
@@ -91,8 +92,10 @@ def _of_some(
     some = Timeline(timeline.network, timeline.samples.part(part))
     if any(bool((some.steps(own.part).counts > 1).any()) for own in proved.layers[0]):
         return torch.zeros_like(start[part])  # sub-steps hold their input: only the global bound knows them
-    margins, prediction = scores.margins[part], scores.prediction[part]
+    # Scores of the size of 1: a power of two changes no digit, and squares of gradients do not underflow.
     D, at = proved.network.D, 0
+    unit = 2.0 ** -math.floor(math.log2(max(float(np.abs(D).max()), 2.0**-1000)))
+    D, margins, prediction = D * unit, scores.margins[part] * unit, scores.prediction[part]
     lines = []
     for direction, own in enumerate(proved.layers[0]):
         block = np.ascontiguousarray(D[:, at : at + own.part.size])
@@ -194,7 +197,7 @@ def _spread(stepper: Stepper, step: Tensor, slope: Tensor, F: Tensor, scale: Ten
         whole = N**0.5 + step[t].squeeze(-1) * stepper.size.norm()
         rounding = each * (whole.square() * size + F[t].square().sum((-2, -1)))
         C = 0.5 * (C + C.mT) + rounding[:, None, None] * eye
-    return (found + direct).clamp(min=0.0).sqrt() * (1 + 1e-9)
+    return ((found + direct).clamp(min=0.0) + 2.0**-900).sqrt() * (1 + 1e-9)  # squares may have underflowed
 
 
 def _adjoints(
@@ -228,7 +231,7 @@ def _adjoints(
         running = running + step[t, :, None] * (running @ stepper.A + (slope[t, :, None] * running) @ stepper.W)
     # ‖x‖₂ ≤ dual ‖x‖_P, entry by entry.
     dual = float(own.reading(np.eye(N), np.zeros((N, N))).max()) * N**0.5
-    widest = F.square().sum((-2, -1)).sqrt().amax(0)  # (B,)
+    widest = length_of(F, (-2, -1)).amax(0)  # (B,)
     missed = 4.0 * stepper.each * whole * dual * sizes
     return adjoint, gradient, missed, 4.0 * stepper.each * F.shape[-1] ** 0.5 * widest[:, None] * sizes
 
@@ -239,19 +242,24 @@ def _bent(line: _Linearized, energy: Tensor) -> Tensor:
     lost = energy.new_zeros(K, B, line.adjoint.shape[2])
     q = torch.zeros_like(energy)
     for t in range(len(line.a)):
-        V = energy[..., None] * line.spread[t] + line.across * q[..., None]
+        V = reach_of(line.spread[t], energy[..., None], line.across, q[..., None])
         left = remainder(line.own.part.sigma, line.a[t], line.slope[t], V, line.off[t])  # (K, B, N)
         lost = lost + torch.einsum("bqn,kbn->kbq", line.adjoint[t], left)
         q = (line.factor[t] * q + line.step[t].squeeze(-1) * line.stepper.length(left)) * (1 + 1e-12)
     return lost
 
 
+def reach_of(spread: Tensor, energy: Tensor, across: Tensor, q: Tensor) -> Tensor:
+    """|W δh + U Δx| in every entry: what the linear part can be, and what the remainders so far have added."""
+    return energy * spread + across * q
+
+
 def _dual(gradient: Tensor, norm: str) -> Tensor:
     """How fast a linear function with this gradient (T, B, q, p) can fall for changes of size 1: (B, q)."""
     if norm == "l2":
-        size = gradient.square().sum((0, -1)).sqrt()
+        size = length_of(gradient, (0, -1))
     elif norm == "step":
-        size = gradient.norm(dim=-1).sum(0)
+        size = length_of(gradient, (-1,)).sum(0)
     else:
         size = gradient.abs().sum((0, -1))
     return size * (1 + 1e-12)

@@ -222,6 +222,8 @@ def entries(proved: ProvedNetwork, timeline: Timeline, norm: str, scales: Tensor
 
 def entry_in(own: ProvedPart, scale: Matrix, norm: str) -> float:
     """‖D U S Δ‖_P ≤ entry for ‖Δ‖ ≤ 1: in l2, or for |Δ| ≤ 1 in every channel."""
+    if not scale.any():
+        return 0.0
     U = Ball.exact(own.part.U) * Ball.exact(np.broadcast_to(scale, own.part.U.shape))
     whole = own.entry(U)
     if norm != "linf":
