@@ -98,7 +98,10 @@ def certify(
     restarts: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Starts of PGD, the first at the sample. Default: 2.", show_default=False, rich_help_panel=RADIUS
+            min=1,
+            help="Starts of PGD, the first at the sample. Default: 2.",
+            show_default=False,
+            rich_help_panel=RADIUS,
         ),
     ] = None,
     file: Annotated[
@@ -113,9 +116,7 @@ def certify(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            "--plot", metavar="FILE", help="Draw the curve.", show_default=False, rich_help_panel=RADIUS
-        ),
+        typer.Option("--plot", metavar="FILE", help="Draw the curve.", show_default=False, rich_help_panel=RADIUS),
     ] = None,
     device: DeviceAsTrained = None,
     data_dir: DataDir = None,
@@ -137,11 +138,20 @@ def certify(
       lipschitz-rnn certify runs/digits-lipschitz-n64
       lipschitz-rnn certify runs/digits-contracting --radius 0.1,0.3 --plot radius.png
     """
-    only_with = {"--norm": norm, "--split": split, "--samples": samples, "--attack-samples": attack_samples}
+    only_with: dict[str, Any] = {
+        "--norm": norm,
+        "--split": split,
+        "--samples": samples,
+        "--attack-samples": attack_samples,
+    }
     only_with |= {"--attack-steps": attack_steps, "--restarts": restarts, "--file": file, "--plot": plot}
     only_with |= {"--device": device, "--data-dir": data_dir, "--offline": offline or None}
     if radius:
-        only_without = {"--step-size": step_size, "--integrator": integrator, "--nonlinearity": nonlinearity}
+        only_without: dict[str, Any] = {
+            "--step-size": step_size,
+            "--integrator": integrator,
+            "--nonlinearity": nonlinearity,
+        }
         only_without |= {"--continuous": continuous or None, "--precision": precision, "--rate": rate}
         _refuse(only_without, "says nothing with --radius, which is about the network as it runs; leave it out")
         from lipschitz_rnn.commands.certify_radius import RadiusOptions, parse_radii, report_radius

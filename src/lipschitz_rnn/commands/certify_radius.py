@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,12 @@ from torch import nn
 from lipschitz_rnn.commands.model_files import open_models
 from lipschitz_rnn.commands.parsing import require_writable
 from lipschitz_rnn.commands.progress import named, progress_bar
-from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.model import SeriesModel
 from lipschitz_rnn.data.reading import read
 from lipschitz_rnn.data.rereading import read_for
 from lipschitz_rnn.data.saving import SavedModels
 from lipschitz_rnn.data.series import SeriesSet
+from lipschitz_rnn.data.target import prepare_target
 from lipschitz_rnn.experiments.certified import CertifiedCurve, Norm, Samples, certified_curve
 from lipschitz_rnn.stability import NoCertificate
 from lipschitz_rnn.tasks import Split
@@ -98,9 +98,7 @@ def report_radius(target: Path, seed: int | None, which: str, options: RadiusOpt
     return bool(found) and not refused and all(any(curve.certified) for curve in found.values())
 
 
-def _opened(
-    target: Path, seed: int | None, which: str, options: RadiusOptions
-) -> tuple[dict[str, nn.Module], Samples]:
+def _opened(target: Path, seed: int | None, which: str, options: RadiusOptions) -> tuple[dict[str, nn.Module], Samples]:
     """The networks by name, and their samples on the same device."""
     if options.file is not None:
         saved = open_models(target, seed)
@@ -133,23 +131,19 @@ def _labelled(saved: SavedModels, file: Path) -> SeriesSet:
         raise ValueError(f"{saved.name} is for {saved.target.kind}; a radius is certified for classifiers of series")
     series = read_for(saved, file)
     reading = saved.extra.get("reading") or {}
-    table = file.suffix.lower() in (".csv", ".parquet")
-    columns = {"target": saved.target.names[0], "series": reading.get("series"), "features": ()} if table else {}
-    goals = read(file, **columns).as_classes() if table else read(file)
+    columns: dict[str, Any] = {}
+    if file.suffix.lower() in (".csv", ".parquet"):
+        columns = {name: reading.get(name) for name in ("series", "time")}
+        columns |= {"target": saved.target.names[0], "features": saved.preprocessing.fitted.columns}
+    goals = prepare_target(read(file, **columns), "classify")
+    assert goals.targets is not None
+    assert goals.classes is not None
     known = {text: place for place, text in enumerate(saved.target.classes)}
-    if goals.targets is None or goals.classes is None:
-        raise SeriesError(f"{file.name} has no classes; certified accuracy needs the true ones, in a column as trained")
-    if goals.target_level == "sample":  # one row after another: the class of a series is that of its first sample
-        goals_of = goals.targets[goals.offsets[:-1]]
-    else:
-        goals_of = goals.targets
-    codes = np.array([known.get(goals.classes[int(code)], -1) if code >= 0 else -1 for code in goals_of])
-    return type(series)(**{**vars(series), "targets": codes, "target_level": "series", "classes": saved.target.classes})
+    codes = [known.get(goals.classes[int(code)], -1) if code >= 0 else -1 for code in goals.targets]
+    return replace(series, targets=np.array(codes), target_level="series", classes=saved.target.classes)
 
 
-def _of_series(
-    model: SeriesModel, series: SeriesSet, chosen: Any, count: int | None, place: torch.device
-) -> Samples:
+def _of_series(model: SeriesModel, series: SeriesSet, chosen: Any, count: int | None, place: torch.device) -> Samples:
     if count is not None and count < len(chosen):
         drawn = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0))[:count]
         chosen = np.asarray(chosen)[drawn.sort().values.numpy()]

@@ -215,12 +215,11 @@ def _under_attack(
     inside = samples.inputs.shape[-1] ** -0.5 if norm == "step" else 1.0
     by_norm: Literal["l2", "linf"] = "l2" if norm == "l2" else "linf"
     call = partial(pgd, called, samples.inputs, samples.targets, norm=by_norm, steps=steps, **shared)
-    nearest = {}  # attack -> (B,), the smallest change that fooled the network
+    nearest: dict[str, Tensor] = {}  # attack -> (B,), the smallest change that fooled the network
     for radius in radii:
         reach = radius * inside
         for restart in range(restarts):
-            start = {"random_start": restart > 0, "generator": generator}
-            result = call(radius=reach, step_size=2.5 * reach / steps, **start)
+            result = call(radius=reach, step_size=2.5 * reach / steps, random_start=restart > 0, generator=generator)
             nearest["pgd"] = _nearer(nearest.get("pgd"), result, samples, norm)
     result = deepfool(called, samples.inputs, samples.targets, norm=by_norm, steps=50, **shared)
     nearest["deepfool"] = _nearer(None, result, samples, norm)

@@ -63,7 +63,7 @@ def worst_excess(
     Half of the runs are projected gradient descent with falling steps, half move towards the best point of the
     linearized problem, as DeepFool does. Every other class is a goal of every restart.
     """
-    T, B, p = x.shape
+    T, B = x.shape[:2]
     with torch.no_grad():
         clean = scores_of(network, x, lengths, timespans)
     classes = clean.shape[1]

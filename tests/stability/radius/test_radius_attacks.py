@@ -142,9 +142,7 @@ def test_a_batch_in_parts_gives_the_same_radii_and_reports_progress() -> None:
     case = random_case(3, batch=7)
     seen: list[tuple[str, int, int | None]] = []
     whole = certified_radius(case.network, case.x, **case.given)
-    parts = certified_radius(
-        case.network, case.x, batch_size=3, progress=lambda *step: seen.append(step), **case.given
-    )
+    parts = certified_radius(case.network, case.x, batch_size=3, progress=lambda *step: seen.append(step), **case.given)
     assert torch.allclose(whole.radius, parts.radius, rtol=1e-9)
     assert seen == [("radius", 3, 7), ("radius", 6, 7), ("radius", 7, 7)]
 

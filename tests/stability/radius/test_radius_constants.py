@@ -87,7 +87,7 @@ def test_irregular_steps_and_lengths_are_attained() -> None:
     for norm in ("l2", "step"):
         found = certified_radius(case.network, case.x, norm=norm, method="global", **case.given)
         exact = slope_of_scores(case, norm)
-        # 1 − λε is the factor of the longest step brought down to the shorter ones in a straight line: Euler attains it.
+        # 1 − λε brings the factor of the longest step down in a straight line, which Euler attains.
         assert bool((found.gain >= exact * (1 - 1e-14)).all())
         assert bool((found.gain <= 1.01 * exact).all())
 
@@ -195,7 +195,7 @@ def test_a_later_stage_passes_the_change_of_an_earlier_one_on() -> None:
 
 
 def nearly_off() -> tuple[StatedClassifier, torch.Tensor]:
-    """relu: unit 1 is off and drives unit 2, which is off too; the head reads unit 2, and no gradient shows anything."""
+    """relu: unit 1 is off and drives unit 2, which is off too and is read by the head; no gradient shows anything."""
     A, W = [[-1.0, 0.0], [0.0, -1.0]], [[-1.0, 0.0], [8.0, -1.0]]
     network = classifier([(A, W, [[1.0], [0.0]])], [[-1.0, -4.0], [-1.0, 0.0]], nonlinearity="relu", step_size=0.2)
     network.unit.cells["l0"].bias_ih = nn.Parameter(torch.tensor([-0.1, -0.2], dtype=torch.float64))

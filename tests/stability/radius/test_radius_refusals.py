@@ -68,7 +68,7 @@ def test_inputs_and_weights_must_be_finite_and_fit() -> None:
         broken = network()
         with torch.no_grad():
             dict(broken.unit.named_parameters())[place].view(-1)[0] = torch.nan
-        with pytest.raises(ValueError, match="not finite|finite"):
+        with pytest.raises(ValueError, match="finite"):
             certified_radius(broken, X)
     broken = network()
     with torch.no_grad():
@@ -106,7 +106,7 @@ def test_randomness_and_hooks_are_refused() -> None:
     assert bool((certified_radius(noisy, X).radius > 0).all())
     dropped = network(num_layers=2, dropout=0.5)
     dropped.unit.train()
-    with pytest.raises(UnstatedRecurrenceError, match="dropout is 0.5"):
+    with pytest.raises(UnstatedRecurrenceError, match=r"dropout is 0\.5"):
         certified_radius(dropped, X)
     for place in ("unit", "head"):
         hooked = network()
