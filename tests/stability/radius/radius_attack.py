@@ -57,19 +57,22 @@ def worst_excess(
     steps: int = 30,
     restarts: int = 2,
     seed: int = 0,
+    goals: Tensor | None = None,
 ) -> Tensor:
     """(B,): the largest score of another class minus that of the predicted one, over all changes tried.
 
     Half of the runs are projected gradient descent with falling steps, half move towards the best point of the
-    linearized problem, as DeepFool does. Every other class is a goal of every restart.
+    linearized problem, as DeepFool does. Every other class is a goal of every restart, unless ``goals`` (n, B) names
+    some; whatever class wins in the end counts.
     """
     T, B = x.shape[:2]
     with torch.no_grad():
         clean = scores_of(network, x, lengths, timespans)
     classes = clean.shape[1]
     first = clean.argmax(1)
-    goals = torch.stack([(first + shift) % classes for shift in range(1, classes)])  # (q − 1, B)
-    runs = 2 * restarts * (classes - 1)
+    if goals is None:
+        goals = torch.stack([(first + shift) % classes for shift in range(1, classes)])  # (q − 1, B)
+    runs = 2 * restarts * len(goals)
     goal = goals.repeat(2 * restarts, 1).flatten()  # (runs · B,)
     many, reach = x.repeat(1, runs, 1), radius.repeat(runs).to(x)
     ends = None if lengths is None else lengths.repeat(runs)
@@ -81,8 +84,8 @@ def worst_excess(
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(many.shape, generator=generator, dtype=torch.float64).to(x) * free
     start = projected(1e3 * start * reach[:, None], reach, norm)
-    start[:, : 2 * B * (classes - 1)] = 0.0  # the first restart of both kinds begins at the sample
-    change, follows = start, (torch.arange(runs * B) // (B * (classes - 1))) % 2 == 0
+    start[:, : 2 * B * len(goals)] = 0.0  # the first restart of both kinds begins at the sample
+    change, follows = start, (torch.arange(runs * B) // (B * len(goals))) % 2 == 0
     best = torch.full((B,), -torch.inf, dtype=torch.float64)
     for step in range(steps + 1):
         change = change.detach().requires_grad_()
