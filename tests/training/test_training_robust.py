@@ -110,7 +110,7 @@ def test_other_units_have_no_gain(tmp_path: Path, changes: dict[str, Any], messa
 
 
 def test_a_margin_is_for_classes_only(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="margin is 1, but .* does not have one class per sequence"):
+    with pytest.raises(ValueError, match=r"margin is 1, but .* does not have one class per sequence"):
         fit(settings(task="next-value", margin=1.0), NextValue(), tmp_path / "run")
     fit(settings(unit_options={}, margin=1.0, epochs=1), SignTask(), tmp_path / "free")  # any unit may have a margin
     with pytest.raises(ValueError, match=r"margin is -1\.0; it must be at least 0"):

@@ -176,7 +176,7 @@ def _attackable(samples: Samples, wanted: int) -> tuple[int, str]:
     except ImportError as error:
         return 0, f"attacks: none ({error})"
     count = min(wanted, len(samples.targets))
-    return count, f"attacks on {count:,} of {len(samples.targets):,} samples: accuracy that they leave, an upper bound"
+    return count, f"attacks on {count:,} of {len(samples.targets):,} samples: what they leave right, an upper bound"
 
 
 def _document(
@@ -209,12 +209,15 @@ def _print(
             highlight=False,
         )
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        columns = ["radius", "certified", *(f"under {attack}" for attack in curve.attacked)]
+        some = 0 < curve.attacked_samples < curve.samples  # then the same samples are shown beside the attacks
+        columns = ["radius", "certified", *(["of attacked"] if some else [])]
+        columns += [f"under {attack}" for attack in curve.attacked]
         for column in columns:
             table.add_column(column, justify="right")
         for at, (radius, certified) in enumerate(zip(curve.radii, curve.certified, strict=True)):
-            left = (f"{100 * values[at]:.2f} %" for values in curve.attacked.values())
-            table.add_row(f"{radius:g}", f"{100 * certified:.2f} %", *left)
+            shares = [certified, *([curve.certified_of_attacked[at]] if some else [])]
+            shares += [values[at] for values in curve.attacked.values()]
+            table.add_row(f"{radius:g}", *(f"{100 * share:.2f} %" for share in shares))
         console.print(table)
         if curve.contradictions:
             console.print(

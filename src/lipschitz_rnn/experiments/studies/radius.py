@@ -55,8 +55,8 @@ def _trade_off(study: Study, records: Sequence[Record]) -> list[Block]:
         attacked = own[0].measures["networks"][0]["attacked_samples"]
         text = (
             "Certified: the part of all test samples whose class is right and proved to stay so under every change of "
-            f"at most this l2 norm. PGD: the part of {attacked:,} samples that an attack of that size leaves right, so "
-            "the truth lies between the two. Means over the seeds."
+            f"at most this l2 norm. PGD: the part of {attacked:,} of them that an attack of that size leaves right, an "
+            "upper bound of what could be certified of those. Means over the seeds."
         )
         header = ["trained for", "margin", "gain penalty", "clean"]
         header += [f"certified {radius:g}" for radius in _SHOWN] + [f"PGD {radius:g}" for radius in _SHOWN]
