@@ -227,12 +227,12 @@ def test_the_remainder_of_the_linearization_is_needed(monkeypatch: pytest.Monkey
 
 def test_what_remainders_add_to_the_arguments_of_other_units_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     network, x = nearly_off()
-    beaten_without(monkeypatch, "reach_of", lambda spread, energy, across, q: energy * spread + 0 * q, network, x)
+    beaten_without(monkeypatch, "reach_of", lambda spread, energy, known: energy * spread + 0 * known, network, x)
 
 
 def test_what_the_linear_part_adds_to_the_arguments_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     network, x = nearly_off()
-    beaten_without(monkeypatch, "reach_of", lambda spread, energy, across, q: across * q + 0 * energy, network, x)
+    beaten_without(monkeypatch, "reach_of", lambda spread, energy, known: known + 0 * energy * spread, network, x)
 
 
 def test_rounding_of_the_scores_is_covered_and_shows() -> None:

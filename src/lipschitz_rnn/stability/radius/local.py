@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.stability.proof.rounding import UNIT, Matrix
+from lipschitz_rnn.stability.radius.ellipsoid import Ellipsoids, ellipsoids
 from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, Timeline
 from lipschitz_rnn.stability.radius.remainder import SMOOTH, remainder
 from lipschitz_rnn.stability.radius.scores import Scores
 from lipschitz_rnn.stability.radius.trajectory import Stepper, length_of
 
 _WAYS, _ROUNDS = 9, 3  # radii tried at once, and how often the gap between two of them is divided
+_LIKELY = (0.5, 1.1, 1.1)  # of the largest possible radius, then of the radius found
 _AT_ONCE = 1 << 24  # numbers that are kept at once on a CPU
 
 
@@ -111,18 +113,47 @@ def _of_some(
     linear = dual + sum(line.residual for line in lines)
     # Without any remainder the radius would be margin / gradient: search below the smallest of them.
     highest = (margins / linear.clamp(min=1e-300)).masked_fill(own_class, torch.inf).clamp(max=1e12).min(1).values
-    low, high = torch.zeros_like(highest), highest.clamp(min=0.0)
+    low = torch.zeros_like(highest)
+    for likely in _LIKELY:  # ellipsoids are made for one size of change; the later ones are near the answer
+        reference = (likely * highest if likely < 1 else likely * low).clamp(min=0.0) * energy
+        around = [_ellipsoids(line, reference) for line in lines]
+        low = torch.maximum(low, _search(lines, around, margins, linear, own_class, energy, low, highest))
+    return torch.where(margins > 0, low[:, None].expand_as(margins), 0.0)
+
+
+def _search(
+    lines: list[_Linearized],
+    around: list[Ellipsoids],
+    margins: Tensor,
+    linear: Tensor,
+    own_class: Tensor,
+    energy: Tensor,
+    low: Tensor,
+    highest: Tensor,
+) -> Tensor:
+    """(B,): the largest radius above ``low`` that is certified; ``low`` where there is none."""
+    high = torch.maximum(low, highest)
     for _ in range(_ROUNDS):
         ways = torch.arange(1, _WAYS + 1, dtype=torch.float64, device=low.device)[:, None] / (_WAYS + 1)
         tried = low + ways * (high - low)  # (K, B)
         lost = linear * tried[..., None]
-        for line in lines:
-            lost = lost + _bent(line, tried * energy * (1 + 8 * UNIT))
+        for line, own in zip(lines, around, strict=True):
+            lost = lost + _bent(line, own, tried * energy * (1 + 8 * UNIT))
         good = ((margins - lost * (1 + 1e-9) > 0) | own_class).all(-1)  # (K, B)
         passed = good.to(torch.int64).cumprod(0).sum(0)  # how many of them, from below
         grid = torch.cat((low[None], tried, high[None]))
         low, high = (grid.gather(0, (passed + shift)[None]).squeeze(0) for shift in (0, 1))
-    return torch.where(margins > 0, low[:, None].expand_as(margins), 0.0)
+    return low
+
+
+def _ellipsoids(line: _Linearized, energy: Tensor) -> Ellipsoids:
+    """Around what remainders add, for changes of energy (B,)."""
+
+    def remainders(t: int, reach: Tensor) -> Tensor:
+        V = energy[:, None] * line.spread[t] + reach
+        return remainder(line.own.part.sigma, line.a[t], line.slope[t], V, line.off[t])
+
+    return ellipsoids(line.stepper, line.step, line.slope, remainders)
 
 
 def _linearize(
@@ -236,22 +267,25 @@ def _adjoints(
     return adjoint, gradient, missed, 4.0 * stepper.each * F.shape[-1] ** 0.5 * widest[:, None] * sizes
 
 
-def _bent(line: _Linearized, energy: Tensor) -> Tensor:
+def _bent(line: _Linearized, around: Ellipsoids, energy: Tensor) -> Tensor:
     """Σ_t ε|λ_t|ᵀ remainder_t for changes of energy (K, B): (K, B, q)."""
     K, B = energy.shape
     lost = energy.new_zeros(K, B, line.adjoint.shape[2])
-    q = torch.zeros_like(energy)
+    q, squared = torch.zeros_like(energy), torch.zeros_like(energy)
     for t in range(len(line.a)):
-        V = reach_of(line.spread[t], energy[..., None], line.across, q[..., None])
+        # Two bounds on W q: in the metric of the certificate, and by the ellipsoids of this sample.
+        known = torch.minimum(line.across * q[..., None], around.bound(t, squared))
+        V = reach_of(line.spread[t], energy[..., None], known)
         left = remainder(line.own.part.sigma, line.a[t], line.slope[t], V, line.off[t])  # (K, B, N)
         lost = lost + torch.einsum("bqn,kbn->kbq", line.adjoint[t], left)
         q = (line.factor[t] * q + line.step[t].squeeze(-1) * line.stepper.length(left)) * (1 + 1e-12)
+        squared = around.grown(t, squared, left, (line.step[t] > 0).squeeze(-1))
     return lost
 
 
-def reach_of(spread: Tensor, energy: Tensor, across: Tensor, q: Tensor) -> Tensor:
+def reach_of(spread: Tensor, energy: Tensor, known: Tensor) -> Tensor:
     """|W δh + U Δx| in every entry: what the linear part can be, and what the remainders so far have added."""
-    return energy * spread + across * q
+    return energy * spread + known
 
 
 def _dual(gradient: Tensor, norm: str) -> Tensor:
