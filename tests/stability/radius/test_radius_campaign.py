@@ -14,7 +14,7 @@ from lipschitz_rnn import tasks
 from lipschitz_rnn.stability import StatedClassifier, certified_radius
 from lipschitz_rnn.training.robust import score_gains
 
-IMAGES = int(os.environ.get("LIPSCHITZ_RNN_ATTACKED", "40"))  # `make test-full`: 10,000
+IMAGES = int(os.environ.get("LIPSCHITZ_RNN_ATTACKED", "24"))  # `make test-full`: 10,000
 SIZE, AT_ONCE = 28, 250
 
 

@@ -70,7 +70,7 @@ def scalar(seed: int, **options: Any) -> Case:
 )
 def test_the_gain_of_a_linear_system_is_attained(options: dict[str, Any], norm: Any) -> None:
     """Never below the truth, not even by what float32 would round off, nor above it by 1 %."""
-    for seed in range(3):
+    for seed in range(2):
         case = scalar(seed, **options)
         found = certified_radius(case.network, case.x, norm=norm, method="global")
         exact = slope_of_scores(case, norm)
