@@ -2,8 +2,8 @@
 
 Write a change of the states as δh = ℓ + q: ℓ follows the linearized steps J_t = I + ε(αA + D̂_t W) of this sample, and q
 is driven by the remainders of σ. Over all changes of the input of size r, W ℓ_t + U Δx_t stays within r·s_t, entry by
-entry, with s_t from the Gram matrix C_t of the linear map from inputs to ℓ_t, and q is bounded in the metric of the certificate
-and by ellipsoids (`ellipsoid`). With λ_t the adjoint of the difference of two scores,
+entry, with s_t from the Gram matrix C_t of the linear map from inputs to ℓ_t. q is bounded in the metric of the
+certificate and by ellipsoids (`ellipsoid`). With λ_t the adjoint of the difference of two scores,
 
     difference(x + Δx) ≥ difference(x) − ⟨gradient, Δx⟩ − Σ_t ε|λ_t|ᵀ remainder_t(r),
 
