@@ -21,6 +21,8 @@ test: install lint types
 test-full: export LIPSCHITZ_RNN_SOUNDNESS ?= 2000
 test-full: export LIPSCHITZ_RNN_DRAWS ?= 1000
 test-full: export LIPSCHITZ_RNN_USEFUL ?= 100
+test-full: export LIPSCHITZ_RNN_RADII ?= 200
+test-full: export LIPSCHITZ_RNN_ATTACKED ?= 10000
 test-full: install lint types
 	$(BIN)/python -m pytest $(WORKERS) -m ""
 

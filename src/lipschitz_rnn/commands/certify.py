@@ -1,4 +1,4 @@
-"""`lipschitz-rnn certify`: a proof of contraction for trained networks or for a pair of matrices."""
+"""`lipschitz-rnn certify`: a proof of contraction for trained networks or matrices, and certified accuracy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from rich.markup import escape
 
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.imports import with_imports
+from lipschitz_rnn.commands.options import DataDir, DeviceAsTrained, Offline
 from lipschitz_rnn.commands.progress import spinner
+from lipschitz_rnn.tasks import Split
 
 NOT_CERTIFIED = 3
+RADIUS = "Certified accuracy (with --radius)"
 
 
 @guarded
@@ -49,6 +52,75 @@ def certify(
     accuracy: Annotated[float, typer.Option(help="Relative accuracy of the best rate.")] = 1e-3,
     time_limit: Annotated[float, typer.Option(help="Search time in seconds for each pair of matrices.")] = 150.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
+    radius: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--radius",
+            "-r",
+            metavar="NUMBERS",
+            help="Certified accuracy: the part of the samples whose class is right and cannot change within this "
+            "radius, e.g. 0.1,0.3. Pixels count from 0 to 1; other values in their own units.",
+            show_default=False,
+            rich_help_panel=RADIUS,
+        ),
+    ] = None,
+    norm: Annotated[
+        Literal["l2", "linf", "step"] | None,
+        typer.Option(
+            help="Size of a change: l2 of all of it (default); linf of each value; step: l2 in every step.",
+            show_default=False,
+            rich_help_panel=RADIUS,
+        ),
+    ] = None,
+    split: Annotated[
+        Split | None,
+        typer.Option(help="Part of the data. Default: test.", show_default=False, rich_help_panel=RADIUS),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Samples to draw, with seed 0. Default: all.", show_default=False, rich_help_panel=RADIUS
+        ),
+    ] = None,
+    attack_samples: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Attack this many of them by PGD and DeepFool; 0: none. Default: 200.",
+            show_default=False,
+            rich_help_panel=RADIUS,
+        ),
+    ] = None,
+    attack_steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps of PGD. Default: 40.", show_default=False, rich_help_panel=RADIUS),
+    ] = None,
+    restarts: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Starts of PGD, the first at the sample. Default: 2.",
+            show_default=False,
+            rich_help_panel=RADIUS,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            metavar="FILE",
+            help="Series with their classes, for a model file or a run of `train FILE`.",
+            show_default=False,
+            rich_help_panel=RADIUS,
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw the curve.", show_default=False, rich_help_panel=RADIUS),
+    ] = None,
+    device: DeviceAsTrained = None,
+    data_dir: DataDir = None,
+    offline: Offline = False,
 ) -> None:
     """Prove that any two trajectories of a network under the same input approach each other.
 
@@ -56,13 +128,51 @@ def certify(
     the differential equation instead. A run on a file with times is certified for all times between samples that its
     model takes, also if those of the file were regular.
 
-    Exit codes: 0 certified; 3 not certified, with the reason and what to try; 2 wrong usage, a damaged file, or a
-    network that cannot be certified; 1 a missing file or run.
+    With --radius: certified accuracy of a classifier against the radius, beside the accuracy that PGD and DeepFool
+    leave. It is proved for the exact network; docs/stability.md has the theorems.
 
-    [bold]Example[/]
+    Exit codes: 0 certified; 3 not certified, with the reason and what to try, or no sample certified at any radius;
+    2 wrong usage, a damaged file, or a network that cannot be certified; 1 a missing file or run.
+
+    [bold]Examples[/]
 
       lipschitz-rnn certify runs/digits-lipschitz-n64
+      lipschitz-rnn certify runs/digits-contracting --radius 0.1,0.3 --plot radius.png
     """
+    only_with: dict[str, Any] = {
+        "--norm": norm,
+        "--split": split,
+        "--samples": samples,
+        "--attack-samples": attack_samples,
+    }
+    only_with |= {"--attack-steps": attack_steps, "--restarts": restarts, "--file": file, "--plot": plot}
+    only_with |= {"--device": device, "--data-dir": data_dir, "--offline": offline or None}
+    if radius:
+        only_without: dict[str, Any] = {
+            "--step-size": step_size,
+            "--integrator": integrator,
+            "--nonlinearity": nonlinearity,
+        }
+        only_without |= {"--continuous": continuous or None, "--precision": precision, "--rate": rate}
+        _refuse(only_without, "says nothing with --radius, which is about the network as it runs; leave it out")
+        from lipschitz_rnn.commands.certify_radius import RadiusOptions, parse_radii, report_radius
+
+        given = {"norm": norm, "split": split, "attacked": attack_samples, "steps": attack_steps, "restarts": restarts}
+        options = RadiusOptions(
+            radii=parse_radii(radius),
+            samples=samples,
+            file=file,
+            plot=plot,
+            device=device,
+            data_dir=data_dir,
+            offline=offline,
+            time_limit=time_limit,
+            **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+        )
+        if not report_radius(target, seed, which, options, as_json):
+            raise typer.Exit(NOT_CERTIFIED)
+        return
+    _refuse(only_with, "goes with --radius; add --radius 0.1, or leave it out")
     from lipschitz_rnn.stability import certify as prove
 
     asked: dict[str, Any] = {"integrator": integrator, "nonlinearity": nonlinearity, "rate": rate}
@@ -85,6 +195,12 @@ def certify(
                 console.print(f"What to try: {certificate.next_step}.", highlight=False, markup=False)
     if not all(certificate.holds for certificate in found.values()):
         raise typer.Exit(NOT_CERTIFIED)
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"{name} {why}")
 
 
 def _targets(target: Path, seed: int | None, which: str) -> tuple[dict[str, Any], tuple[float, float] | None]:

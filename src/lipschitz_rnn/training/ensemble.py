@@ -45,6 +45,18 @@ class _WithPenalty(nn.Module):
         return functional_call(self, {f"model.{name}": value for name, value in values.items()}, arguments)
 
 
+class _ScoreGains(nn.Module):
+    """The gains of a model's scores, as a functional call takes them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, steps: int) -> Tensor:
+        gains: Tensor = self.model.score_gains(steps)  # type: ignore[operator]
+        return gains
+
+
 class Ensemble:
     """Stacked parameters, name -> (S, ...), and one call for all members.
 
@@ -94,6 +106,11 @@ class Ensemble:
                     self.size, 2, dtype=torch.float64, device=self.device
                 )
         return found
+
+    @property
+    def module(self) -> nn.Module:
+        """One network, for what all have in common."""
+        return self._module.model
 
     @property
     def noisy_cells(self) -> int:
@@ -199,6 +216,19 @@ class Ensemble:
             results.append(self._call_one(own, arguments, None if random_seeds is None else random_seeds[member]))
         outputs, states, penalties = zip(*results, strict=True)
         return torch.stack(outputs), _stack(states), torch.stack(penalties)
+
+    def score_gains(self, values: Values, steps: int) -> Tensor:
+        """(S, q, q), differentiable: `SequenceModel.score_gains` of every member."""
+        module = _ScoreGains(self._module.model)
+
+        def call(own: Values) -> Tensor:
+            given = {f"model.{name}": value for name, value in own.items()}
+            return functional_call(module, given, (steps,))
+
+        if self.mode == "vmap":
+            return vmap(call)(values)
+        members = {name: value.unbind(0) for name, value in values.items()}
+        return torch.stack([call({name: parts[i] for name, parts in members.items()}) for i in range(self.size)])
 
     def _call_one(self, values: Values, arguments: tuple[Any, ...], seed: int | None) -> Outcome:
         with warnings.catch_warnings():

@@ -107,6 +107,15 @@ class SequenceModel(nn.Module):
         require_no_hooks(head)
         return StatedClassifier(self.unit, head)
 
+    def score_gains(self, steps: int) -> Tensor:
+        """(q, q), differentiable: how far the difference of two scores can move for a change of the input of l2 norm 1.
+
+        For a contracting unit, by its guaranteed factor; see `training.robust`.
+        """
+        from lipschitz_rnn.training.robust import score_gains
+
+        return score_gains(self.unit, self.head, steps)
+
     def penalty(self) -> Tensor:
         """The term that the unit's paper adds to the loss for a soft constraint; zero for most units."""
         own = getattr(self.unit, "penalty", None)

@@ -129,6 +129,26 @@ class Settings:
     final_rate: Annotated[
         float, Setting("one-cycle, cosine: final rate as a fraction of --lr.", OPTIMISATION, low=0, high=1)
     ] = 0.0
+    margin: Annotated[
+        float,
+        Setting("Classes: raise the scores of wrong classes by this much in the loss.", OPTIMISATION, low=0),
+    ] = 0.0
+    train_radius: Annotated[  # in units of the network's inputs
+        float,
+        Setting(
+            "Contracting units: raise them by what changes of this l2 norm could do, for a larger certified radius.",
+            OPTIMISATION,
+            low=0,
+        ),
+    ] = 0.0
+    gain_penalty: Annotated[
+        float,
+        Setting("Contracting units: weight of the squared gain from inputs to scores.", OPTIMISATION, low=0),
+    ] = 0.0
+    head_penalty: Annotated[
+        float,
+        Setting("Contracting units: weight of the squared gain of the head alone.", OPTIMISATION, low=0),
+    ] = 0.0
     averaging: Annotated[
         float | None,
         Setting(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from lipschitz_rnn.training.checkpoint import copy_tensors
 from lipschitz_rnn.training.ensemble import Ensemble, map_state
 from lipschitz_rnn.training.model import State
 from lipschitz_rnn.training.parallel import World
+from lipschitz_rnn.training.robust import Robust
 from lipschitz_rnn.training.settings import Settings
 
 
@@ -29,6 +31,7 @@ class Updater:
     def __init__(self, settings: Settings, task: Task, ensemble: Ensemble, world: World) -> None:
         self._settings, self._task, self.ensemble, self._world = settings, task, ensemble, world
         self.device = ensemble.device
+        self._robust = Robust.of(settings, task, ensemble.module)
         trained = {name: value for name, value in ensemble.parameters.items() if value.requires_grad}
         if not trained:
             raise ValueError("no parameter of the network requires a gradient; there is nothing to train")
@@ -114,7 +117,12 @@ class Updater:
                 seen.timespans,
                 random_seeds=random_seeds,
             )
-        losses = self._task.loss(outputs, batch) + penalties
+        judged = outputs
+        if self._robust.asked:
+            gains = partial(self.ensemble.score_gains, self.ensemble.values)
+            judged, extra = self._robust.terms(outputs, batch.targets, gains, seen.inputs.shape[-3])
+            penalties = penalties + extra
+        losses = self._task.loss(judged, batch) + penalties
         if self._world.size == 1:
             return losses, self._differentiate(losses.sum()), map_state(Tensor.detach, state)
         # Shards may hold different numbers of samples or valid steps: weight each mean by that number.

@@ -11,10 +11,11 @@ from lipschitz_rnn.experiments.studies import (
     mnist,
     noise,
     ptb,
+    radius,
     robustness,
     speech,
 )
 from lipschitz_rnn.experiments.study import Study
 
-_MODULES = (mnist, robustness, ablation, figures, cifar, ptb, speech, irregular, noise, contracting)
+_MODULES = (mnist, robustness, ablation, figures, cifar, ptb, speech, irregular, noise, contracting, radius)
 STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}

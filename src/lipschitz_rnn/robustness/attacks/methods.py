@@ -1,4 +1,4 @@
-"""Attacks with full access to the model: PGD and FGSM in l∞, DeepFool in l2 and l∞; all steps are foolbox's."""
+"""Attacks with full access to the model: PGD and DeepFool in l2 and l∞, FGSM in l∞; all steps are foolbox's."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def pgd(
     inputs: Tensor,
     targets: Tensor,
     *,
+    norm: Literal["l2", "linf"] = "linf",
     steps: int = 7,
     step_size: float = 0.01,
     radius: float | None = None,
@@ -34,7 +35,9 @@ def pgd(
     batch_size: int = 500,
     progress: Progress = ignore_progress,
 ) -> AttackResult:
-    """Projected gradient descent in l∞: x ← clip(x + step_size · sign ∇ₓ loss), kept within `radius` of the start.
+    """Projected gradient descent: x ← clip(x + step_size · sign ∇ₓ loss), kept within `radius` of the start.
+
+    In l2 the gradient divided by its length takes the place of its sign.
 
     Only samples that the model classifies correctly are attacked. Step and radius are fractions of the valid range,
     so 0.01 is a hundredth of the way from black to white, whatever the scale of the pixels.
@@ -43,7 +46,8 @@ def pgd(
         model: maps inputs to one row of class scores per sequence, returned alone or first in a tuple.
         inputs: (T, B, p), or (B, T, p) with `batch_first`.
         targets: (B,), the true classes.
-        radius: of the l∞ ball; by default as far as the steps reach, steps · step_size.
+        norm: "linf" or "l2".
+        radius: of the ball; by default as far as the steps reach, steps · step_size.
         random_start: begin at a uniformly drawn point of the ball; needs `generator`.
         bounds: lowest and highest valid value, see `valid_range`; None for no limits.
         lengths: (B,), passed on to the model where sequences are padded; the padding is not perturbed.
@@ -57,12 +61,20 @@ def pgd(
     check_positive("radius", reach)
     if random_start and generator is None:
         raise ValueError("random_start=True draws random numbers; give a generator, e.g. torch.Generator()")
-    foolbox = require_foolbox()
-    attack = foolbox.attacks.LinfPGD(abs_stepsize=step_size, steps=steps, random_start=random_start)
+    if norm not in ("l2", "linf"):
+        raise ValueError(f'norm is {norm!r}; it must be "l2" or "linf"')
+    attacks = require_foolbox().attacks
+    kind = attacks.L2PGD if norm == "l2" else attacks.LinfPGD
+    attack = kind(abs_stepsize=step_size, steps=steps, random_start=random_start)
 
     def draw(start: Any, size: float) -> Any:
         """In place of foolbox's draw from the global generator."""
         assert generator is not None
+        if norm == "l2":  # any point of the ball: a direction, and how far along it
+            normal = torch.randn(start.shape, generator=generator, device=generator.device)
+            share = torch.rand(len(normal), 1, 1, generator=generator, device=generator.device)
+            drawn = share * normal / normal.flatten(1).norm(dim=1)[:, None, None]
+            return start + size * type(start)(drawn.to(start.raw))
         uniform = torch.rand(start.shape, generator=generator, device=generator.device).to(start.raw)
         return start + size * (2.0 * type(start)(uniform) - 1.0)
 
@@ -70,7 +82,8 @@ def pgd(
     settings = {"steps": steps, "step_size": step_size, "radius": reach, "random_start": random_start}
     ball = within(attack, reach)
     batch = Batch(inputs, targets, lengths, timespans)
-    return run_attack("pgd", settings, ball, model, batch, bounds, batch_first, batch_size, progress)
+    name = "pgd" if norm == "linf" else "pgd-l2"
+    return run_attack(name, settings, ball, model, batch, bounds, batch_first, batch_size, progress)
 
 
 def fgsm(

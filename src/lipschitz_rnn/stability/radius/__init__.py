@@ -1,4 +1,4 @@
-"""Certified radii: how far an input may change before a prediction can. docs/certified-radius.md has the proofs."""
+"""Certified radii: how far an input may change before a prediction can. docs/stability.md has the proofs."""
 
 from lipschitz_rnn.stability.radius.proving import NoCertificate as NoCertificate
 from lipschitz_rnn.stability.radius.radius import CertifiedRadii as CertifiedRadii

@@ -99,15 +99,16 @@ class ProvedPart:
         assert certificate.step_range is not None
         shortest, longest = certificate.step_range
         if shortest == longest:  # a step of length zero, as in padding, changes nothing
-            return torch.where(steps.lengths > 0, certificate.factor, 1.0).to(steps.lengths)
-        # Proved for the range: 1 − λε.
-        return ((1.0 - certificate.rate * steps.lengths) * (1 + 8 * UNIT)).clamp(max=1.0)
+            return torch.full_like(steps.lengths, certificate.factor).masked_fill(steps.lengths == 0, 1.0)
+        # Proved for the range: 1 − λε. Near λε = 1 the difference is small, and its rounding is not.
+        return (1.0 - certificate.rate * steps.lengths + 8 * UNIT).clamp(max=1.0)
 
     def reading(self, rows: Matrix, other: Matrix) -> Matrix:
         """‖(a − b) x‖ ≤ reading · ‖x‖_P for every pair of rows a, b, (n, N) each: (n,)."""
-        turned = (Ball.exact(rows) - Ball.exact(other)) @ self.metric.T
-        squares = (turned.upper_magnitude() ** 2).sum(-1) * (1 + 4 * (rows.shape[1] + 8) * UNIT)
-        bounds: Matrix = np.sqrt(squares / self.metric.scale) * (1 + 8 * UNIT)
+        turned = ((Ball.exact(rows) - Ball.exact(other)) @ self.metric.T).upper_magnitude()
+        largest = np.maximum(turned.max(-1, keepdims=True), 2.0**-500)  # so that no square underflows
+        squares = ((turned / largest) ** 2).sum(-1) * (1 + 4 * (rows.shape[1] + 8) * UNIT)
+        bounds: Matrix = largest[:, 0] * np.sqrt(squares / self.metric.scale) * (1 + 8 * UNIT)
         return bounds
 
 

@@ -2,16 +2,17 @@
 
 Write a change of the states as δh = ℓ + q: ℓ follows the linearized steps J_t = I + ε(αA + D̂_t W) of this sample, and q
 is driven by the remainders of σ. Over all changes of the input of size r, W ℓ_t + U Δx_t stays within r·s_t, entry by
-entry, with s_t from the Gram matrix C_t of the linear map from inputs to ℓ_t, and ‖q‖_P obeys the scalar recursion of
-the certificate. With λ_t the adjoint of the difference of two scores,
+entry, with s_t from the Gram matrix C_t of the linear map from inputs to ℓ_t. q is bounded in the metric of the
+certificate and by ellipsoids (`ellipsoid`). With λ_t the adjoint of the difference of two scores,
 
     difference(x + Δx) ≥ difference(x) − ⟨gradient, Δx⟩ − Σ_t ε|λ_t|ᵀ remainder_t(r),
 
-so that r is certified if the right side is positive. docs/certified-radius.md has the proof, rounding included.
+so that r is certified if the right side is positive. docs/stability.md has the proof, rounding included.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +20,15 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.stability.proof.rounding import UNIT, Matrix
+from lipschitz_rnn.stability.radius.ellipsoid import Ellipsoids, ellipsoids
 from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, Timeline
 from lipschitz_rnn.stability.radius.remainder import SMOOTH, remainder
 from lipschitz_rnn.stability.radius.scores import Scores
-from lipschitz_rnn.stability.radius.trajectory import Stepper
+from lipschitz_rnn.stability.radius.trajectory import Stepper, length_of
 
 _WAYS, _ROUNDS = 9, 3  # radii tried at once, and how often the gap between two of them is divided
+_LIKELY = (0.5, 1.1, 1.1)  # of the largest possible radius, then of the radius found
+_AT_ONCE = 1 << 24  # numbers that are kept at once on a CPU
 
 
 def why_not_local(proved: ProvedNetwork) -> str | None:
@@ -67,10 +71,9 @@ def local_radii(
     start: Tensor,
 ) -> Tensor:
     """(B, q): a radius for every other class, at least 0; ``start`` are those of the global bound."""
-    chosen = max(
-        1, (1 << 24) // (timeline.samples.shape[0] * proved.network.D.shape[1] * (scores.margins.shape[1] + 4))
-    )
-    B = timeline.samples.shape[1]
+    T, B = timeline.samples.shape
+    numbers = T * proved.network.D.shape[1] * (scores.margins.shape[1] + 4)  # of one sample
+    chosen = max(1, (_AT_ONCE << 5 if start.is_cuda else _AT_ONCE) // numbers)
     found = []
     for first in range(0, B, chosen):
         part = slice(first, min(first + chosen, B))
@@ -91,8 +94,10 @@ def _of_some(
     some = Timeline(timeline.network, timeline.samples.part(part))
     if any(bool((some.steps(own.part).counts > 1).any()) for own in proved.layers[0]):
         return torch.zeros_like(start[part])  # sub-steps hold their input: only the global bound knows them
-    margins, prediction = scores.margins[part], scores.prediction[part]
+    # Scores of the size of 1: a power of two changes no digit, and squares of gradients do not underflow.
     D, at = proved.network.D, 0
+    unit = 2.0 ** -math.floor(math.log2(max(float(np.abs(D).max()), 2.0**-1000)))
+    D, margins, prediction = D * unit, scores.margins[part] * unit, scores.prediction[part]
     lines = []
     for direction, own in enumerate(proved.layers[0]):
         block = np.ascontiguousarray(D[:, at : at + own.part.size])
@@ -108,18 +113,47 @@ def _of_some(
     linear = dual + sum(line.residual for line in lines)
     # Without any remainder the radius would be margin / gradient: search below the smallest of them.
     highest = (margins / linear.clamp(min=1e-300)).masked_fill(own_class, torch.inf).clamp(max=1e12).min(1).values
-    low, high = torch.zeros_like(highest), highest.clamp(min=0.0)
+    low = torch.zeros_like(highest)
+    for likely in _LIKELY:  # ellipsoids are made for one size of change; the later ones are near the answer
+        reference = (likely * highest if likely < 1 else likely * low).clamp(min=0.0) * energy
+        around = [_ellipsoids(line, reference) for line in lines]
+        low = torch.maximum(low, _search(lines, around, margins, linear, own_class, energy, low, highest))
+    return torch.where(margins > 0, low[:, None].expand_as(margins), 0.0)
+
+
+def _search(
+    lines: list[_Linearized],
+    around: list[Ellipsoids],
+    margins: Tensor,
+    linear: Tensor,
+    own_class: Tensor,
+    energy: Tensor,
+    low: Tensor,
+    highest: Tensor,
+) -> Tensor:
+    """(B,): the largest radius above ``low`` that is certified; ``low`` where there is none."""
+    high = torch.maximum(low, highest)
     for _ in range(_ROUNDS):
         ways = torch.arange(1, _WAYS + 1, dtype=torch.float64, device=low.device)[:, None] / (_WAYS + 1)
         tried = low + ways * (high - low)  # (K, B)
         lost = linear * tried[..., None]
-        for line in lines:
-            lost = lost + _bent(line, tried * energy * (1 + 8 * UNIT))
+        for line, own in zip(lines, around, strict=True):
+            lost = lost + _bent(line, own, tried * energy * (1 + 8 * UNIT))
         good = ((margins - lost * (1 + 1e-9) > 0) | own_class).all(-1)  # (K, B)
         passed = good.to(torch.int64).cumprod(0).sum(0)  # how many of them, from below
         grid = torch.cat((low[None], tried, high[None]))
         low, high = (grid.gather(0, (passed + shift)[None]).squeeze(0) for shift in (0, 1))
-    return torch.where(margins > 0, low[:, None].expand_as(margins), 0.0)
+    return low
+
+
+def _ellipsoids(line: _Linearized, energy: Tensor) -> Ellipsoids:
+    """Around what remainders add, for changes of energy (B,)."""
+
+    def remainders(t: int, reach: Tensor) -> Tensor:
+        V = energy[:, None] * line.spread[t] + reach
+        return remainder(line.own.part.sigma, line.a[t], line.slope[t], V, line.off[t])
+
+    return ellipsoids(line.stepper, line.step, line.slope, remainders)
 
 
 def _linearize(
@@ -190,9 +224,11 @@ def _spread(stepper: Stepper, step: Tensor, slope: Tensor, F: Tensor, scale: Ten
         found[t] = ((stepper.W @ C) * stepper.W).sum(-1) + each * size[:, None] * wide
         J = eye + step[t, :, :, None] * (stepper.A + slope[t, :, :, None] * stepper.W)
         C = J @ C @ J.mT + F[t] @ F[t].mT
-        rounding = each * (J.square().sum((-2, -1)) * size + F[t].square().sum((-2, -1)))
+        # The entries of J may cancel: its rounding follows the sizes of their terms.
+        whole = N**0.5 + step[t].squeeze(-1) * stepper.size.norm()
+        rounding = each * (whole.square() * size + F[t].square().sum((-2, -1)))
         C = 0.5 * (C + C.mT) + rounding[:, None, None] * eye
-    return (found + direct).clamp(min=0.0).sqrt() * (1 + 1e-9)
+    return ((found + direct).clamp(min=0.0) + 2.0**-900).sqrt() * (1 + 1e-9)  # squares may have underflowed
 
 
 def _adjoints(
@@ -226,30 +262,38 @@ def _adjoints(
         running = running + step[t, :, None] * (running @ stepper.A + (slope[t, :, None] * running) @ stepper.W)
     # ‖x‖₂ ≤ dual ‖x‖_P, entry by entry.
     dual = float(own.reading(np.eye(N), np.zeros((N, N))).max()) * N**0.5
-    widest = F.square().sum((-2, -1)).sqrt().amax(0)  # (B,)
+    widest = length_of(F, (-2, -1)).amax(0)  # (B,)
     missed = 4.0 * stepper.each * whole * dual * sizes
     return adjoint, gradient, missed, 4.0 * stepper.each * F.shape[-1] ** 0.5 * widest[:, None] * sizes
 
 
-def _bent(line: _Linearized, energy: Tensor) -> Tensor:
+def _bent(line: _Linearized, around: Ellipsoids, energy: Tensor) -> Tensor:
     """Σ_t ε|λ_t|ᵀ remainder_t for changes of energy (K, B): (K, B, q)."""
     K, B = energy.shape
     lost = energy.new_zeros(K, B, line.adjoint.shape[2])
-    q = torch.zeros_like(energy)
+    q, squared = torch.zeros_like(energy), torch.zeros_like(energy)
     for t in range(len(line.a)):
-        V = energy[..., None] * line.spread[t] + line.across * q[..., None]
+        # Two bounds on W q: in the metric of the certificate, and by the ellipsoids of this sample.
+        known = torch.minimum(line.across * q[..., None], around.bound(t, squared))
+        V = reach_of(line.spread[t], energy[..., None], known)
         left = remainder(line.own.part.sigma, line.a[t], line.slope[t], V, line.off[t])  # (K, B, N)
         lost = lost + torch.einsum("bqn,kbn->kbq", line.adjoint[t], left)
         q = (line.factor[t] * q + line.step[t].squeeze(-1) * line.stepper.length(left)) * (1 + 1e-12)
+        squared = around.grown(t, squared, left, (line.step[t] > 0).squeeze(-1))
     return lost
+
+
+def reach_of(spread: Tensor, energy: Tensor, known: Tensor) -> Tensor:
+    """|W δh + U Δx| in every entry: what the linear part can be, and what the remainders so far have added."""
+    return energy * spread + known
 
 
 def _dual(gradient: Tensor, norm: str) -> Tensor:
     """How fast a linear function with this gradient (T, B, q, p) can fall for changes of size 1: (B, q)."""
     if norm == "l2":
-        size = gradient.square().sum((0, -1)).sqrt()
+        size = length_of(gradient, (0, -1))
     elif norm == "step":
-        size = gradient.norm(dim=-1).sum(0)
+        size = length_of(gradient, (-1,)).sum(0)
     else:
         size = gradient.abs().sum((0, -1))
     return size * (1 + 1e-12)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lipschitz_rnn.stability.certification import certify
 from lipschitz_rnn.stability.proof.certificate import Certificate
 from lipschitz_rnn.stability.proof.norms import MetricNorms
 from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, Timeline
-from lipschitz_rnn.stability.radius.network import Network
+from lipschitz_rnn.stability.radius.network import Network, Part
 from lipschitz_rnn.stability.threads import one_blas_thread
 
 
@@ -32,7 +33,7 @@ def prove_network(
 ) -> ProvedNetwork:
     """All parts with certificates for the exact matrices, and for all steps between the shortest and the longest."""
     if certificate is None:
-        certificate = _certified(network, timespans, time_limit)
+        certificate = _certified(network, _step_range(network, timespans), time_limit)
     elif not isinstance(certificate, Certificate):
         raise TypeError(f"certificate is a {type(certificate).__name__}; give what certify(model) returned, or None")
     if not certificate.holds:
@@ -53,15 +54,20 @@ def prove_network(
     return ProvedNetwork(network, tuple(layers))
 
 
-def _certified(network: Network, timespans: Tensor | None, time_limit: float) -> Certificate:
+def _step_range(network: Network, timespans: Tensor | None) -> tuple[float, float] | None:
+    """The shortest and the longest step that is taken for these timespans; None for the unit's own step."""
+    if timespans is None:
+        return None
+    shape = (timespans.shape[0], timespans.shape[1])
+    steps = [network.steps_of(part, timespans, shape, timespans.device).lengths for part in network.parts]
+    moving = torch.cat([each[each > 0] for each in steps])
+    if moving.numel() == 0:  # nothing moves, and the certificate of the unit's own step serves
+        return None
+    return float(moving.min()), float(moving.max())
+
+
+def _certified(network: Network, spans: tuple[float, float] | None, time_limit: float) -> Certificate:
     unit = network.stated.unit
-    spans: tuple[float, float] | None = None
-    longest = float(unit.step_size)  # type: ignore[arg-type]
-    if timespans is not None:
-        positive = timespans[timespans > 0]
-        if positive.numel() > 0:  # else nothing moves, and the certificate of the unit's own step serves
-            lowest, longest = float(positive.min()), float(positive.max())
-            spans = (lowest, longest)
     rate = getattr(unit, "rate", None)
     wanted = None
     if rate is not None:
@@ -71,10 +77,7 @@ def _certified(network: Network, timespans: Tensor | None, time_limit: float) ->
     return certify(unit, step_size=spans, precision="exact", rate=wanted, time_limit=time_limit)
 
 
-def _require_same(certificate: Certificate, part: object) -> None:
-    from lipschitz_rnn.stability.radius.network import Part
-
-    assert isinstance(part, Part)
+def _require_same(certificate: Certificate, part: Part) -> None:
     if certificate.step_range is None or certificate.metric is None:
         raise ValueError(
             "the certificate is about continuous time; a radius needs one for the map that runs: leave continuous out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.stability.proof.certificate import Certificate
+from lipschitz_rnn.ops.common.dtypes import without_autocast
+from lipschitz_rnn.ops.common.validation import require_count, require_tensor
+from lipschitz_rnn.stability.proof.certificate import Certificate, combine
 from lipschitz_rnn.stability.proof.rounding import UNIT, Ball, Matrix
 from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, Timeline
 from lipschitz_rnn.stability.radius.network import Samples, read_network, read_samples
@@ -79,6 +82,7 @@ def certified_radius(
     certificate: Certificate | None = None,
     batch_size: int | None = None,
     time_limit: float = 150.0,
+    progress: Callable[[str, int, int | None], None] | None = None,
 ) -> CertifiedRadii:
     """A radius for every sample within which no change of its input changes the predicted class.
 
@@ -96,6 +100,7 @@ def certified_radius(
         certificate: of the unit, from `certify(unit, precision="exact")`, to save the time of proving it again.
         batch_size: samples at a time; by default as many as fit.
         time_limit: seconds of search for a certificate, for each layer and direction.
+        progress: called with ("radius", samples done, samples in all).
 
     Raises:
         NoCertificate: the network does not contract, or no proof was found; it says why and what to try.
@@ -104,22 +109,25 @@ def certified_radius(
         raise ValueError(f"norm is {norm!r}; choose one of {', '.join(NORMS)}")
     if method not in METHODS:
         raise ValueError(f"method is {method!r}; choose one of {', '.join(METHODS)}")
-    network = read_network(model)
-    samples = read_samples(network, inputs, timespans, lengths)
-    proved = prove_network(network, samples.given.timespans, certificate, time_limit)
+    if batch_size is not None:
+        require_count("batch_size", batch_size)
+    with without_autocast(require_tensor("inputs", inputs).device):  # the exact network is the same under autocast
+        network = read_network(model)
+        samples = read_samples(network, inputs, timespans, lengths)
+        proved = prove_network(network, samples.given.timespans, certificate, time_limit)
     per_sample = samples.shape[0] * sum(part.size for part in network.layers[-1])
     size = max(1, _LARGEST // per_sample) if batch_size is None else batch_size
     scales = _scales(scale, samples)
     found = []
-    with one_blas_thread(), np.errstate(all="ignore"), torch.no_grad():
+    with one_blas_thread(), np.errstate(all="ignore"), torch.no_grad(), without_autocast(inputs.device):
         for first in range(0, samples.shape[1], size):
             chosen = slice(first, min(first + size, samples.shape[1]))
             found.append(_of_batch(proved, samples.part(chosen), norm, method, scales))
+            if progress is not None:
+                progress("radius", chosen.stop, samples.shape[1])
     whole: dict[str, Any] = {key: torch.cat([each[key] for each in found]) for key in found[0] if key != "method"}
     used = "local" if any(each["method"] == "local" for each in found) else "global"
     own = tuple(each.certificate for parts in proved.layers for each in parts)
-    from lipschitz_rnn.stability.proof.certificate import combine
-
     return CertifiedRadii(**whole, norm=norm, method=used, certificate=combine(own))
 
 
@@ -188,11 +196,15 @@ def pair_gains(scores: Scores, kernels: list[Tensor], norm: str) -> Tensor:
         sums = [kernel.sum(0) for kernel in kernels]
         gains = sum((a * s[:, None] for a, s in zip(readings, sums, strict=True)), torch.zeros_like(readings[0]))
     else:
+        # Brought to the size of 1 first, so that no square underflows.
+        top = torch.stack(readings).amax(0).clamp(min=2.0**-1000)
+        peak = torch.stack(kernels).amax((0, 1)).clamp(min=2.0**-1000)
+        shares, shapes = [a / top for a in readings], [k / peak for k in kernels]
         squares = torch.zeros_like(readings[0])
-        for a, k in zip(readings, kernels, strict=True):
-            for other, m in zip(readings, kernels, strict=True):
+        for a, k in zip(shares, shapes, strict=True):
+            for other, m in zip(shares, shapes, strict=True):
                 squares = squares + a * other * (k * m).sum(0)[:, None]
-        gains = squares.sqrt()
+        gains = squares.sqrt() * top * peak[:, None]
     return gains * (1 + 16 * UNIT * (T + 8))
 
 
@@ -210,6 +222,8 @@ def entries(proved: ProvedNetwork, timeline: Timeline, norm: str, scales: Tensor
 
 def entry_in(own: ProvedPart, scale: Matrix, norm: str) -> float:
     """‖D U S Δ‖_P ≤ entry for ‖Δ‖ ≤ 1: in l2, or for |Δ| ≤ 1 in every channel."""
+    if not scale.any():
+        return 0.0
     U = Ball.exact(own.part.U) * Ball.exact(np.broadcast_to(scale, own.part.U.shape))
     whole = own.entry(U)
     if norm != "linf":

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.lipschitz.nonlinearities import Nonlinearity
+from lipschitz_rnn.stability.proof.rounding import UNIT
 
 _STEEPEST = math.atanh(1 / math.sqrt(3))  # where |tanh″| is largest
 _LARGEST = 4 / (3 * math.sqrt(3))  # max |tanh″|
@@ -44,5 +45,5 @@ def remainder(sigma: Nonlinearity, a: Tensor, slope: Tensor, V: Tensor, off: Ten
             (nearest < _STEEPEST) & (farthest >= _STEEPEST), _LARGEST, 2.0 * value * (1.0 - value * value)
         )
         bend = (bend + 1e-14).clamp(max=_LARGEST)
-    drift = curvature(sigma) * off + 1e-15  # the slope itself is rounded
+    drift = curvature(sigma) * off + 64 * UNIT  # the slope itself is rounded, and σ before it
     return torch.minimum(0.5 * bend * V * V + drift * V, widest * (1 + 1e-12)) * (1 + 1e-12)

@@ -70,6 +70,12 @@ def _run(
     return Trajectory(timeline.ordered(states, part.part), timeline.ordered(1.01 * errors, part.part))
 
 
+def length_of(values: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """The Euclidean norm over some axes; numbers whose squares underflow count too."""
+    top = values.abs().amax(axes, keepdim=True).clamp(min=_TINY)
+    return ((values / top).square().sum(axes, keepdim=True).sqrt() * top).squeeze(axes) * (1 + 8 * UNIT)
+
+
 class Stepper:
     """One step in float64 of a part, and a bound on what its rounding adds to every entry."""
 
@@ -120,4 +126,4 @@ class Stepper:
 
     def length(self, off: Tensor) -> Tensor:
         """‖off‖_P of a vector known by the size of its entries."""
-        return (off * self.weights).norm(dim=-1)
+        return length_of(off * self.weights, (-1,))

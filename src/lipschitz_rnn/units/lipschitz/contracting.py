@@ -206,6 +206,10 @@ class ContractingPair(nn.Module):
             A, W = slowed(scale, log_stretch(numbers, self.scale).exp(), numbers.units)
             return in_slopes(numbers, A, W)
 
+    def stretch(self) -> Tensor:
+        """The square root of the metric's diagonal, (N,) in float64, differentiable."""
+        return log_stretch(self._numbers(), self.scale).exp()
+
     @torch.no_grad()
     def metric(self) -> tuple[Tensor, Tensor]:
         """The certificate given by the construction: the diagonals of P, (N,), and of Λ.

@@ -1,0 +1,142 @@
+"""Networks that no small change can fool: certified accuracy against clean accuracy. Not in the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Picture, Table
+from lipschitz_rnn.documents.numbers import show_score, spread
+from lipschitz_rnn.drawing import new_figure, to_svg
+from lipschitz_rnn.experiments.campaign import Measures, Plan
+from lipschitz_rnn.experiments.certified import Samples, certified_curve
+from lipschitz_rnn.experiments.pages.sections import commands, learning, runs, settings
+from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.runner import load_task
+from lipschitz_rnn.experiments.study import QUICK, Row, Study
+from lipschitz_rnn.robustness.attacks.runner import require_foolbox
+from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.runs import load_run
+
+RADII = (0.02, 0.05, 0.1, 0.2, 0.3)  # l2, pixels in [0, 1]
+_SHOWN = (0.05, 0.1, 0.3)
+_SWEPT = ("train_radius", "margin", "gain_penalty")
+
+
+@dataclass(frozen=True)
+class CertifiedAccuracy(Measures):
+    """Certified accuracy of every network, and what PGD and DeepFool leave of some samples."""
+
+    attacked: int = 100
+
+    def configured(self, quick: bool, options: Mapping[str, Any]) -> CertifiedAccuracy:
+        return CertifiedAccuracy(attacked=50) if quick else self
+
+    def prepare(self) -> None:
+        require_foolbox()
+
+    def of_run(self, folder: Path, plan: Plan) -> Mapping[str, Any]:
+        device = choose_device(plan.settings.device)
+        samples = Samples.of_task(load_task(plan.settings).to(device))
+        networks = []
+        for network in load_run(folder).networks:
+            curve = certified_curve(network.to(device), samples, RADII, attacked=self.attacked, restarts=1)
+            networks.append(curve.to_dict())
+        return {"networks": networks}
+
+
+def _trade_off(study: Study, records: Sequence[Record]) -> list[Block]:
+    """For each task a table, and a picture of certified against clean accuracy."""
+    page: list[Block] = []
+    for task in dict.fromkeys(record.setup.task for record in records):
+        own = [record for record in records if record.setup.task == task]
+        attacked = own[0].measures["networks"][0]["attacked_samples"]
+        text = (
+            "Certified: the part of all test samples whose class is right and proved to stay so under every change of "
+            f"at most this l2 norm. PGD: the part of {attacked:,} of them that an attack of that size leaves right, an "
+            "upper bound of what could be certified of those. Means over the seeds."
+        )
+        header = ["trained for", "margin", "gain penalty", "clean"]
+        header += [f"certified {radius:g}" for radius in _SHOWN] + [f"PGD {radius:g}" for radius in _SHOWN]
+        rows = [_line(record) for record in own]
+        caption = "Certified against clean test accuracy (%), a dot for every seed; the line joins the means."
+        picture = Picture(f"{study.name}-{task}", to_svg(_draw(own)), caption)
+        page += [Heading(task), Paragraph(text), Table(header, rows), picture]
+    return page
+
+
+def _line(record: Record) -> list[str]:
+    networks = record.measures["networks"]
+    columns = [[network["clean_accuracy"] for network in networks]]
+    for name in ("certified", "pgd"):
+        columns += [[_at(network, radius)[name] for network in networks] for radius in _SHOWN]
+    swept = [getattr(record.setup, name) for name in _SWEPT]
+    return [*(f"{value:g}" if value else "–" for value in swept), *(show_score(spread(c)[1], True) for c in columns)]
+
+
+def _at(network: Mapping[str, Any], radius: float) -> Mapping[str, float]:
+    found: Mapping[str, float] = next(row for row in network["curve"] if row["radius"] == radius)
+    return found
+
+
+def _draw(records: Sequence[Record]) -> Any:
+    figure, (axis,) = new_figure(1, width=5.4, height=3.8)
+    ordered = sorted(records, key=lambda record: _mean(record, None))
+    for number, radius in enumerate(_SHOWN):
+        colour = f"C{number}"
+        for record in ordered:
+            clean = [100 * network["clean_accuracy"] for network in record.measures["networks"]]
+            proved = [100 * _at(network, radius)["certified"] for network in record.measures["networks"]]
+            axis.plot(clean, proved, "o", color=colour, markersize=3.5, alpha=0.5)
+        line = [(100 * _mean(record, None), 100 * _mean(record, radius)) for record in ordered]
+        axis.plot(*zip(*line, strict=True), color=colour, linewidth=1.3, label=f"l2 radius {radius:g}")
+    axis.set(xlabel="clean test accuracy (%)", ylabel="certified test accuracy (%)", title=records[0].setup.task)
+    axis.set_ylim(bottom=0.0)
+    axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _mean(record: Record, radius: float | None) -> float:
+    networks = record.measures["networks"]
+    values = [n["clean_accuracy"] if radius is None else _at(n, radius)["certified"] for n in networks]
+    return float(sum(values)) / len(values)
+
+
+def _row(task: str, radius: float, group: str = "", why: str = "", **changes: Any) -> Row:
+    """A contracting network trained for a radius, and for a margin where its size says so in the label."""
+    swept = {"train_radius": radius, **changes}
+    label = "-".join(
+        ["radius", f"{radius:g}", *(f"{name}-{value:g}" for name, value in changes.items() if name in _SWEPT)]
+    )
+    options = {"unit_options": {"stability": "contracting"}, **swept}
+    return Row(task, label=label, changes=options, group=group, why=why or "contracts, so that radii can be proved")
+
+
+_DIGITS: dict[str, Any] = {"hidden_size": 32, "learning_rate": 0.04, "epochs": 80}
+_TRAINED = (0.0, 0.01, 0.02, 0.03, 0.05)
+
+STUDY = Study(
+    name="radius",
+    title="Certified radius: what no attack can cross, and what it costs",
+    about=(
+        "Not in the paper. A contracting layer has a gain: no change of the input moves the scores by more than the "
+        "gain times its size. Networks are trained with the scores of wrong classes raised by gain · radius, for "
+        "several radii; afterwards every test image gets its own certified radius. The gain in training is a looser "
+        "bound than the certificate's, so the radius that is certified is larger than the one trained for."
+    ),
+    rows=(
+        *(_row("ordered-mnist", radius) for radius in (0.0, 0.01, 0.02, 0.05, 0.1)),
+        _row("ordered-mnist", 0.02, margin=2.0),
+        _row("ordered-mnist", 0.0, margin=10.0, gain_penalty=1e-4),
+        *(_row("digits", radius, **_DIGITS) for radius in _TRAINED),
+        _row("digits", 0.0, margin=10.0, gain_penalty=3e-4, **_DIGITS),
+    ),
+    quick=tuple(
+        _row("digits", radius, QUICK, "few epochs and units", **_DIGITS | {"epochs": 25}) for radius in (0.0, 0.05)
+    ),
+    seeds=(0, 1, 2),
+    sections=(commands, _trade_off, learning, settings, runs),
+    measures=CertifiedAccuracy(),
+)
