@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -13,6 +14,9 @@ from rich.markup import escape
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.progress import spinner
+
+if TYPE_CHECKING:
+    from lipschitz_rnn.stability import Progress
 
 NOT_CERTIFIED = 3
 
@@ -67,7 +71,8 @@ def certify(
     asked: dict[str, Any] = {"integrator": integrator, "nonlinearity": nonlinearity, "rate": rate}
     asked |= {"step_size": _steps(step_size), "continuous": True if continuous else None, "precision": precision}
     asked |= {"solver": solver, "accuracy": accuracy, "time_limit": time_limit}
-    with spinner("searching for a metric", quiet=as_json):
+    with spinner("searching for a metric", quiet=as_json) as show:
+        asked["progress"] = lambda progress: show(_line(progress))
         items, spans = _targets(target, seed, which)
         if spans is not None and step_size is None and not continuous:
             asked["step_size"] = spans
@@ -103,6 +108,14 @@ def _targets(target: Path, seed: int | None, which: str) -> tuple[dict[str, Any]
     items = {member.name: model for member, model in pairs if seed in (None, member.seed)}
     series = getattr(run.shapes, "series", None)
     return items, None if series is None else possible_spans(series["preprocessing"])
+
+
+def _line(progress: Progress) -> str:
+    """How far a search is, for a terminal."""
+    part = f"{progress.name}: " if progress.name else ""
+    rate = f", rate {progress.rate:.4g}" if math.isfinite(progress.rate) else ""
+    bound = f", at most {progress.upper_bound:.4g}" if math.isfinite(progress.upper_bound) else ""
+    return f"{part}{progress.stage}{rate}{bound}"
 
 
 def _steps(text: str | None) -> float | tuple[float, float] | None:

@@ -65,6 +65,7 @@ class Certificate:
         multipliers: the diagonal of Λ for every inequality; empty for ``corners``.
         direction: if there is no certificate, the state direction (N,) in which the proof fails most.
         slope_pattern: slopes, one for each unit and stage, for which the linearized system is slowest or grows.
+        complete: False if the time limit ended the search, so that a longer one may prove more, up to ``upper_bound``.
         name: which part of a model this is about.
         reverse: whether it reads the sequence from its end; for several parts, whether any of them does.
         parts: the certificates of all layers and directions, if there are several.
@@ -96,6 +97,12 @@ class Certificate:
     substeps: tuple[int, int] = (1, 1)
     reverse: bool = False
     cause: str = ""
+    complete: bool = True
+
+    @property
+    def gap(self) -> float:
+        """How much larger ``upper_bound`` is than the rate: no metric should prove a rate that exceeds it by more."""
+        return max(self.upper_bound - self.rate, 0.0)
 
     def __bool__(self) -> bool:
         return self.holds
@@ -106,7 +113,9 @@ class Certificate:
         if not self.holds:
             return f"{subject}Not certified ({self._setting()}): {self.reason}.{self._shown_direction()}"
         if self.parts:
-            return f"{subject}{self._of_all_parts()} ({self._setting()})."
+            late = [part.name for part in self.parts if not part.complete]
+            ended = f" The time limit ended the search for {', '.join(late)}." if late else ""
+            return f"{subject}{self._of_all_parts()} ({self._setting()}).{ended}"
         per_step = (
             ""
             if self.factor is None
@@ -115,7 +124,7 @@ class Certificate:
         return (
             f"{subject}Any two trajectories under the same input approach each other at a rate of at least "
             f"{self.rate:.4g} per unit of time{per_step}, and on the way their distance never exceeds "
-            f"{self.overshoot:.3g} times the first one ({self._setting()})."
+            f"{self.overshoot:.3g} times the first one ({self._setting()}).{self._what_is_left()}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,6 +149,8 @@ class Certificate:
             "precision": self.precision,
             "overshoot": _number(self.overshoot),
             "upper_bound": _number(self.upper_bound),
+            "gap": _number(self.gap),
+            "complete": self.complete,
             "sentence": self.sentence(),
         }
         for key in ("A", "W", "metric", "direction", "slope_pattern"):
@@ -149,6 +160,15 @@ class Certificate:
         if self.parts:
             plain["parts"] = [part.to_dict() for part in self.parts]
         return plain
+
+    def _what_is_left(self) -> str:
+        """How much a longer search could add."""
+        if self.complete or not np.isfinite(self.upper_bound):
+            return ""
+        return (
+            f" The time limit ended the search: a longer one can prove at most {self.upper_bound:.4g}, which is "
+            f"{self.gap / self.rate:.0%} more."
+        )
 
     def _longest(self) -> float:
         return self.step_range[1] if self.step_range is not None else float("nan")
@@ -235,6 +255,7 @@ def combine(parts: Sequence[Certificate], name: str = "") -> Certificate:
         parts=tuple(parts),
         next_step=worst.next_step,
         reverse=any(part.reverse for part in parts),
+        complete=all(part.complete for part in parts),
     )
 
 
