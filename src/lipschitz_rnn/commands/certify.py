@@ -99,6 +99,7 @@ def _targets(target: Path, seed: int | None, which: str) -> tuple[dict[str, Any]
         return {target.name: target}, None
     from lipschitz_rnn.data.steps import possible_spans
     from lipschitz_rnn.training.runs import load_run
+    from lipschitz_rnn.units import info
 
     run = load_run(target)
     settings = run.settings
@@ -107,7 +108,9 @@ def _targets(target: Path, seed: int | None, which: str) -> tuple[dict[str, Any]
     pairs = zip(settings.members, run.checkpoint(which), strict=True)
     items = {member.name: model for member, model in pairs if seed in (None, member.seed)}
     series = getattr(run.shapes, "series", None)
-    return items, None if series is None else possible_spans(series["preprocessing"])
+    if series is None or not info(settings.unit).timespans:  # a unit without a step has none to vary
+        return items, None
+    return items, possible_spans(series["preprocessing"])
 
 
 def _line(progress: Progress) -> str:

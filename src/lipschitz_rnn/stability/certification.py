@@ -46,8 +46,9 @@ def certify(
 
     Args:
         target: a pair (A, W) of arrays or tensors; a module that states its recurrence (LipschitzRNN, LipschitzRNNCell,
-            ContractingPair) or contains such modules (every layer and direction is certified); or the path of a
-            .safetensors, .npz or .pt file with entries A and W. A model with any other recurrent module is refused.
+            ContractingPair, and the units listed in docs/stability.md) or contains such modules (every layer and
+            direction is certified); or the path of a .safetensors, .npz or .pt file with entries A and W. A model with
+            any other recurrent module is refused.
         step_size: a step, or (shortest, longest) for irregular samples. A layer's own step by default; for a pair
             without a step the statement is about continuous time.
         integrator, alpha, nonlinearity: as the layer's; for a pair ``euler``, 1 and ``tanh`` by default. A nonlinearity
@@ -99,10 +100,12 @@ def _certify_one(item: Subject, wanted: float | None, solver: str, accuracy: flo
     examiner = Examiner(item, panels=1)
     clock.tell("slopes that decay slowly")
     try:
-        worst = worst_slopes(examiner.systems[-1], starts=5 if len(item.A) > 64 else 8, clock=clock)
+        worst = worst_slopes(examiner.systems[-1], starts=5 if item.size > 64 else 8, clock=clock)
     except np.linalg.LinAlgError:
         unknown = Refusal("eigenvalues", "the eigenvalues of the linearized system cannot be computed")
         return _failure(item, None, None, -math.inf, unknown)
+    if item.is_flat:
+        return _failure(item, worst, worst.direction, min(worst.rate, 0.0), _identity(item))
     if worst.rate <= target:
         return _failure(item, worst, worst.direction, worst.rate, _disproof(worst, target))
     clock.upper_bound = worst.rate
@@ -218,6 +221,15 @@ def _disproof(worst: WorstSlopes, target: float) -> Refusal:
         "rate",
         f"the computed eigenvalues say that no metric can prove a rate of {target:.4g}: for one pattern of slopes the "
         f"linearized system decays only at the rate {worst.rate:.4g}",
+    )
+
+
+def _identity(item: Subject) -> Refusal:
+    return Refusal(
+        "slopes",
+        "the recurrence has no linear term: h⁺ = h + ε σ(W h + …), as in nais, antisymmetric, residual and neural-ode. "
+        f"Where the slope of {item.nonlinearity or 'σ'} vanishes its Jacobian is the identity, so two states need not "
+        "approach each other there, and the factor is 1 at best",
     )
 
 

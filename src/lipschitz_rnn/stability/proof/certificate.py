@@ -47,7 +47,8 @@ class Certificate:
             Parts that fail for different causes list all of them, separated by commas. Empty if there is a
             certificate.
         next_step: what to try then; empty if there is a certificate.
-        dynamics: ``continuous`` or the integrator's name.
+        dynamics: ``continuous``, the integrator's name, or ``map`` for units that are no step of a differential
+            equation; a step of a map takes one unit of time.
         step_range: shortest and longest step covered; None in continuous time and for parts with different steps.
         substeps: fewest and most steps that ``max_step`` splits a sample into, with its input held; (1, 1) if none.
         alpha: the factor of A; nan for parts that differ in it.
@@ -58,6 +59,7 @@ class Certificate:
             ``float16``. The claim is about every matrix that a kernel may hold at that precision. Parts that differ in
             it, in ``dynamics`` or in ``nonlinearity`` have all of them here, separated by commas.
         A, W: the matrices, rounded where the precision says exactly how; without alpha.
+        map_matrices: F, G, C and E of such a map, h⁺ = F h + G σ(v) + …, v = C h + E σ(v) + …; it has no A and W.
         overshoot: √cond(P): in the Euclidean norm, ‖δ(t)‖ ≤ overshoot · e^{−λt} ‖δ(0)‖.
         upper_bound: a slope pattern decays at this rate only, by its computed eigenvalues, so no metric should prove
             more. Eigenvalues in float64 are no proof: of matrices far from normal they can be wrong.
@@ -98,6 +100,7 @@ class Certificate:
     reverse: bool = False
     cause: str = ""
     complete: bool = True
+    map_matrices: tuple[Matrix, ...] = field(default=(), repr=False)
 
     @property
     def gap(self) -> float:
@@ -156,6 +159,7 @@ class Certificate:
         for key in ("A", "W", "metric", "direction", "slope_pattern"):
             array = getattr(self, key)
             plain[key] = None if array is None else array.tolist()
+        plain["map_matrices"] = [matrix.tolist() for matrix in self.map_matrices]
         plain["multipliers"] = [multiplier.tolist() for multiplier in self.multipliers]
         if self.parts:
             plain["parts"] = [part.to_dict() for part in self.parts]
@@ -197,6 +201,8 @@ class Certificate:
         held = "matrices as given" if self.precision == "exact" else f"matrices in {_HELD[self.precision]}"
         if self.step_range is None:
             return f"continuous time, {held}"
+        if self.dynamics == "map":
+            return f"a map of its own, one step as the unit of time, {held}"
         shortest, longest = self.step_range
         steps = f"step {longest:g}" if shortest == longest else f"every step from {shortest:g} to {longest:g}"
         fewest, most = self.substeps

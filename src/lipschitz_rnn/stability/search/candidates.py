@@ -16,12 +16,15 @@ from lipschitz_rnn.stability.search import corners
 from lipschitz_rnn.stability.search.clock import Clock
 from lipschitz_rnn.stability.search.levels import best_level
 from lipschitz_rnn.stability.search.multipliers import best_multiplier
-from lipschitz_rnn.stability.search.scaling import best_scaling
+from lipschitz_rnn.stability.search.riccati import Loop
+from lipschitz_rnn.stability.search.scaling import best_scaling, scaling_at
 from lipschitz_rnn.stability.search.semidefinite import common_metric
 
 _GENERAL_SOLVER_SIZE = 30  # rows of the largest inequality for which ``auto`` tries a general solver
 
 _SHARP_SIZE = 160  # units up to which a given metric gets its best multiplier to many digits
+
+_CALMER = (0.8, 0.4)  # of the best rate: metrics that are kept in reserve
 
 _SEVERAL_METRICS_SIZE = 40  # units up to which a range of steps tries the best metric of more than one step
 
@@ -65,12 +68,17 @@ def _structured(item: Subject, systems: list[System[Matrix]], accuracy: float, c
     for system in _representatives(systems):
         # The search goes on from the multiplier of the best known metric, so it can only get better.
         start = None if best is None or system is not systems[-1] else best.multipliers[-1]
-        scaling, _ = best_scaling(system, start, accuracy, clock=clock)
+        scaling, rate = best_scaling(system, start, accuracy, clock=clock)
         if scaling is None:
             continue
         if len(systems) == 1:
-            level = best_level(system, scaling.P, scaling.multiplier)
-            yield Candidate(scaling.P, (scaling.multiplier,), (level,), "full metric, multipliers")
+            # The metric of the best rate may be too close to singular for a coarse precision.
+            shares = _CALMER if rate > 0 and system.size <= _SHARP_SIZE else ()
+            calmer = (scaling_at(Loop.of(system), share * rate, scaling.multiplier) for share in shares)
+            for one in (scaling, *calmer):
+                if one is not None:
+                    level = best_level(system, one.P, one.multiplier)
+                    yield Candidate(one.P, (one.multiplier,), (level,), "full metric, multipliers")
         else:
             metrics.append(scaling.P / np.trace(scaling.P))
             yield from _with_multipliers(scaling.P, systems, "full metric", clock)
@@ -82,13 +90,14 @@ def _structured(item: Subject, systems: list[System[Matrix]], accuracy: float, c
 def _known_metrics(item: Subject, systems: list[System[Matrix]], clock: Clock) -> Iterator[Candidate]:
     """The metric that a layer was built with, the Euclidean one and, for case (b) of the theorem, −W."""
     if item.hint is not None:
-        P, multiplier = np.diag(item.hint[0]), item.hint[1]
+        known, multiplier = item.hint
+        P = known if known.ndim == 2 else np.diag(known)
         if len(systems) == 1 and systems[0].channels == len(multiplier):
             yield Candidate(P, (multiplier,), (best_level(systems[0], P, multiplier),), "built-in metric, multipliers")
         yield from _with_multipliers(P, systems, "built-in metric", clock)
-    yield from _with_multipliers(np.eye(len(item.A)), systems, "Euclidean metric", clock)
+    yield from _with_multipliers(np.eye(item.size), systems, "Euclidean metric", clock)
     symmetric = 0.5 * (item.W + item.W.T)
-    if np.linalg.eigvalsh(symmetric)[-1] < 0:
+    if item.feedback is None and np.linalg.eigvalsh(symmetric)[-1] < 0:
         yield from _with_multipliers(-symmetric, systems, "metric −W", clock)
 
 

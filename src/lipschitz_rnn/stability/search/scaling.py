@@ -59,13 +59,19 @@ def best_scaling(
                 break
     except OutOfTime:
         pass
-    multiplier = np.exp(x)
     for fraction in (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 0.5):
-        rate = limit - fraction * max(abs(limit), 1e-3 * scale)
-        P = metric(loop, rate, multiplier)
-        if P is not None:
-            return Scaling(P, 2.0 * rate_to_level(rate, system.step) ** (system.step is not None) * multiplier), limit
+        scaling = scaling_at(loop, limit - fraction * max(abs(limit), 1e-3 * scale), np.exp(x))
+        if scaling is not None:
+            return scaling, limit
     return None, limit
+
+
+def scaling_at(loop: Loop, rate: float, multiplier: Matrix) -> Scaling | None:
+    """The metric of a multiplier at a rate below its largest one: it proves less, but is further from singular."""
+    P = metric(loop, rate, multiplier)
+    if P is None:
+        return None
+    return Scaling(P, 2.0 * rate_to_level(rate, loop.step) ** (loop.step is not None) * multiplier)
 
 
 def _centres(
