@@ -16,7 +16,7 @@ from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.progress import spinner
 
 if TYPE_CHECKING:
-    from lipschitz_rnn.stability import Progress
+    from lipschitz_rnn.stability import Certificate, Progress
 
 NOT_CERTIFIED = 3
 
@@ -52,6 +52,12 @@ def certify(
     solver: Annotated[str, typer.Option(help="auto, structured, clarabel or scs.")] = "auto",
     accuracy: Annotated[float, typer.Option(help="Relative accuracy of the best rate.")] = 1e-3,
     time_limit: Annotated[float, typer.Option(help="Search time in seconds for each pair of matrices.")] = 150.0,
+    rounding: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest magnitude of an input: bounds how far computed states are from exact ones, for any length."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
 ) -> None:
     """Prove that any two trajectories of a network under the same input approach each other.
@@ -77,14 +83,22 @@ def certify(
         if spans is not None and step_size is None and not continuous:
             asked["step_size"] = spans
         found = {name: prove(item, **asked) for name, item in items.items()}
+        show("bounding the rounding")
+        certified = {} if rounding is None else {name: one for name, one in found.items() if one.holds}
+        bounds = {name: _rounding(items[name], one, rounding, precision) for name, one in certified.items()}
     if as_json:
-        typer.echo(json.dumps({name: certificate.to_dict() for name, certificate in found.items()}, indent=2))
+        plain = {name: certificate.to_dict() for name, certificate in found.items()}
+        for name, bound in bounds.items():
+            plain[name]["rounding"] = bound
+        typer.echo(json.dumps(plain, indent=2))
     else:
         console = Console()
         for name, certificate in found.items():
             verdict = "[green]certified[/]" if certificate.holds else "[red]not certified[/]"
             console.print(f"{escape(name)}: {verdict}", highlight=False)
             console.print(certificate.sentence(), highlight=False, markup=False)
+            if name in bounds:
+                console.print(_rounding_sentence(bounds[name]), highlight=False, markup=False)
             if certificate.next_step:
                 console.print(f"What to try: {certificate.next_step}.", highlight=False, markup=False)
     if not all(certificate.holds for certificate in found.values()):
@@ -111,6 +125,39 @@ def _targets(target: Path, seed: int | None, which: str) -> tuple[dict[str, Any]
     if series is None or not info(settings.unit).timespans:  # a unit without a step has none to vary
         return items, None
     return items, possible_spans(series["preprocessing"])
+
+
+def _rounding(item: Any, certificate: Certificate, limit: float | None, precision: str | None) -> dict[str, Any]:
+    """Bounds on the distance between computed and exact states for all inputs up to a limit; None where infinite."""
+    from lipschitz_rnn.stability import PeakBound, rounding_bound
+    from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
+
+    if isinstance(item, Path):
+        kind = certificate.precision if certificate.precision != "exact" else "float32"
+        bound = rounding_bound(certificate, input_bound=limit, precision=precision or kind)
+    else:
+        layers = [module for module in item.modules() if isinstance(module, LipschitzRNN)]
+        if len(layers) != 1:
+            raise ValueError(
+                f"--rounding was given, but this network has {len(layers)} LipschitzRNN; rounding is bounded for one"
+            )
+        kind = certificate.precision
+        bound = rounding_bound(layers[0], input_bound=limit, certificate=certificate, precision=precision)
+    assert isinstance(bound, PeakBound)  # as an input bound was given
+    largest = float(max(bound.coordinates))
+    numbers = {"state": bound.state, "added": bound.added, "peak": bound.peak, "coordinate": largest}
+    finite = {key: value if math.isfinite(value) else None for key, value in numbers.items()}
+    return {"input_bound": limit, "precision": precision or kind, **finite}
+
+
+def _rounding_sentence(bound: dict[str, Any]) -> str:
+    setting = f"For inputs of at most {bound['input_bound']:g} and computation in {bound['precision']}"
+    if bound["coordinate"] is None:
+        return f"{setting}, nothing bounds the rounding: a step rounds more than the contraction takes away."
+    return (
+        f"{setting}, no coordinate of a computed state is further than {bound['coordinate']:.3g} from that of exact "
+        f"arithmetic, however long the sequence; a step adds at most {bound['added']:.3g} in the metric's norm."
+    )
 
 
 def _line(progress: Progress) -> str:

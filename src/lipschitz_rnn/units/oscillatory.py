@@ -129,7 +129,7 @@ class CoRNNCell(TimedCell):
         # Nothing rounds the ones. The fused scan holds ε + Δt γ in place of ε.
         damping = epsilon + step * gamma
         sums = [[2 * step**2 * gamma, 2 * (step + step**2 * damping)], [2 * step * gamma, 2 * step * damping]]
-        F, terms = (torch.kron(torch.tensor(table).to(one), one) for table in (rows, sums))
+        F, terms = (torch.kron(one.new_tensor(table), one) for table in (rows, sums))
         G = torch.cat([step**2 * one, step * one])
         # It also holds V + Δt W in place of V.
         around = torch.cat([W.abs(), V.abs() + 2 * step * W.abs()], -1)
