@@ -41,7 +41,8 @@ def draw_forgetting(steps: int = 400) -> Any:
                 axis.plot(claim, color=colour, linewidth=1.0, linestyle="--")
         axis.set(yscale="log", ylim=(1e-12, 1e2), xlabel="step", title=title)
     left.set_ylabel("distance of two runs, relative")
-    left.legend(frameon=False, fontsize=8, loc="lower right")
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, fontsize=8, ncols=4, loc="outside lower center")
     return figure
 
 

@@ -14,6 +14,7 @@ def test_the_page_shows_every_picture() -> None:
         assert (FOLDER / f"{name}.svg").read_bytes().startswith(b"<?xml"), name
 
 
+@pytest.mark.full
 def test_certificates_in_the_picture_hold_and_bounds_are_bounds() -> None:
     pytest.importorskip("matplotlib")
     left, right = draw_forgetting(steps=60).axes
