@@ -19,6 +19,7 @@ test: install lint types
 
 # With the tests marked full, and the random campaigns of tests/stability at their whole length: at most an hour.
 test-full: export LIPSCHITZ_RNN_SOUNDNESS ?= 2000
+test-full: export LIPSCHITZ_RNN_CAMPAIGN ?= 10000
 test-full: export LIPSCHITZ_RNN_DRAWS ?= 1000
 test-full: export LIPSCHITZ_RNN_USEFUL ?= 100
 test-full: export LIPSCHITZ_RNN_RADII ?= 200

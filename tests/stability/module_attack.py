@@ -116,6 +116,10 @@ class Attack:
 
     def _growth_of_rounding(self) -> float:
         """‖|Lᵀ| (1 + |εK|)^stages |L⁻ᵀ|‖: what errors of one unit in every product can become."""
+        if self.certificate.map_matrices:
+            F, G, C, E = (np.abs(matrix) for matrix in self.certificate.map_matrices)
+            whole = np.eye(len(F)) + F + G @ np.linalg.solve(np.eye(len(E)) - E, C)
+            return float(np.linalg.norm(np.abs(self.root.T) @ whole @ np.abs(self.inverse), 2))
         A, W = (np.abs(matrix) for matrix in (self.certificate.A, self.certificate.W))
         K = np.eye(len(A)) + self.longest * (abs(self.certificate.alpha) * A + W)
         stages = np.linalg.matrix_power(K, len(get_integrator(self.certificate.dynamics)))
@@ -130,10 +134,15 @@ class Attack:
         rows, n, p = self.shape
         scale = 10.0 ** (3 * self._random(self.population) - 1.5)
         h = scale[:, None] * self._normal(rows, self.population, n)
-        pattern = (self._random(self.population, n) < 0.5).double() * 20 * self._normal(self.population, n).sign()
-        W = torch.from_numpy(self.certificate.W) + 1e-6 * torch.eye(n)
+        if self.certificate.map_matrices:
+            W = torch.from_numpy(self.certificate.map_matrices[2])
+        else:
+            W = torch.from_numpy(self.certificate.W) + 1e-6 * torch.eye(n)
+        flat = self._random(self.population, len(W)) < 0.5
+        pattern = flat.double() * 20 * self._normal(self.population, len(W)).sign()
         half = self.population // 2
-        h[self.row, :half] = torch.linalg.lstsq(W, pattern.T).solution.T[:half].clamp(-1e3, 1e3)
+        found = torch.linalg.pinv(W, rtol=1e-9) @ pattern.T
+        h[self.row, :half] = found.T[:half].clamp(-1e3, 1e3)
         h[self.row, 0] = 0.0
         return h, 0.1 * scale[None, :, None] * self._normal(1, self.population, p), self._spans(1)
 

@@ -19,9 +19,12 @@ import lipschitz_rnn as lr
 from lipschitz_rnn.stability import Certificate, certify
 from lipschitz_rnn.stability.proof.precision import as_precision, held
 from lipschitz_rnn.units import available, build, info
+from lipschitz_rnn.units.oscillatory import CoRNNCell
 from lipschitz_rnn.units.recurrence import UnstatedRecurrenceError
 
-UNSTATED = [name for name in available() if name != "lipschitz"]
+STATED = ("lipschitz", "rnn", "rnn-orth", "fastrnn", "irnn", "cornn", "ren")
+FLAT = ("nais", "antisymmetric", "residual", "neural-ode")  # they state a recurrence whose factor is 1 at best
+UNSTATED = [name for name in available() if name not in (*STATED, *FLAT)]
 HALF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10}
 
 
@@ -35,6 +38,13 @@ def as_step(module: nn.Module, row: int) -> Any:
                 states.append(module(inputs, states[-1], None if times is None else times[t]))
             return torch.stack(states[1:])
         options = {} if times is None else {"timespans": times}
+        if not isinstance(module, lr.LipschitzRNN):  # states may come as several tensors
+            widths, kept = module.state_sizes(), []
+            for inputs in x:
+                after = module(inputs[None], h.split(widths, -1) if len(widths) > 1 else h)[1]
+                h = torch.cat(after, -1) if len(widths) > 1 else after
+                kept.append(h[row])
+            return torch.stack(kept)
         if len(x) == 1:
             return module(x, h, **options)[1][row][None]
         # Only the last layer gives out all its states; others are followed one step after another.
@@ -119,11 +129,15 @@ def attacked(module: nn.Module, mode: str, seed: int, steps: tuple[float, float]
                 continue
             held_parts += 1
             rows = len(parts_of(certificate))
-            shape = (rows, len(part.A), 2)
+            shape = (rows, len(part.metric), 2)
             attack = Attack(as_step(running_module, row), part, shape, row, unit, dtype, seed)
             assert attack.excess_of_jacobians() <= 0, f"{mode}, {part.sentence()}"
             assert attack.excess_of_trajectories() <= 0, f"{mode}, {part.sentence()}"
-            assert _excess_of_held_matrices(part, seed) <= 1e-9, f"{mode}, {part.sentence()}"
+            if not part.map_matrices:
+                assert _excess_of_held_matrices(part, seed) <= 1e-9, f"{mode}, {part.sentence()}"
+            else:
+                added = any(isinstance(one, CoRNNCell) for one in running_module.modules())
+                assert _excess_of_held_maps(part, seed, added) <= 1e-9, f"{mode}, {part.sentence()}"
     return held_parts
 
 
@@ -139,6 +153,39 @@ def _excess_of_held_matrices(part: Certificate, seed: int) -> float:
         shortest = max(part.step_range[0], 1e-3 * longest)
         claim = math.log1p(-part.rate * shortest) if ranged else math.log(part.factor)
         worst = max(worst, growth - claim)
+    return worst
+
+
+def _excess_of_held_maps(part: Certificate, seed: int, added: bool = False) -> float:
+    """Coordinate ascent over the slopes of F + G (I − D E)⁻¹ D C, as given and rounded at random.
+
+    ``added``: the step adds to the state, so that the ones of F are not held anywhere.
+    """
+    rng = np.random.default_rng(seed)
+    units = {"high": 2.0**-10, "medium": 2.0**-8, "bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
+    unit = units.get(part.precision, 2.0**-53)
+    root = np.linalg.cholesky(part.metric)
+    worst = -math.inf
+    for share in (0.0, 0.9 * unit):
+        whole = np.eye(len(part.metric)) if added else 0.0
+        parts = (part.map_matrices[0] - whole, *part.map_matrices[1:])
+        F, G, C, E = (matrix * (1 + share * rng.choice([-1, 1], matrix.shape)) for matrix in parts)
+        F = F + whole
+
+        def stretch(slopes: np.ndarray, held: tuple[np.ndarray, ...] = (F, G, C, E)) -> float:
+            F, G, C, E = held
+            J = F + G @ np.linalg.solve(np.eye(len(E)) - slopes[:, None] * E, slopes[:, None] * C)
+            return float(np.linalg.norm(np.linalg.solve(root, (root.T @ J).T), 2))
+
+        for _ in range(4):
+            slopes = rng.integers(0, 2, len(C)).astype(float)
+            value = stretch(slopes)
+            for place in rng.permutation(len(C)):
+                flipped = slopes.copy()
+                flipped[place] = 1 - slopes[place]
+                if (reached := stretch(flipped)) > value:
+                    slopes, value = flipped, reached
+            worst = max(worst, value - part.factor)
     return worst
 
 
@@ -206,6 +253,101 @@ def test_cells_withstand_the_attack() -> None:
     cell = lr.LipschitzRNNCell(2, 4, gamma=(2.0, 0.1), alpha=0.7, step_size=0.1, integrator="midpoint", init_scale=2.0)
     assert attacked(cell, "parameters float32", 0) == 1
     assert attacked(cell, "parameters float32", 0, steps=(0.02, 0.15)) == 1
+
+
+def draw_unit(name: str, index: int) -> nn.Module:
+    """A unit that states a map of its own, with weights small enough for many to contract."""
+    rng = np.random.default_rng(index)
+    torch.manual_seed(index)
+    options: dict[str, Any] = {"num_layers": 1 + index % 2, "bidirectional": index % 3 == 2}
+    if name == "ren":
+        neurons = int(rng.integers(1, 7))
+        options |= {
+            "neurons": neurons,
+            "depth": int(rng.integers(1, neurons + 1)),
+            "factor": float(rng.uniform(0.5, 1)),
+        }
+        options |= {"nonlinearity": ("tanh", "relu")[index % 2], "init_scale": float(10 ** rng.uniform(-1, 1))}
+    if name == "cornn":
+        options |= {"step_size": float(rng.uniform(0.02, 0.2)), "backend": ("auto", "cpu")[index % 2]}
+    module = build(name, 2, int(rng.integers(1, 5)), **options)
+    scale = float(rng.uniform(0.3, 1.0))
+    with torch.no_grad():
+        for key, parameter in module.named_parameters():
+            if "hh" in key or key.endswith((".hidden", ".left")):
+                parameter.mul_(scale)
+            if key.endswith("step_sizes"):
+                parameter.mul_(0.5)
+    return module
+
+
+MAPS = [name for name in STATED if name != "lipschitz"]
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_units_with_a_map_of_their_own_withstand_the_attack(name: str) -> None:
+    modes = list(MODES)
+    place = MAPS.index(name)
+    tried = ["parameters float64", "parameters float32", modes[(place + 2) % len(modes)]]
+    assert sum(attacked(draw_unit(name, index), mode, index) for index, mode in enumerate(tried)) > 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MAPS)
+def test_units_with_a_map_withstand_the_attack_in_every_mode(name: str, mode: str) -> None:
+    held_parts = sum(attacked(draw_unit(name, index), mode, index) for index in range(12))
+    assert held_parts > 3 or (name == "cornn" and MODES[mode] in ("high", "medium", "bfloat16", "float16"))
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_the_attack_finds_a_false_factor_of_a_map(name: str) -> None:
+    """Half of the distance to zero is too much: the attack must see that some Jacobian is longer."""
+    module = draw_unit(name, 0)
+    true = parts_of(certify(module))[0]
+    assert true.holds
+    attack = Attack(as_step(module, 0), true, (1, len(true.metric), 2), 0, 2.0**-24, torch.float32, rounds=8)
+    attack.certificate = replace(true, factor=0.5 * true.factor)
+    assert attack.excess_of_jacobians() > 0
+    assert _excess_of_held_maps(attack.certificate, 0) > 0
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_units_without_a_linear_term_are_refused_with_the_reason(name: str) -> None:
+    torch.manual_seed(0)
+    unit = build(name, 2, 4).double()
+    certificate = certify(unit)
+    assert certificate.cause == "slopes"
+    assert name in certificate.reason
+    assert "the factor is 1 at best" in certificate.reason
+    assert "'ren'" in certificate.next_step
+    # The reason is true: far out, where tanh is flat, two states keep their distance exactly.
+    first = torch.full((1, 1, 4), 1e4, dtype=torch.float64)
+    ends = [unit(torch.zeros(1, 1, 2, dtype=torch.float64), state)[1] for state in (first, 2 * first)]
+    assert torch.allclose(ends[1] - ends[0], first, rtol=1e-14)
+
+
+def test_a_flat_unit_is_certified_for_a_range_of_slopes() -> None:
+    """On a box of states and inputs where tanh' ≥ 0.2, nais contracts."""
+    torch.manual_seed(0)
+    unit = build("nais", 2, 4)
+    certificate = certify(unit, nonlinearity=(0.2, 1.0))
+    assert certificate.holds
+    assert certificate.slopes == (0.2, 1.0)
+    h = 0.2 * torch.randn(2, 50, 4)
+    x = 0.2 * torch.randn(1, 50, 2)
+    after = torch.stack([unit(x, state[None])[1][0] for state in h])
+    root = np.linalg.cholesky(certificate.metric)
+    before_length, after_length = (
+        np.linalg.norm((pair[0] - pair[1]).detach().double().numpy() @ root, axis=-1) for pair in (h, after)
+    )
+    assert np.all(after_length <= certificate.factor * before_length + 1e-6)
+
+
+@pytest.mark.parametrize("option", [{"step_size": 0.1}, {"integrator": "heun"}, {"continuous": True}, {"alpha": 0.5}])
+def test_a_map_has_no_step_to_choose(option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="leave"):
+        certify(build("rnn", 2, 3), **option)
 
 
 def refused(name: str, index: int) -> None:

@@ -121,3 +121,22 @@ def test_a_run_with_a_model_of_its_own_is_told_the_way(tmp_path: Path) -> None:
     own = call(tmp_path / "own")
     assert own.exit_code == 1
     assert "build=" in own.output
+
+
+def test_the_rounding_is_shown_when_asked_for(pair: Path) -> None:
+    np.savez(pair, A=-np.eye(2), W=0.1 * np.eye(2))
+    answer = call(pair, "--step-size", "0.1", "--rounding", "3")
+    assert answer.exit_code == 0, answer.output
+    words = " ".join(answer.output.split())
+    assert "For inputs of at most 3 and computation in float32, no coordinate of a computed state is further" in words
+    found = json.loads(call(pair, "--step-size", "0.1", "--rounding", "3", "--json").stdout)["pair.npz"]["rounding"]
+    assert found["precision"] == "float32"
+    assert 0 < found["added"] < found["peak"] < 1e-3
+    coarse = call(pair, "--step-size", "0.1", "--rounding", "3", "--precision", "bfloat16", "--json")
+    assert json.loads(coarse.stdout)["pair.npz"]["rounding"]["peak"] > 1000 * found["peak"]
+    # An infinite bound is said in words, and continuous time has no rounding.
+    huge = call(pair, "--step-size", "0.1", "--rounding", "1e300")
+    assert "nothing bounds the rounding" in " ".join(huge.output.split()) or "further than" in huge.output
+    for wrong in (("--rounding", "-1", "--step-size", "0.1"), ("--rounding", "nan", "--step-size", "0.1")):
+        assert call(pair, *wrong).exit_code == 2
+    assert call(pair, "--rounding", "1").exit_code == 2

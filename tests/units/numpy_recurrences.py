@@ -252,6 +252,34 @@ def lipschitz(p: Parameters, options: dict[str, Any], x: Array) -> Array:
     return np.array(out)
 
 
+def ren(p: Parameters, options: dict[str, Any], x: Array) -> Array:
+    """Neuron after neuron, with the matrices of the paper: Λ v = C₁ h + D₁₁ w, E h⁺ = F h + B₁ w."""
+    factor, depth, n = options.get("factor", 0.999), options.get("depth", 1), len(p["rotation"])
+    X, Y = p["root"], p["rotation"]
+    m = len(X) - 2 * n
+    H = X.T @ X + 1e-4 * np.eye(len(X))
+    edges = [round(k * m / depth) for k in range(depth + 1)]
+    group = np.array([sum(i >= edge for edge in edges[1:]) for i in range(m)])
+    H22, Lambda, D11 = H[n : n + m, n : n + m], np.zeros(m), np.zeros((m, m))
+    for i in range(m):
+        for j in range(m):
+            if group[i] == group[j]:
+                Lambda[i] += 0.5 * abs(H22[i, j])
+            elif group[j] < group[i]:
+                D11[i, j] = -H22[i, j]
+    E = 0.5 * (H[:n, :n] + H[n + m :, n + m :] / factor**2 + Y - Y.T)
+    U, b = p["input.weight"], p["input.bias"]
+    h, out = np.zeros(n), []
+    for x_t in x:
+        drive = U @ x_t + b
+        w = np.zeros(m)
+        for i in range(m):
+            w[i] = np.tanh((-H[n + i, :n] @ h + D11[i] @ w) / Lambda[i] + drive[n + i])
+        h = np.linalg.solve(E, H[n + m :, :n] @ h + H[n + m :, n : n + m] @ w) + drive[:n]
+        out.append(h)
+    return np.array(out)
+
+
 def lru(p: Parameters, options: dict[str, Any], x: Array) -> Array:
     logarithm = -np.exp(p["decay"]) + 1j * np.exp(p["phase"])
     poles, size, span = np.exp(logarithm), len(logarithm), options.get("step_size", 1.0)
@@ -298,4 +326,5 @@ RECURRENCES = {
     "lem": lem,
     "gru-d": gru_d,
     "lru": lru,
+    "ren": ren,
 }

@@ -30,6 +30,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("cornn", {"step_size": 0.2, "gamma": 1.1, "epsilon": 0.7}),
     ("lem", {"step_size": 0.6}),
     ("lru", {"step_size": 0.4}),
+    ("ren", {"depth": 3, "factor": 0.9, "neurons": 7}),
     ("irnn", {"backend": "reference"}),
     ("soft-orth", {"backend": "reference"}),
     ("fastrnn", {"backend": "reference"}),

@@ -16,7 +16,7 @@ EXPECTED = {
     *("rnn", "lstm", "gru", "rnn-orth", "momentum-lstm", "srlstm", "urnn", "full-urnn", "eurnn", "soft-orth"),
     *("kronecker", "scornn", "exprnn", "dtriv", "nnrnn", "antisymmetric", "antisymmetric-gated", "nais", "irnn"),
     *("neural-ode", "residual", "fastrnn", "fastgrnn", "fastgrnn-lsq", "spectral-rnn", "lipschitz"),
-    *("lipschitz-gated", "cornn", "lem", "gru-d", "lru"),
+    *("lipschitz-gated", "cornn", "lem", "gru-d", "lru", "ren"),
 }
 
 

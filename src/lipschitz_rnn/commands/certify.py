@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -15,6 +16,9 @@ from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.options import DataDir, DeviceAsTrained, Offline
 from lipschitz_rnn.commands.progress import spinner
 from lipschitz_rnn.tasks import Split
+
+if TYPE_CHECKING:
+    from lipschitz_rnn.stability import Certificate, Progress
 
 NOT_CERTIFIED = 3
 RADIUS = "Certified accuracy (with --radius)"
@@ -51,6 +55,12 @@ def certify(
     solver: Annotated[str, typer.Option(help="auto, structured, clarabel or scs.")] = "auto",
     accuracy: Annotated[float, typer.Option(help="Relative accuracy of the best rate.")] = 1e-3,
     time_limit: Annotated[float, typer.Option(help="Search time in seconds for each pair of matrices.")] = 150.0,
+    rounding: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest magnitude of an input: bounds how far computed states are from exact ones, for any length."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
     radius: Annotated[
         list[str] | None,
@@ -178,19 +188,28 @@ def certify(
     asked: dict[str, Any] = {"integrator": integrator, "nonlinearity": nonlinearity, "rate": rate}
     asked |= {"step_size": _steps(step_size), "continuous": True if continuous else None, "precision": precision}
     asked |= {"solver": solver, "accuracy": accuracy, "time_limit": time_limit}
-    with spinner("searching for a metric", quiet=as_json):
+    with spinner("searching for a metric", quiet=as_json) as show:
+        asked["progress"] = lambda progress: show(_line(progress))
         items, spans = _targets(target, seed, which)
         if spans is not None and step_size is None and not continuous:
             asked["step_size"] = spans
         found = {name: prove(item, **asked) for name, item in items.items()}
+        show("bounding the rounding")
+        certified = {} if rounding is None else {name: one for name, one in found.items() if one.holds}
+        bounds = {name: _rounding(items[name], one, rounding, precision) for name, one in certified.items()}
     if as_json:
-        typer.echo(json.dumps({name: certificate.to_dict() for name, certificate in found.items()}, indent=2))
+        plain = {name: certificate.to_dict() for name, certificate in found.items()}
+        for name, bound in bounds.items():
+            plain[name]["rounding"] = bound
+        typer.echo(json.dumps(plain, indent=2))
     else:
         console = Console()
         for name, certificate in found.items():
             verdict = "[green]certified[/]" if certificate.holds else "[red]not certified[/]"
             console.print(f"{escape(name)}: {verdict}", highlight=False)
             console.print(certificate.sentence(), highlight=False, markup=False)
+            if name in bounds:
+                console.print(_rounding_sentence(bounds[name]), highlight=False, markup=False)
             if certificate.next_step:
                 console.print(f"What to try: {certificate.next_step}.", highlight=False, markup=False)
     if not all(certificate.holds for certificate in found.values()):
@@ -211,6 +230,7 @@ def _targets(target: Path, seed: int | None, which: str) -> tuple[dict[str, Any]
         return {target.name: target}, None
     from lipschitz_rnn.data.steps import possible_spans
     from lipschitz_rnn.training.runs import load_run
+    from lipschitz_rnn.units import info
 
     run = load_run(target)
     settings = run.settings
@@ -219,7 +239,50 @@ def _targets(target: Path, seed: int | None, which: str) -> tuple[dict[str, Any]
     pairs = zip(settings.members, run.checkpoint(which), strict=True)
     items = {member.name: model for member, model in pairs if seed in (None, member.seed)}
     series = getattr(run.shapes, "series", None)
-    return items, None if series is None else possible_spans(series["preprocessing"])
+    if series is None or not info(settings.unit).timespans:  # a unit without a step has none to vary
+        return items, None
+    return items, possible_spans(series["preprocessing"])
+
+
+def _rounding(item: Any, certificate: Certificate, limit: float | None, precision: str | None) -> dict[str, Any]:
+    """Bounds on the distance between computed and exact states for all inputs up to a limit; None where infinite."""
+    from lipschitz_rnn.stability import PeakBound, rounding_bound
+    from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
+
+    if isinstance(item, Path):
+        kind = certificate.precision if certificate.precision != "exact" else "float32"
+        bound = rounding_bound(certificate, input_bound=limit, precision=precision or kind)
+    else:
+        layers = [module for module in item.modules() if isinstance(module, LipschitzRNN)]
+        if len(layers) != 1:
+            raise ValueError(
+                f"--rounding was given, but this network has {len(layers)} LipschitzRNN; rounding is bounded for one"
+            )
+        kind = certificate.precision
+        bound = rounding_bound(layers[0], input_bound=limit, certificate=certificate, precision=precision)
+    assert isinstance(bound, PeakBound)  # as an input bound was given
+    largest = float(max(bound.coordinates))
+    numbers = {"state": bound.state, "added": bound.added, "peak": bound.peak, "coordinate": largest}
+    finite = {key: value if math.isfinite(value) else None for key, value in numbers.items()}
+    return {"input_bound": limit, "precision": precision or kind, **finite}
+
+
+def _rounding_sentence(bound: dict[str, Any]) -> str:
+    setting = f"For inputs of at most {bound['input_bound']:g} and computation in {bound['precision']}"
+    if bound["coordinate"] is None:
+        return f"{setting}, nothing bounds the rounding: a step rounds more than the contraction takes away."
+    return (
+        f"{setting}, no coordinate of a computed state is further than {bound['coordinate']:.3g} from that of exact "
+        f"arithmetic, however long the sequence; a step adds at most {bound['added']:.3g} in the metric's norm."
+    )
+
+
+def _line(progress: Progress) -> str:
+    """How far a search is, for a terminal."""
+    part = f"{progress.name}: " if progress.name else ""
+    rate = f", rate {progress.rate:.4g}" if math.isfinite(progress.rate) else ""
+    bound = f", at most {progress.upper_bound:.4g}" if math.isfinite(progress.upper_bound) else ""
+    return f"{part}{progress.stage}{rate}{bound}"
 
 
 def _steps(text: str | None) -> float | tuple[float, float] | None:

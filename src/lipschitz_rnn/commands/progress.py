@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -57,16 +58,16 @@ def named(progress: Callback, prefix: str) -> Callback:
 
 
 @contextmanager
-def spinner(text: str, quiet: bool = False) -> Iterator[None]:
-    """Show `text` and the elapsed time, for work of unknown length."""
+def spinner(text: str, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show `text` and the elapsed time, for work of unknown length; yields a function that changes the text."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        yield
+        yield lambda text: None
         return
     columns = (SpinnerColumn(), TextColumn("[bold]{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        bar.add_task(text, total=None)
-        yield
+        item = bar.add_task(text, total=None)
+        yield lambda text: bar.update(item, description=escape(text))
 
 
 def choose_watcher(console: Console, name: str = "", quiet: bool = False) -> Watcher:

@@ -18,6 +18,7 @@ from lipschitz_rnn.data.target import Target
 from lipschitz_rnn.units.readout import NetworkInputs, StatedClassifier, require_plain_linear
 from lipschitz_rnn.units.recurrence import (
     Recurrence,
+    Statement,
     UnstatedRecurrenceError,
     require_no_hooks,
     require_own_statement,
@@ -119,7 +120,7 @@ class SeriesModel(nn.Module):
             base = self.preprocessing.last_seen(values, lengths).index_select(-1, columns)
         return self.finish(self.head(hidden).transpose(0, 1), base)
 
-    def stated_recurrences(self) -> list[Recurrence]:
+    def stated_recurrences(self) -> list[Statement]:
         """For `stability.certify`: the maps of the unit, over all times between samples that this model can meet."""
         require_own_statement(self)
         if not callable(getattr(type(self.unit), "stated_recurrences", None)):
@@ -128,9 +129,17 @@ class SeriesModel(nn.Module):
                 "certified about it; train one with unit 'lipschitz'"
             )
         require_no_hooks(self.unit)
-        stated: list[Recurrence] = list(self.unit.stated_recurrences())  # type: ignore[operator]
+        stated: list[Statement] = list(self.unit.stated_recurrences())  # type: ignore[operator]
         spans = possible_spans(self.preprocessing.to_dict()) if self.takes_timespans else None
-        return stated if spans is None else [replace(item, step_range=spans) for item in stated]
+        if spans is None:
+            return stated
+        steps = [item for item in stated if isinstance(item, Recurrence)]
+        if len(steps) < len(stated):
+            raise UnstatedRecurrenceError(
+                f"this model passes the times between samples to its {type(self.unit).__name__}, whose map is stated "
+                "for steps of one length only; train one with unit 'lipschitz' for irregular times"
+            )
+        return [replace(item, step_range=spans) for item in steps]
 
     def stated_classifier(self) -> StatedClassifier:
         """For `stability.certified_radius`: from raw values, in their own units, to the scores of the classes."""

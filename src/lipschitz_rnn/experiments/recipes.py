@@ -84,4 +84,5 @@ RECIPES: dict[str, Recipe] = {
     "lem": Recipe(0.02, 20),
     "gru-d": Recipe(0.02, 20),
     "lru": Recipe(0.02, 20),
+    "ren": Recipe(0.003, 40),
 }

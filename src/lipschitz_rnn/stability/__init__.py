@@ -18,6 +18,7 @@ from lipschitz_rnn.stability.radius import NoCertificate as NoCertificate
 from lipschitz_rnn.stability.radius import certified_radius as certified_radius
 from lipschitz_rnn.stability.running import RoundingBound as RoundingBound
 from lipschitz_rnn.stability.running import rounding_bound as rounding_bound
+from lipschitz_rnn.stability.search.clock import Progress as Progress
 from lipschitz_rnn.stability.steps import largest_contracting_step as largest_contracting_step
 from lipschitz_rnn.stability.studies.spectra import Spectrum as Spectrum
 from lipschitz_rnn.stability.studies.spectra import log_norm as log_norm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from lipschitz_rnn.stability.proof.systems import System
 from lipschitz_rnn.stability.search import advice
 from lipschitz_rnn.stability.search.adversary import WorstSlopes, worst_slopes
 from lipschitz_rnn.stability.search.candidates import candidates
-from lipschitz_rnn.stability.search.clock import Clock, OutOfTime
+from lipschitz_rnn.stability.search.clock import Clock, OutOfTime, Progress
 from lipschitz_rnn.stability.search.semidefinite import choose_solver
 from lipschitz_rnn.stability.threads import one_blas_thread
 
@@ -39,13 +40,15 @@ def certify(
     solver: str = "auto",
     accuracy: float = 1e-3,
     time_limit: float = 150.0,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Certificate:
     """Prove that any two trajectories under the same input approach each other, or say why that failed.
 
     Args:
         target: a pair (A, W) of arrays or tensors; a module that states its recurrence (LipschitzRNN, LipschitzRNNCell,
-            ContractingPair) or contains such modules (every layer and direction is certified); or the path of a
-            .safetensors, .npz or .pt file with entries A and W. A model with any other recurrent module is refused.
+            ContractingPair, and the units listed in docs/stability.md) or contains such modules (every layer and
+            direction is certified); or the path of a .safetensors, .npz or .pt file with entries A and W. A model with
+            any other recurrent module is refused.
         step_size: a step, or (shortest, longest) for irregular samples. A layer's own step by default; for a pair
             without a step the statement is about continuous time.
         integrator, alpha, nonlinearity: as the layer's; for a pair ``euler``, 1 and ``tanh`` by default. A nonlinearity
@@ -58,7 +61,9 @@ def certify(
         solver: ``auto``; ``structured`` never calls a general solver; ``clarabel`` or ``scs`` name the one to use.
         accuracy: relative accuracy of the best rate, above 0 and below 1.
         time_limit: seconds of search for each pair, at least 0; may be infinite. A single factorization is not
-            interrupted.
+            interrupted. What was found until then is still proved; ``complete`` is then False, and ``upper_bound`` says
+            how much more a longer search could find at most.
+        progress: called with a :class:`Progress` whenever the search turns to something else or finds a better rate.
 
     Returns:
         A :class:`Certificate`. It holds only if P and the multipliers passed the check in float64 with rounding.
@@ -85,19 +90,25 @@ def certify(
         continuous=continuous,
     )
     with one_blas_thread(), np.errstate(all="ignore"):
-        return combine([_certify_one(item, rate, solver, accuracy, Clock.after(time_limit)) for item in found])
+        return combine(
+            [_certify_one(item, rate, solver, accuracy, Clock.after(time_limit, item.name, progress)) for item in found]
+        )
 
 
 def _certify_one(item: Subject, wanted: float | None, solver: str, accuracy: float, clock: Clock) -> Certificate:
     target = wanted or 0.0
     examiner = Examiner(item, panels=1)
+    clock.tell("slopes that decay slowly")
     try:
-        worst = worst_slopes(examiner.systems[-1], starts=5 if len(item.A) > 64 else 8, clock=clock)
+        worst = worst_slopes(examiner.systems[-1], starts=5 if item.size > 64 else 8, clock=clock)
     except np.linalg.LinAlgError:
         unknown = Refusal("eigenvalues", "the eigenvalues of the linearized system cannot be computed")
         return _failure(item, None, None, -math.inf, unknown)
+    if item.is_flat:
+        return _failure(item, worst, worst.direction, min(worst.rate, 0.0), _identity(item))
     if worst.rate <= target:
         return _failure(item, worst, worst.direction, worst.rate, _disproof(worst, target))
+    clock.upper_bound = worst.rate
     good_enough = worst.rate * (1 - accuracy) if wanted is None else wanted
     ranked: list[Candidate] = []
     in_time = True
@@ -114,7 +125,8 @@ def _certify_one(item: Subject, wanted: float | None, solver: str, accuracy: flo
         reached = max(reached, rate)
         if rate <= target or (place > 0 and clock.left == 0.0):
             break
-        answer = examiner.issue(candidate, target, **_observed(item, worst))
+        clock.tell("proof", rate)
+        answer = examiner.issue(candidate, target, complete=in_time, **_observed(item, worst))
         if isinstance(answer, Certificate):
             return answer
         refusal = refusal or answer
@@ -124,7 +136,7 @@ def _certify_one(item: Subject, wanted: float | None, solver: str, accuracy: flo
             return by_euler
     direction = _most_violated(examiner.systems, ranked[0], target) if ranked else None
     if refusal is None and not in_time:
-        refusal = Refusal("time", "the time limit passed before a proof was found, so the question is open")
+        refusal = _out_of_time(reached, worst.rate, target)
     elif refusal is None and not ranked:
         refusal = Refusal("open", "no quadratic metric was found, so the question is open")
     return _failure(item, worst, direction, reached, refusal or _shortfall(reached, worst.rate, target))
@@ -147,8 +159,11 @@ def _search(
         clock.check()
         for candidate in candidates(item, systems, possible, target, solver, accuracy, clock):
             found.append((candidate.rate(systems, item.is_range), candidate))
+            clock.tell(candidate.method, found[-1][0])
             if found[-1][0] > enough:
                 break
+        else:
+            in_time = clock.left > 0
     except OutOfTime:
         in_time = False
     except (np.linalg.LinAlgError, ArithmeticError):
@@ -168,6 +183,7 @@ def _failure(
         reason=refusal.reason,
         direction=direction,
         next_step=advice.next_step(item, worst, refusal.cause),
+        complete=refusal.cause != "time",
         **description(item),
         **_observed(item, worst),
     )
@@ -205,6 +221,24 @@ def _disproof(worst: WorstSlopes, target: float) -> Refusal:
         "rate",
         f"the computed eigenvalues say that no metric can prove a rate of {target:.4g}: for one pattern of slopes the "
         f"linearized system decays only at the rate {worst.rate:.4g}",
+    )
+
+
+def _identity(item: Subject) -> Refusal:
+    return Refusal(
+        "slopes",
+        "the recurrence has no linear term: h⁺ = h + ε σ(W h + …), as in nais, antisymmetric, residual and neural-ode. "
+        f"Where the slope of {item.nonlinearity or 'σ'} vanishes its Jacobian is the identity, so two states need not "
+        "approach each other there, and the factor is 1 at best",
+    )
+
+
+def _out_of_time(reached: float, possible: float, target: float) -> Refusal:
+    so_far = "no metric" if math.isinf(reached) else f"a rate of {reached:.4g}"
+    return Refusal(
+        "time",
+        f"the time limit ended the search with {so_far}, where more than {target:.4g} is needed; the slowest slope "
+        f"pattern found decays at {possible:.4g}, so the question is open",
     )
 
 

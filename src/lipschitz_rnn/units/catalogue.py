@@ -91,6 +91,9 @@ ROWS = (
     Row("lru", "Orvieto et al., ICML", 2023,
         "h⁺ = λ ⊙ h + γ ⊙ B x, y = gelu(C h + D x + d), complex h", "|λ| < 1, linear in h",
         "statespace:LRUCell", timespans=True),
+    Row("ren", "Revay, Wang, Manchester, IEEE TAC", 2023,
+        "h⁺ = A h + B σ(v) + U x + b, v = C h + D σ(v) + V x + c", "contracts by a given factor a step",
+        "ren:RENCell"),
 )
 # fmt: on
 

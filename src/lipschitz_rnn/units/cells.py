@@ -16,6 +16,7 @@ from lipschitz_rnn.ops.common.validation import require_number
 from lipschitz_rnn.units.base import Recurrent, State
 from lipschitz_rnn.units.catalogue import name_of
 from lipschitz_rnn.units.noise import NOISE_OPTIONS, NoisyCell
+from lipschitz_rnn.units.recurrence import Statement, UnstatedRecurrenceError, require_own_statement
 from lipschitz_rnn.units.sequences import Sequences
 
 Disturbance = Sequence[tuple[Tensor, Tensor]]
@@ -116,7 +117,7 @@ class Cell(nn.Module, ABC):
             x = x.masked_fill(padding, 0.0)  # so that NaN in the padding cannot reach a gradient
         if state is None:
             state = self.initial_state(x.shape[1], x)
-        weights = self._formed_weights(x.device) if self._frozen_as is None else self._frozen_weights()
+        weights = self.current_weights(x.device)
         states, last = self.scan(self.project(x), state, weights, sequences, need_output)
         if states is None or not need_output:
             return None, last
@@ -133,6 +134,10 @@ class Cell(nn.Module, ABC):
                 self.register_buffer(name, leaf.detach().clone(), persistent=False)
             else:
                 setattr(self, name, leaf)
+
+    def current_weights(self, device: torch.device) -> Any:
+        """What a forward pass uses: the frozen weights, if there are any, or those of the parameters now."""
+        return self._formed_weights(device) if self._frozen_as is None else self._frozen_weights()
 
     def _frozen_weights(self) -> Any:
         assert self._frozen_as is not None
@@ -266,6 +271,33 @@ class CellStack(Recurrent):
     def initial_state(self, batch: int) -> State:
         starts = [cell.initial_state(batch, next(cell.parameters())) for cell in self._cells()]
         return tuple(torch.stack(parts) for parts in zip(*starts, strict=True))
+
+    def stated_recurrences(self) -> list[Statement]:
+        """For `stability.certify`: the maps of all layers and directions, if its cells state theirs."""
+        require_own_statement(self)
+        if self.training and self.num_layers > 1 and self.dropout > 0:
+            raise UnstatedRecurrenceError(
+                f"dropout is {self.dropout:g} and this unit is in training mode, so the inputs of its layers are "
+                "random; call eval() first"
+            )
+        stated: list[Statement] = []
+        for place, cell in enumerate(self._cells()):
+            if not callable(getattr(type(cell), "stated_recurrences", None)):
+                raise UnstatedRecurrenceError(
+                    f"the unit {self.registered_name()} does not state its recurrence, so nothing can be certified "
+                    "about it"
+                )
+            require_own_statement(cell)
+            if self.training and getattr(cell, "noisy", False):
+                raise UnstatedRecurrenceError(
+                    f"this {self.registered_name()} is in training mode, where it adds noise to its state; call "
+                    "eval() first"
+                )
+            layer, direction = divmod(place, self.num_directions)
+            name = f"layer {layer}" + (", reverse" if direction else "") if len(self.cells) > 1 else ""
+            items: list[Statement] = cell.stated_recurrences()  # type: ignore[operator]
+            stated += [replace(item, name=name, reverse=direction == 1) for item in items]
+        return stated
 
     def freeze(self) -> None:
         for cell in self._cells():

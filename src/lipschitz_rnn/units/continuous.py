@@ -13,6 +13,7 @@ from lipschitz_rnn.units.cells import TimedCell
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 from lipschitz_rnn.units.matrices import skew, triangle_size
 from lipschitz_rnn.units.noise import describe_noise
+from lipschitz_rnn.units.recurrence import Recurrence, Statement, as_number, repeatable_matrices
 from lipschitz_rnn.units.sequences import Sequences
 
 
@@ -71,6 +72,17 @@ class ContinuousCell(TimedCell):
         )
         return states, (last,)
 
+    def flat_recurrence(self) -> list[Statement]:
+        """What `stated_recurrences` of a subclass returns: without a linear term, the factor is 1 where σ is flat."""
+        owner = type(self).__name__
+
+        def make() -> tuple[Tensor]:
+            return (self.current_weights(self.input.weight.device),)
+
+        (W,) = repeatable_matrices(make, owner)
+        step = as_number("step_size", self.step_size, owner)
+        return [Recurrence(torch.zeros_like(W), W, 0.0, self.nonlinearity, self.integrator, (step, step))]
+
     def extra_repr(self) -> str:
         text = f"step_size={self.step_size}, integrator={self.integrator!r}, nonlinearity={self.nonlinearity!r}"
         return text + describe_noise(self)
@@ -90,6 +102,10 @@ class NeuralODECell(ContinuousCell):
 
     def weights(self) -> Tensor:
         return self.hidden
+
+    def stated_recurrences(self) -> list[Statement]:
+        """For `stability.certify`, which says why nothing is proved for all states and inputs."""
+        return self.flat_recurrence()
 
 
 class ResidualCell(NeuralODECell):
@@ -164,6 +180,10 @@ class AntisymmetricCell(ContinuousCell):
     def weights(self) -> Tensor:
         return antisymmetric_matrix(self.triangle, self.hidden_size, self.gamma)
 
+    def stated_recurrences(self) -> list[Statement]:
+        """For `stability.certify`, which says why nothing is proved for all states and inputs."""
+        return self.flat_recurrence()
+
 
 class NaisCell(ContinuousCell):
     """h⁺ = h + ε tanh(A h + U x + b), A = −RᵀR − κI with ‖RᵀR‖ ≤ 1 − 2κ: the eigenvalues of A lie in [κ − 1, −κ].
@@ -211,3 +231,7 @@ class NaisCell(ContinuousCell):
         allowed = 1.0 - 2.0 * self.kappa
         damping = self.kappa * torch.eye(self.hidden_size, dtype=gram.dtype, device=gram.device)
         return -gram * (allowed / torch.linalg.matrix_norm(gram).clamp(min=allowed)) - damping
+
+    def stated_recurrences(self) -> list[Statement]:
+        """For `stability.certify`, which says why nothing is proved for all states and inputs."""
+        return self.flat_recurrence()

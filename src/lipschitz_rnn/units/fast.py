@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
-from lipschitz_rnn.units.fused import kept_scan, runs_fused
+from lipschitz_rnn.units.fused import kept_map, kept_scan, runs_fused
+from lipschitz_rnn.units.recurrence import Statement
 from lipschitz_rnn.units.sequences import Sequences
 
 
@@ -49,6 +50,10 @@ class FastRNNCell(Cell):
         given = (self.input.weight, self.input.bias, sequences, self.backend, need_output)
         states, last = kept_scan(inputs, hidden.mT, beta, state[0], *given, scale=alpha)
         return states, (last,)
+
+    def stated_recurrences(self) -> list[Statement]:
+        """For `stability.certify`."""
+        return [kept_map(self, lambda weights: (weights[0].mT, weights[2], weights[1]))]
 
 
 class FastGRNNLSQCell(Cell):

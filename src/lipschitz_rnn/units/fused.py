@@ -1,18 +1,38 @@
-"""Units with h⁺ = k h + tanh(W h + U x + b) as Euler steps of the fused scan: one kernel instead of T launches."""
+"""Units with h⁺ = k h + s tanh(W h + U x + b): as Euler steps of the fused scan, and as they state their map."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops import lipschitz_scan
+from lipschitz_rnn.units.cells import Cell
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
+from lipschitz_rnn.units.recurrence import FeedbackMap, repeatable_matrices
 from lipschitz_rnn.units.sequences import Sequences
 
 
 def runs_fused(x: Tensor, backend: str) -> bool:
     """On a GPU, and anywhere if a backend is asked for. On a CPU the loop does half the arithmetic."""
     return x.is_cuda or backend != "auto"
+
+
+def kept_map(
+    cell: Cell, read: Callable[[Any], tuple[Tensor, Tensor | float, Tensor | float]], nonlinearity: str = "tanh"
+) -> FeedbackMap:
+    """The map of a cell with h⁺ = k h + s σ(W h + …); `read` takes W, k and s from the cell's weights."""
+
+    def make() -> tuple[Tensor, Tensor, Tensor]:
+        W, kept, scale = read(cell.current_weights(next(cell.parameters()).device))
+        one = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+        return kept * one, scale * one, W
+
+    F, G, C = repeatable_matrices(make, type(cell).__name__)
+    # The fused scan holds k − 1 in place of k.
+    return FeedbackMap(F, G, C, None, nonlinearity, terms=(F.abs() + torch.eye(len(F)).to(F), None, None, None))
 
 
 def kept_scan(

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
-from lipschitz_rnn.units.fused import kept_scan, runs_fused
+from lipschitz_rnn.units.fused import kept_map, kept_scan, runs_fused
+from lipschitz_rnn.units.recurrence import Statement, UnstatedRecurrenceError
 from lipschitz_rnn.units.sequences import Sequences
 
 
@@ -80,6 +81,14 @@ class IncrementalCell(Cell):
         given = (self.input.weight, self.input.bias, sequences, self.backend, need_output)
         states, last = kept_scan(inputs, hidden.mT, -step_size * alpha, state[0], *given, scale=step_size)
         return states, (last,)
+
+    def stated_recurrences(self) -> list[Statement]:
+        """For `stability.certify`, which knows the map of a single inner step."""
+        if len(self.step_sizes) > 1:
+            raise UnstatedRecurrenceError(
+                f"irnn with {len(self.step_sizes)} inner steps does not state its recurrence; with one it does"
+            )
+        return [kept_map(self, lambda weights: (weights[0].mT, -weights[2][0] * weights[1], weights[2][0]))]
 
     def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, Tensor, tuple[Tensor, ...]]) -> State:
         hidden, alpha, step_sizes = weights

@@ -1,6 +1,8 @@
 """PyTorch's own units behind the same interface: rnn, lstm, gru, and rnn with orthogonal initialisation."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +11,14 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lipschitz_rnn.ops.lstm import lstm_scan
 from lipschitz_rnn.units.base import Recurrent, State
+from lipschitz_rnn.units.recurrence import (
+    FeedbackMap,
+    Statement,
+    UnstatedRecurrenceError,
+    repeatable_matrices,
+    require_no_hooks,
+    require_own_statement,
+)
 from lipschitz_rnn.units.sequences import Sequences
 
 
@@ -68,6 +78,30 @@ class ElmanRNN(LibraryUnit):
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"nonlinearity is {nonlinearity!r}; choose 'tanh' or 'relu'")
         super().__init__(input_size, hidden_size, *layout, nonlinearity=nonlinearity, **options)
+        self.nonlinearity = nonlinearity
+
+    def stated_recurrences(self) -> list[Statement]:
+        """For `stability.certify`: h⁺ = σ(W h + …) of all layers and directions."""
+        require_own_statement(self)
+        require_no_hooks(self.inner)
+        if type(self.inner) is not nn.RNN or set(vars(self.inner)) & {"forward", "__call__"}:
+            raise UnstatedRecurrenceError(f"the module inside this {type(self).__name__} is not a plain torch.nn.RNN")
+        if self.training and self.num_layers > 1 and self.dropout > 0:
+            raise UnstatedRecurrenceError(
+                f"dropout is {self.dropout:g} and this unit is in training mode, so the inputs of its layers are "
+                "random; call eval() first"
+            )
+        stated: list[Statement] = []
+        for layer in range(self.num_layers):
+            for direction in range(self.num_directions):
+                name = f"layer {layer}" + (", reverse" if direction else "")
+                weight = getattr(self.inner, f"weight_hh_l{layer}" + ("_reverse" if direction else ""))
+                (W,) = repeatable_matrices(partial(tuple, (weight,)), type(self).__name__)
+                one = torch.eye(len(W), dtype=W.dtype, device=W.device)
+                several = self.num_layers * self.num_directions > 1
+                item = FeedbackMap(torch.zeros_like(W), one, W, None, self.inner.nonlinearity)
+                stated.append(replace(item, name=name if several else "", reverse=direction == 1))
+        return stated
 
 
 class OrthogonalStartRNN(ElmanRNN):

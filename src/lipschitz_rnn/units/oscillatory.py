@@ -9,6 +9,7 @@ from lipschitz_rnn.ops import lipschitz_scan
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import TimedCell
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
+from lipschitz_rnn.units.recurrence import FeedbackMap, Statement, as_number, repeatable_matrices
 from lipschitz_rnn.units.sequences import Sequences
 
 
@@ -110,6 +111,29 @@ class CoRNNCell(TimedCell):
         damping = self.epsilon + self.step_size * self.gamma
         A = torch.cat([torch.cat([zero, one], -1), torch.cat([-self.gamma * one, -damping * one], -1)])
         return A, torch.cat([torch.cat([zero, zero], -1), torch.cat([W, V + self.step_size * W], -1)])
+
+    def stated_recurrences(self) -> list[Statement]:
+        """For `stability.certify`: the map of (y, z) for steps of length `step_size`; with timespans it is another."""
+        step, gamma, epsilon = (
+            as_number(name, getattr(self, name), "coRNN") for name in ("step_size", "gamma", "epsilon")
+        )
+
+        def make() -> tuple[Tensor, ...]:
+            W, V = self.current_weights(self.hidden.device).mT.chunk(2, -1)
+            return W, V
+
+        W, V = repeatable_matrices(make, type(self).__name__)
+        one = torch.eye(len(W), dtype=torch.float64, device=W.device)
+        # z⁺ = z + Δt (w − γ y − ε z) and y⁺ = y + Δt z⁺.
+        rows = [[1 - step**2 * gamma, step - step**2 * epsilon], [-step * gamma, 1 - step * epsilon]]
+        # Nothing rounds the ones. The fused scan holds ε + Δt γ in place of ε.
+        damping = epsilon + step * gamma
+        sums = [[2 * step**2 * gamma, 2 * (step + step**2 * damping)], [2 * step * gamma, 2 * step * damping]]
+        F, terms = (torch.kron(one.new_tensor(table), one) for table in (rows, sums))
+        G = torch.cat([step**2 * one, step * one])
+        # It also holds V + Δt W in place of V.
+        around = torch.cat([W.abs(), V.abs() + 2 * step * W.abs()], -1)
+        return [FeedbackMap(F, G, torch.cat([W, V], -1), None, "tanh", terms=(terms, None, around, None))]
 
     def _positions(self, states: Tensor) -> Tensor:
         """y = q + Δt z."""

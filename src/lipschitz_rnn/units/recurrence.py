@@ -1,8 +1,8 @@
 """How a module states its own recurrence, so that it can be certified.
 
 A certificate is about the map that actually runs, and only the module knows that map. A module that can be certified
-therefore has a method ``stated_recurrences``, which returns one `Recurrence` for each map it runs. Nothing is guessed
-from attributes: a module without the method is rejected.
+therefore has a method ``stated_recurrences``, which returns one `Recurrence` or `FeedbackMap` for each map it runs.
+Nothing is guessed from attributes: a module without the method is rejected.
 """
 
 from __future__ import annotations
@@ -44,11 +44,41 @@ class Recurrence:
     reverse: bool = False
 
 
+@dataclass(frozen=True)
+class FeedbackMap:
+    """h⁺ = F h + G σ(v) + …, v = C h + E σ(v) + …, where the dots depend on the input only.
+
+    A map of its own, not a step of a differential equation: it has no step size to choose.
+
+    Attributes:
+        F, G, C, E: (N, N), (N, m), (m, N) and (m, m); E is strictly lower triangular, or None if it is zero.
+        nonlinearity: σ.
+        terms: for every entry of F, G, C and E the sum of the magnitudes whose rounding it carries, where that is not
+            its own: more in a difference of large numbers, less where a 1 is not multiplied at all. None: its own.
+        precision, name, reverse: as in `Recurrence`.
+        hint: a metric (N, N) and multipliers (m,) that may prove contraction. They are checked, never trusted.
+    """
+
+    F: Tensor
+    G: Tensor
+    C: Tensor
+    E: Tensor | None
+    nonlinearity: str
+    terms: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None] = (None, None, None, None)
+    precision: str | None = None
+    name: str = ""
+    reverse: bool = False
+    hint: tuple[Tensor, Tensor] | None = None
+
+
+Statement = Recurrence | FeedbackMap
+
+
 @runtime_checkable
 class StatesRecurrences(Protocol):
     """A module that can be certified."""
 
-    def stated_recurrences(self) -> Sequence[Recurrence]: ...
+    def stated_recurrences(self) -> Sequence[Statement]: ...
 
 
 class UnstatedRecurrenceError(TypeError):
@@ -105,8 +135,8 @@ def require_no_hooks(module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def repeatable_matrices(make: Callable[[], Iterable[Tensor]], owner: str) -> tuple[Tensor, Tensor]:
-    """A and W from ``make``. Raises if they are random, because a certificate is about fixed matrices.
+def repeatable_matrices(make: Callable[[], Iterable[Tensor]], owner: str) -> tuple[Tensor, ...]:
+    """The matrices from ``make``. Raises if they are random, because a certificate is about fixed matrices.
 
     Random numbers are detected from the state of PyTorch's generators, other changes by calling twice. Differences of a
     few rounding errors are accepted, because some GPU routines do not add in a fixed order.
@@ -126,8 +156,7 @@ def repeatable_matrices(make: Callable[[], Iterable[Tensor]], owner: str) -> tup
             f"the hidden matrices of this {owner} change from call to call (dropout on weights, power iterations); "
             "call eval() first, or certify one pair (A, W)"
         )
-    A, W = first
-    return A, W
+    return first
 
 
 def _generator_states() -> list[Tensor]:

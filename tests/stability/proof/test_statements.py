@@ -18,12 +18,80 @@ def stable(**options: object) -> lr.LipschitzRNN:
     return lr.LipschitzRNN(2, 4, **{"gamma": 2.0, "step_size": 0.05, **options})
 
 
-@pytest.mark.parametrize("unit", [name for name in available() if name != "lipschitz"])
+STATING = ("lipschitz", "rnn", "rnn-orth", "fastrnn", "irnn", "cornn", "ren")
+FLAT = ("nais", "antisymmetric", "residual", "neural-ode")
+
+
+@pytest.mark.parametrize("unit", [name for name in available() if name not in (*STATING, *FLAT)])
 def test_every_other_unit_is_refused_by_name(unit: str) -> None:
     module = build(unit, 2, 4)
     for target in (module, nn.Sequential(module), nn.ModuleDict({"good": stable(), "other": module})):
         with pytest.raises(UnstatedRecurrenceError, match=type(module).__name__):
             certify(target)
+
+
+@pytest.mark.parametrize("unit", [name for name in (*STATING, *FLAT) if name not in ("lipschitz", "rnn", "rnn-orth")])
+def test_a_cell_that_changes_its_step_must_state_it_itself(unit: str) -> None:
+    module = build(unit, 2, 4)
+    kind = type(module.cell())
+    changed = type("Changed", (kind,), {"scan": lambda self, *given: kind.scan(self, *given)})
+    module.cells[0].__class__ = changed
+    with pytest.raises(UnstatedRecurrenceError, match="Changed overrides scan"):
+        certify(module)
+
+
+@pytest.mark.parametrize("unit", ["rnn", "cornn", "ren", "nais"])
+def test_units_are_refused_where_what_they_run_is_random_or_changed(unit: str) -> None:
+    deep = build(unit, 2, 4, num_layers=2, dropout=0.5)
+    with pytest.raises(UnstatedRecurrenceError, match="in training mode"):
+        certify(deep, time_limit=1.0)
+    certify(deep.eval(), time_limit=1.0)
+    hooked = build(unit, 2, 4)
+    hooked.register_forward_hook(lambda *given: None)
+    with pytest.raises(UnstatedRecurrenceError, match="forward hooks"):
+        certify(hooked)
+    inner = build(unit, 2, 4)
+    (inner.inner if unit == "rnn" else inner.cell()).register_forward_hook(lambda *given: None)
+    with pytest.raises(UnstatedRecurrenceError, match="forward hooks"):
+        certify(inner)
+
+
+def test_noisy_units_are_refused_in_training_mode() -> None:
+    noisy = build("cornn", 2, 4, noise=0.1)
+    with pytest.raises(UnstatedRecurrenceError, match="noise"):
+        certify(noisy)
+    assert certify(noisy.eval()).holds
+
+
+def test_frozen_units_are_certified_as_they_run() -> None:
+    """After `freeze` the parameters no longer matter, and the statement must follow."""
+    torch.manual_seed(0)
+    unit = build("cornn", 2, 4)
+    unit.freeze()
+    before = certify(unit)
+    with torch.no_grad():
+        unit.cell().hidden.mul_(100)
+    assert certify(unit).factor == before.factor
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"E": torch.ones(4, 4)}, "strictly lower triangular"),
+        ({"G": torch.eye(3)}, "has shape"),
+        ({"C": torch.full((4, 4), torch.nan)}, "not finite"),
+        ({"F": torch.eye(4, dtype=torch.complex64)}, "real matrix"),
+        ({"hint": (torch.ones(4), torch.ones(4))}, "a metric"),
+        ({"nonlinearity": 3}, "a name"),
+    ],
+)
+def test_statements_of_maps_are_checked(change: dict, message: str) -> None:
+    class Own(nn.Module):
+        def stated_recurrences(self):
+            return [replace(build("rnn", 2, 4).stated_recurrences()[0], **change)]
+
+    with pytest.raises((UnstatedRecurrenceError, ValueError), match=message):
+        certify(Own())
 
 
 @pytest.mark.parametrize("other", [nn.RNN, nn.GRU, nn.LSTM, nn.RNNCell, nn.LSTMCell, nn.GRUCell])

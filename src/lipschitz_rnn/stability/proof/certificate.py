@@ -47,7 +47,8 @@ class Certificate:
             Parts that fail for different causes list all of them, separated by commas. Empty if there is a
             certificate.
         next_step: what to try then; empty if there is a certificate.
-        dynamics: ``continuous`` or the integrator's name.
+        dynamics: ``continuous``, the integrator's name, or ``map`` for units that are no step of a differential
+            equation; a step of a map takes one unit of time.
         step_range: shortest and longest step covered; None in continuous time and for parts with different steps.
         substeps: fewest and most steps that ``max_step`` splits a sample into, with its input held; (1, 1) if none.
         alpha: the factor of A; nan for parts that differ in it.
@@ -58,6 +59,7 @@ class Certificate:
             ``float16``. The claim is about every matrix that a kernel may hold at that precision. Parts that differ in
             it, in ``dynamics`` or in ``nonlinearity`` have all of them here, separated by commas.
         A, W: the matrices, rounded where the precision says exactly how; without alpha.
+        map_matrices: F, G, C and E of such a map, h⁺ = F h + G σ(v) + …, v = C h + E σ(v) + …; it has no A and W.
         overshoot: √cond(P): in the Euclidean norm, ‖δ(t)‖ ≤ overshoot · e^{−λt} ‖δ(0)‖.
         upper_bound: a slope pattern decays at this rate only, by its computed eigenvalues, so no metric should prove
             more. Eigenvalues in float64 are no proof: of matrices far from normal they can be wrong.
@@ -65,6 +67,7 @@ class Certificate:
         multipliers: the diagonal of Λ for every inequality; empty for ``corners``.
         direction: if there is no certificate, the state direction (N,) in which the proof fails most.
         slope_pattern: slopes, one for each unit and stage, for which the linearized system is slowest or grows.
+        complete: False if the time limit ended the search, so that a longer one may prove more, up to ``upper_bound``.
         name: which part of a model this is about.
         reverse: whether it reads the sequence from its end; for several parts, whether any of them does.
         parts: the certificates of all layers and directions, if there are several.
@@ -96,6 +99,13 @@ class Certificate:
     substeps: tuple[int, int] = (1, 1)
     reverse: bool = False
     cause: str = ""
+    complete: bool = True
+    map_matrices: tuple[Matrix, ...] = field(default=(), repr=False)
+
+    @property
+    def gap(self) -> float:
+        """How much larger ``upper_bound`` is than the rate: no metric should prove a rate that exceeds it by more."""
+        return max(self.upper_bound - self.rate, 0.0)
 
     def __bool__(self) -> bool:
         return self.holds
@@ -106,7 +116,9 @@ class Certificate:
         if not self.holds:
             return f"{subject}Not certified ({self._setting()}): {self.reason}.{self._shown_direction()}"
         if self.parts:
-            return f"{subject}{self._of_all_parts()} ({self._setting()})."
+            late = [part.name for part in self.parts if not part.complete]
+            ended = f" The time limit ended the search for {', '.join(late)}." if late else ""
+            return f"{subject}{self._of_all_parts()} ({self._setting()}).{ended}"
         per_step = (
             ""
             if self.factor is None
@@ -115,7 +127,7 @@ class Certificate:
         return (
             f"{subject}Any two trajectories under the same input approach each other at a rate of at least "
             f"{self.rate:.4g} per unit of time{per_step}, and on the way their distance never exceeds "
-            f"{self.overshoot:.3g} times the first one ({self._setting()})."
+            f"{self.overshoot:.3g} times the first one ({self._setting()}).{self._what_is_left()}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,15 +152,27 @@ class Certificate:
             "precision": self.precision,
             "overshoot": _number(self.overshoot),
             "upper_bound": _number(self.upper_bound),
+            "gap": _number(self.gap),
+            "complete": self.complete,
             "sentence": self.sentence(),
         }
         for key in ("A", "W", "metric", "direction", "slope_pattern"):
             array = getattr(self, key)
             plain[key] = None if array is None else array.tolist()
+        plain["map_matrices"] = [matrix.tolist() for matrix in self.map_matrices]
         plain["multipliers"] = [multiplier.tolist() for multiplier in self.multipliers]
         if self.parts:
             plain["parts"] = [part.to_dict() for part in self.parts]
         return plain
+
+    def _what_is_left(self) -> str:
+        """How much a longer search could add."""
+        if self.complete or not np.isfinite(self.upper_bound):
+            return ""
+        return (
+            f" The time limit ended the search: a longer one can prove at most {self.upper_bound:.4g}, which is "
+            f"{self.gap / self.rate:.0%} more."
+        )
 
     def _longest(self) -> float:
         return self.step_range[1] if self.step_range is not None else float("nan")
@@ -177,6 +201,8 @@ class Certificate:
         held = "matrices as given" if self.precision == "exact" else f"matrices in {_HELD[self.precision]}"
         if self.step_range is None:
             return f"continuous time, {held}"
+        if self.dynamics == "map":
+            return f"a map of its own, one step as the unit of time, {held}"
         shortest, longest = self.step_range
         steps = f"step {longest:g}" if shortest == longest else f"every step from {shortest:g} to {longest:g}"
         fewest, most = self.substeps
@@ -235,6 +261,7 @@ def combine(parts: Sequence[Certificate], name: str = "") -> Certificate:
         parts=tuple(parts),
         next_step=worst.next_step,
         reverse=any(part.reverse for part in parts),
+        complete=all(part.complete for part in parts),
     )
 
 

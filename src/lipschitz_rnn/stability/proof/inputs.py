@@ -15,6 +15,7 @@ from torch import nn
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.nonlinearities import Nonlinearity, get_nonlinearity
 from lipschitz_rnn.ops.lipschitz.substeps import substeps_of
+from lipschitz_rnn.stability.proof.feedback import Feedback
 from lipschitz_rnn.stability.proof.files import pairs_in_file
 from lipschitz_rnn.stability.proof.modules import statements
 from lipschitz_rnn.stability.proof.precision import (
@@ -27,7 +28,7 @@ from lipschitz_rnn.stability.proof.precision import (
     rounded,
 )
 from lipschitz_rnn.stability.proof.rounding import Ball, Matrix
-from lipschitz_rnn.units.recurrence import Recurrence
+from lipschitz_rnn.units.recurrence import FeedbackMap, Statement
 
 LARGEST = 2048  # units: one eigenvalue problem of the inequality then takes minutes, and gigabytes
 
@@ -36,8 +37,9 @@ LARGEST = 2048  # units: one eigenvalue problem of the inequality then takes min
 class Subject:
     """One map to certify: A and W as they are held, without α, and all that decides how they run.
 
-    ``step_range`` None means continuous time. ``hint`` holds the diagonals of a metric and of a multiplier, for pairs
-    that were built to contract. ``substeps`` are the fewest and most steps that one sample takes.
+    ``step_range`` None means continuous time. ``hint`` holds a metric (or its diagonal) and a multiplier, for pairs
+    that were built to contract. ``substeps`` are the fewest and most steps that one sample takes. A map that is no step
+    of a differential equation has a ``feedback`` instead of A and W, which are then empty.
     """
 
     A: Matrix
@@ -52,6 +54,16 @@ class Subject:
     precision: Precision = PRECISIONS["exact"]
     substeps: tuple[int, int] = (1, 1)
     reverse: bool = False
+    feedback: Feedback | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.A) if self.feedback is None else len(self.feedback.matrices[0])
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether h⁺ = h + ε σ(W h + u) with slopes that may vanish: where they do, the Jacobian is the identity."""
+        return self.feedback is None and self.slopes[0] <= 0 and (self.alpha == 0 or not self.A.any())
 
     @cached_property
     def nominal(self) -> tuple[Ball, Ball]:
@@ -206,13 +218,11 @@ def _within_limits(A: Any, W: Any) -> tuple[Matrix, Matrix]:
     return as_pair(A, W)
 
 
-def _of_statement(stated: Recurrence, precision: str | None, overrides: dict[str, Any]) -> Subject:
+def _of_statement(stated: Statement, precision: str | None, overrides: dict[str, Any]) -> Subject:
+    name = _precision_of(stated, precision)
+    if isinstance(stated, FeedbackMap):
+        return _of_map(stated, as_precision(name), overrides)
     matrices = _within_limits(stated.A, stated.W)
-    if precision is None:
-        name = in_force(stated.A) if stated.precision is None else stated.precision
-    else:
-        fixed, asked = stated.precision, as_precision(precision).name
-        name = asked if fixed is None or asked in ("exact", fixed) else fixed
     settings = {
         "alpha": stated.alpha,
         "nonlinearity": stated.nonlinearity,
@@ -224,6 +234,43 @@ def _of_statement(stated: Recurrence, precision: str | None, overrides: dict[str
         return subject
     P, multiplier = (diagonal.detach().cpu().double().numpy() for diagonal in stated.hint)
     return replace(subject, hint=(P, multiplier))
+
+
+def _precision_of(stated: Statement, precision: str | None) -> str:
+    if precision is None:
+        held = stated.C if isinstance(stated, FeedbackMap) else stated.A
+        return in_force(held) if stated.precision is None else stated.precision
+    fixed, asked = stated.precision, as_precision(precision).name
+    return asked if fixed is None or asked in ("exact", fixed) else fixed
+
+
+def _of_map(stated: FeedbackMap, precision: Precision, overrides: dict[str, Any]) -> Subject:
+    asked = [key for key, value in overrides.items() if value is not None and key != "nonlinearity"]
+    if asked:
+        raise ValueError(
+            f"{asked[0]} is {overrides[asked[0]]!r}, but this recurrence is a map of its own, which has neither a step "
+            f"nor an integrator to choose; leave {asked[0]} out"
+        )
+    nonlinearity = overrides.get("nonlinearity") or stated.nonlinearity
+    name = nonlinearity if isinstance(nonlinearity, str) else getattr(nonlinearity, "name", None)
+    if max(stated.F.shape[0], stated.C.shape[0]) > LARGEST:
+        raise ValueError(f"the map has {stated.F.shape[0]} units; certificates are searched for up to {LARGEST}")
+    hint = None
+    if stated.hint is not None:
+        P, multiplier = (part.detach().cpu().double().numpy() for part in stated.hint)
+        hint = (0.5 * (P + P.T), multiplier)
+    return Subject(
+        np.zeros((0, 0)),
+        np.zeros((0, 0)),
+        slopes=as_slopes(nonlinearity),
+        integrator="map",
+        step_range=(1.0, 1.0),
+        hint=hint,
+        nonlinearity=name,
+        precision=precision,
+        reverse=bool(stated.reverse),
+        feedback=Feedback.of(stated),
+    )
 
 
 def _of_pair(A: Any, W: Any, name: str, precision: str | None, overrides: dict[str, Any]) -> Subject:

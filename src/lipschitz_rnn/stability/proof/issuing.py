@@ -33,12 +33,16 @@ class Examiner:
     @cached_property
     def systems(self) -> list[System[Matrix]]:
         """The systems that together stand for the map, in floating point: for searches."""
+        if self.item.feedback is not None:
+            return [self.item.feedback.system(self.item.slopes)]
         A, W = self.item.nominal
         return systems_of(self.item, A.mid, W.mid, self.panels)
 
     @cached_property
     def enclosed(self) -> list[System[Ball]]:
         """The same systems with all rounding enclosed: for proofs."""
+        if self.item.feedback is not None:
+            return [self.item.feedback.enclosed(self.item.slopes)]
         return systems_of(self.item, *self.item.nominal, self.panels)
 
     def issue(self, candidate: Candidate, target: float, **observed: Any) -> Certificate | Refusal:
@@ -88,8 +92,9 @@ def description(item: Subject) -> dict[str, Any]:
         "nonlinearity": item.nonlinearity,
         "slopes": item.slopes,
         "precision": item.precision.name,
-        "A": item.A,
-        "W": item.W,
+        "A": item.A if item.feedback is None else None,
+        "W": item.W if item.feedback is None else None,
+        "map_matrices": () if item.feedback is None else item.feedback.matrices,
         "name": item.name,
     }
 

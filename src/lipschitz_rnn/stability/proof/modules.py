@@ -8,13 +8,20 @@ import torch
 from torch import nn
 
 from lipschitz_rnn.units.base import Recurrent
-from lipschitz_rnn.units.cells import Cell
-from lipschitz_rnn.units.recurrence import Recurrence, StatesRecurrences, UnstatedRecurrenceError, require_no_hooks
+from lipschitz_rnn.units.cells import Cell, CellStack
+from lipschitz_rnn.units.recurrence import (
+    FeedbackMap,
+    Recurrence,
+    Statement,
+    StatesRecurrences,
+    UnstatedRecurrenceError,
+    require_no_hooks,
+)
 
 _RECURRENT = (Recurrent, Cell, nn.RNNBase, nn.RNNCellBase)
 
 
-def statements(model: nn.Module) -> Iterator[tuple[str, Recurrence]]:
+def statements(model: nn.Module) -> Iterator[tuple[str, Statement]]:
     """What the modules of a model run, each with the name of its module; refused if others are recurrent too."""
     for prefix, module in stating_modules(model):
         try:
@@ -38,7 +45,7 @@ def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
             require_no_hooks(module)
             continue
         # Of the class, not of the instance: a wrapper that passes attributes on says nothing about what it runs.
-        stating = callable(getattr(type(module), "stated_recurrences", None))
+        stating = _states(module)
         if stating or isinstance(module, _RECURRENT) or _has_hidden_matrices(module):
             inside |= {id(child) for child in module.modules()}
         if stating:
@@ -49,7 +56,7 @@ def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
         alone = "; pass a single LipschitzRNN to certify it alone" if found else ""
         raise UnstatedRecurrenceError(
             f"{', '.join(others)}: recurrent, but does not state its recurrence, so nothing can be certified about it; "
-            f"LipschitzRNN, LipschitzRNNCell and ContractingPair can be{alone}"
+            f"LipschitzRNN, ContractingPair and the units rnn, fastrnn, cornn and ren can be{alone}"
         )
     if not found:
         raise TypeError(
@@ -57,6 +64,12 @@ def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
             "LipschitzRNNCell or a model with one, or a pair (A, W)"
         )
     return found
+
+
+def _states(module: nn.Module) -> bool:
+    """Whether the class states recurrences; of a stack of cells, whether the class of its cells does."""
+    kind = type(module.cell()) if isinstance(module, CellStack) else type(module)
+    return callable(getattr(kind, "stated_recurrences", None))
 
 
 def _is_compiled(module: nn.Module) -> bool:
@@ -78,7 +91,7 @@ def _kind(module: nn.Module) -> str:
     )
 
 
-def _checked(module: StatesRecurrences) -> list[Recurrence]:
+def _checked(module: StatesRecurrences) -> list[Statement]:
     """What a module states; refused if it is not a list of recurrences, as a statement may be anybody's code."""
     owner = type(module).__name__
     if "stated_recurrences" in vars(module):
@@ -88,7 +101,7 @@ def _checked(module: StatesRecurrences) -> list[Recurrence]:
     if isinstance(module, nn.Module):
         require_no_hooks(module)
     stated = module.stated_recurrences()
-    if not isinstance(stated, list | tuple) or not all(isinstance(item, Recurrence) for item in stated):
+    if not isinstance(stated, list | tuple) or not all(isinstance(item, Statement) for item in stated):
         shown = f"{type(stated).__name__} of {type(stated[0]).__name__}" if _has_items(stated) else repr(stated)[:80]
         raise UnstatedRecurrenceError(
             f"{owner}.stated_recurrences returned {shown}; it must return a list of Recurrence, one for each map"
@@ -98,12 +111,43 @@ def _checked(module: StatesRecurrences) -> list[Recurrence]:
             f"{owner}.stated_recurrences returned nothing; it must return one Recurrence for each map that runs"
         )
     for item in stated:
-        _require_types(item, owner)
+        if isinstance(item, FeedbackMap):
+            _require_settings(item, owner)
+        else:
+            _require_types(item, owner)
     return list(stated)
 
 
 def _has_items(stated: object) -> bool:
     return isinstance(stated, list | tuple) and len(stated) > 0
+
+
+def _require_settings(item: FeedbackMap, owner: str) -> None:
+    """Everything but the matrices, which `Feedback` checks."""
+    wrong = {
+        "nonlinearity": (isinstance(item.nonlinearity, str), "a name"),
+        "precision": (item.precision is None or isinstance(item.precision, str), "a name or None"),
+        "name": (isinstance(item.name, str), "a word"),
+        "reverse": (isinstance(item.reverse, bool), "True or False"),
+        "hint": (
+            item.hint is None
+            or (
+                isinstance(item.hint, tuple)
+                and [isinstance(part, torch.Tensor) and part.dim() for part in item.hint] == [2, 1]
+                and item.hint[0].shape == item.F.shape
+            ),
+            "a metric (N, N) and multipliers (m,), or None",
+        ),
+    }
+    _raise_wrong(item, wrong, owner)
+
+
+def _raise_wrong(item: Statement, wrong: dict[str, tuple[bool, str]], owner: str) -> None:
+    for name, (good, allowed) in wrong.items():
+        if not good:
+            raise UnstatedRecurrenceError(
+                f"{owner}.stated_recurrences gave {name}={repr(getattr(item, name))[:80]}; it must be {allowed}"
+            )
 
 
 def _require_types(item: Recurrence, owner: str) -> None:
@@ -132,11 +176,7 @@ def _require_types(item: Recurrence, owner: str) -> None:
         ),
         "reverse": (isinstance(item.reverse, bool), "True or False"),
     }
-    for name, (good, allowed) in wrong.items():
-        if not good:
-            raise UnstatedRecurrenceError(
-                f"{owner}.stated_recurrences gave {name}={repr(getattr(item, name))[:80]}; it must be {allowed}"
-            )
+    _raise_wrong(item, wrong, owner)
 
 
 def _is_number(value: object) -> bool:

@@ -21,11 +21,15 @@ from lipschitz_rnn.stability.proof.systems import System
 
 @dataclass(frozen=True)
 class HeldMatrices:
-    """‖K‖ ≤ slope and ‖ΔK‖ ≤ change in the metric for all slopes; ``spread`` is s."""
+    """‖K‖ ≤ slope and ‖ΔK‖ ≤ change in the metric for all slopes; ``spread`` is s.
+
+    A map that is no Runge–Kutta step has a ‖ΔJ‖ of its own, ``jacobian``.
+    """
 
     slope: float
     change: float
     spread: float
+    jacobian: float = 0.0
 
     @staticmethod
     def of(item: Subject, P: Matrix) -> HeldMatrices | None:
@@ -36,6 +40,8 @@ class HeldMatrices:
             metric = MetricNorms(P)
         except ValueError:
             return None
+        if item.feedback is not None:
+            return HeldMatrices(0.0, 0.0, 0.0, metric.entrywise(item.feedback.deviation(item.slopes, item.precision)))
         (A, W), (held_A, held_W) = item.nominal, item.held
         steepest = max(abs(slope) for slope in item.slopes)
         # The middles are the same; the difference of two members is at most the sum of the radii.
@@ -45,7 +51,7 @@ class HeldMatrices:
 
     def level(self, system: System[Matrix], proved: float) -> float:
         """The level of every map that a kernel may run, from the level of the exact one."""
-        if self.change == 0.0 and self.spread == 0.0:
+        if self.change == self.spread == self.jacobian == 0.0:
             return proved
         if system.step is None:
             return round_up(Fraction(proved) + 2 * Fraction(self.change)) if math.isfinite(self.change) else math.inf
@@ -60,7 +66,7 @@ class HeldMatrices:
             size, change = self._combined(row, sizes, changes)
             sizes.append(total(1.0, size))
             changes.append(change)
-        return self._combined(system.weights, sizes, changes)[1]
+        return total(self.jacobian, self._combined(system.weights, sizes, changes)[1])
 
     def _combined(
         self, coefficients: Sequence[Fraction], sizes: Sequence[float], changes: Sequence[float]

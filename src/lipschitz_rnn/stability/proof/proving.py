@@ -55,7 +55,7 @@ def systems_of(item: Subject, A: M, W: M, panels: int) -> list[System[M]]:
 
 def panels_of(item: Subject) -> tuple[int, ...]:
     """Into how many parts a range of steps is cut: each number is tried in this order."""
-    return (1, 2, 4) if item.is_range and len(get_integrator(item.integrator)) > 1 else (1,)
+    return (1, 2, 4) if item.is_range and len(get_integrator(item.integrator)) > 1 else (1,)  # a map is no range
 
 
 def verified_levels(

@@ -28,7 +28,8 @@ M = TypeVar("M", Matrix, Ball)
 class System(Generic[M]):
     """F (N, N), G (N, m), C (m, N), E (m, m) as above; ``time`` is what one step takes, None if continuous.
 
-    ``stages`` and ``weights`` are the tableau's coefficients times the step, empty if continuous.
+    ``stages`` and ``weights`` are the tableau's coefficients times the step, empty if continuous or not a tableau's.
+    ``depth`` says after how many factors E vanishes: E^(depth + 1) = 0.
     """
 
     F: M
@@ -38,6 +39,7 @@ class System(Generic[M]):
     time: Fraction | None
     stages: tuple[tuple[Fraction, ...], ...] = ()
     weights: tuple[Fraction, ...] = ()
+    depth: int = 0
 
     @cached_property
     def step(self) -> float | None:
@@ -127,6 +129,7 @@ def _staged_system(
         time=time,
         stages=stages,
         weights=weights,
+        depth=count - 1,
     )
 
 
@@ -137,10 +140,10 @@ def jacobian(system: System[Matrix], slopes: Matrix) -> Matrix:
 
 
 def enclosed_jacobians(system: System[Ball], corners: Matrix) -> Ball:
-    """The Jacobians at slopes (K, m), with their rounding: w = D(C + E w) settles after as many rounds as stages."""
+    """The Jacobians at slopes (K, m), with their rounding: w = D(C + E w) settles after as many rounds as E has."""
     D = Ball.exact(corners[:, :, None] * np.eye(system.channels))
     response = D @ system.C
-    for _ in range(system.channels // system.size - 1):
+    for _ in range(system.depth):
         response = D @ (system.C + system.E @ response)
     return system.F + system.G @ response
 

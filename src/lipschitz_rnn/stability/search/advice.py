@@ -8,6 +8,7 @@ from lipschitz_rnn.stability.proof.inputs import Subject
 from lipschitz_rnn.stability.proof.systems import continuous_system, jacobian, sector_form
 from lipschitz_rnn.stability.search.adversary import WorstSlopes
 
+BUILT_TO_CONTRACT = "train a unit that contracts by construction: 'lipschitz' with stability='contracting', or 'ren'"
 CONTRACTING = "train with stability='contracting' (on the command line: -u stability=contracting)"
 
 
@@ -17,12 +18,16 @@ def next_step(item: Subject, worst: WorstSlopes | None, cause: str) -> str:
         return "allow more time (time_limit, --time-limit), or ask for a lower rate"
     if cause == "precision":
         return "run in float32 with torch.set_float32_matmul_precision('highest') and certify that"
+    if item.is_flat:
+        return f"{BUILT_TO_CONTRACT}; or certify a range of slopes, nonlinearity=(smallest, 1.0), that your states keep"
     if worst is None:
         return "check the size of the matrices' entries"
     if cause == "rate":
         return f"ask for a rate below {worst.rate:.4g}"
     if worst.rate > 0:
         return f"ask for a lower rate, try solver='clarabel' or a shorter step; or {CONTRACTING}"
+    if item.feedback is not None:
+        return f"{BUILT_TO_CONTRACT}; or make the recurrent weights smaller"
     growth = _growth(item, worst)
     if growth is not None and growth < 0 and item.step_range is not None:
         return (

@@ -16,10 +16,15 @@ from lipschitz_rnn.stability.search import corners
 from lipschitz_rnn.stability.search.clock import Clock
 from lipschitz_rnn.stability.search.levels import best_level
 from lipschitz_rnn.stability.search.multipliers import best_multiplier
-from lipschitz_rnn.stability.search.scaling import best_scaling
+from lipschitz_rnn.stability.search.riccati import Loop
+from lipschitz_rnn.stability.search.scaling import best_scaling, scaling_at
 from lipschitz_rnn.stability.search.semidefinite import common_metric
 
 _GENERAL_SOLVER_SIZE = 30  # rows of the largest inequality for which ``auto`` tries a general solver
+
+_SHARP_SIZE = 160  # units up to which a given metric gets its best multiplier to many digits
+
+_CALMER = (0.8, 0.4)  # of the best rate: metrics that are kept in reserve
 
 _SEVERAL_METRICS_SIZE = 40  # units up to which a range of steps tries the best metric of more than one step
 
@@ -54,30 +59,46 @@ def candidates(
 
 def _structured(item: Subject, systems: list[System[Matrix]], accuracy: float, clock: Clock) -> Iterator[Candidate]:
     """What needs no general solver: known metrics with their best multipliers, then metrics by Riccati equations."""
-    n = len(item.A)
-    if item.hint is not None:
-        P, multiplier = np.diag(item.hint[0]), item.hint[1]
-        if len(systems) == 1 and systems[0].channels == len(multiplier):
-            yield Candidate(P, (multiplier,), (best_level(systems[0], P, multiplier),), "built-in metric, multipliers")
-        yield from _with_multipliers(P, systems, "built-in metric", clock)
-    yield from _with_multipliers(np.eye(n), systems, "Euclidean metric", clock)
-    symmetric = 0.5 * (item.W + item.W.T)
-    if np.linalg.eigvalsh(symmetric)[-1] < 0:
-        yield from _with_multipliers(-symmetric, systems, "metric −W", clock)
+    best: Candidate | None = None
+    for found in _known_metrics(item, systems, clock):
+        if best is None or found.levels[-1] < best.levels[-1]:
+            best = found
+        yield found
     metrics = []
     for system in _representatives(systems):
-        scaling, _ = best_scaling(system, accuracy=accuracy, clock=clock)
+        # The search goes on from the multiplier of the best known metric, so it can only get better.
+        start = None if best is None or system is not systems[-1] else best.multipliers[-1]
+        scaling, rate = best_scaling(system, start, accuracy, clock=clock)
         if scaling is None:
             continue
         if len(systems) == 1:
-            level = best_level(system, scaling.P, scaling.multiplier)
-            yield Candidate(scaling.P, (scaling.multiplier,), (level,), "full metric, multipliers")
+            # The metric of the best rate may be too close to singular for a coarse precision.
+            shares = _CALMER if rate > 0 and system.size <= _SHARP_SIZE else ()
+            calmer = (scaling_at(Loop.of(system), share * rate, scaling.multiplier) for share in shares)
+            for one in (scaling, *calmer):
+                if one is not None:
+                    level = best_level(system, one.P, one.multiplier)
+                    yield Candidate(one.P, (one.multiplier,), (level,), "full metric, multipliers")
         else:
             metrics.append(scaling.P / np.trace(scaling.P))
             yield from _with_multipliers(scaling.P, systems, "full metric", clock)
     if len(metrics) > 1:
         # The best metric of one system may be bad for another; the average often works for all.
         yield from _with_multipliers(np.mean(metrics, axis=0), systems, "full metric", clock)
+
+
+def _known_metrics(item: Subject, systems: list[System[Matrix]], clock: Clock) -> Iterator[Candidate]:
+    """The metric that a layer was built with, the Euclidean one and, for case (b) of the theorem, −W."""
+    if item.hint is not None:
+        known, multiplier = item.hint
+        P = known if known.ndim == 2 else np.diag(known)
+        if len(systems) == 1 and systems[0].channels == len(multiplier):
+            yield Candidate(P, (multiplier,), (best_level(systems[0], P, multiplier),), "built-in metric, multipliers")
+        yield from _with_multipliers(P, systems, "built-in metric", clock)
+    yield from _with_multipliers(np.eye(item.size), systems, "Euclidean metric", clock)
+    symmetric = 0.5 * (item.W + item.W.T)
+    if item.feedback is None and np.linalg.eigvalsh(symmetric)[-1] < 0:
+        yield from _with_multipliers(-symmetric, systems, "metric −W", clock)
 
 
 def _representatives(systems: list[System[Matrix]]) -> list[System[Matrix]]:
@@ -89,7 +110,9 @@ def _representatives(systems: list[System[Matrix]]) -> list[System[Matrix]]:
 
 def _with_multipliers(P: Matrix, systems: list[System[Matrix]], name: str, clock: Clock) -> Iterator[Candidate]:
     clock.check()
-    found = [best_multiplier(system, P, clock=clock) for system in systems]
+    clock.tell(name)
+    accuracy = 1e-9 if len(P) <= _SHARP_SIZE else 1e-4
+    found = [best_multiplier(system, P, accuracy=accuracy, clock=clock) for system in systems]
     multipliers = tuple(multiplier for multiplier in found if multiplier is not None)
     if len(multipliers) == len(systems):
         levels = tuple(best_level(s, P, multiplier) for s, multiplier in zip(systems, multipliers, strict=True))

@@ -23,7 +23,7 @@ def feasible_multiplier(system: System[Matrix], P: Matrix, clock: Clock = UNLIMI
     Tried are multiples of the identity and of ‖column of G‖ / ‖row of C‖ in the metric, which puts what a unit sends
     and what it receives on one scale. Later stages may get smaller entries, which tames E.
     """
-    stages = system.channels // system.size
+    stages = max(len(system.weights), 1)
     root = np.linalg.cholesky(P)
     sent = np.linalg.norm(root.T @ system.G, axis=0)
     received = np.linalg.norm(np.linalg.solve(root, system.C.T), axis=0)
@@ -32,7 +32,7 @@ def feasible_multiplier(system: System[Matrix], P: Matrix, clock: Clock = UNLIMI
     best, found = np.inf, None
     for shape in (np.full(system.channels, max(typical, 1e-9)), balanced):
         for ratio in (1.0, 0.3, 0.1, 0.01) if stages > 1 else (1.0,):
-            staged = shape * np.repeat(ratio ** (np.arange(stages) - (stages - 1)), system.size)
+            staged = shape * np.repeat(ratio ** (np.arange(stages) - (stages - 1)), system.channels // stages)
             for factor in 4.0 ** np.arange(-5, 8):
                 clock.check()
                 level = best_level(system, P, factor * staged)

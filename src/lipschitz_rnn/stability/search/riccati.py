@@ -85,44 +85,57 @@ class Loop:
         return np.block([[drift, half_G.T @ half_G], [lower, -drift.T]])
 
 
-def metric_exists(loop: Loop, rate: float, multiplier: Matrix) -> bool:
-    """Whether some P proves the rate with this multiplier (up to rounding: a search uses it, never a proof)."""
-    if rate >= loop.decay:
-        return False
-    hamiltonian = loop.hamiltonian(rate, multiplier)
-    if hamiltonian is None:
-        return False
-    eigenvalues = np.linalg.eigvals(hamiltonian)
-    return bool(np.abs(eigenvalues.real).min() > 1e-8 * np.abs(eigenvalues).max())
+@dataclass(frozen=True)
+class Verdict:
+    """Whether some P proves a rate with a multiplier, and contour angles near which the scaled H is longest.
+
+    Up to rounding: a search uses it, never a proof.
+    """
+
+    exists: bool
+    angles: Matrix
 
 
-def critical_angles(loop: Loop, rate: float, multiplier: Matrix) -> Matrix:
-    """Non-negative contour angles near which the scaled H is longest, read off the Hamiltonian's spectrum."""
-    hamiltonian = loop.hamiltonian(rate, multiplier)
+def examine(loop: Loop, rate: float, multiplier: Matrix) -> Verdict:
+    """Read the answer off the Hamiltonian's spectrum: H is one long where an eigenvalue is imaginary."""
+    hamiltonian = loop.hamiltonian(rate, multiplier) if rate < loop.decay else None
     if hamiltonian is None:
-        return np.zeros(0)
+        return Verdict(False, np.zeros(0))
     eigenvalues = np.linalg.eigvals(hamiltonian)
     near = eigenvalues[np.argsort(np.abs(eigenvalues.real))[:8]]
     frequencies = np.unique(np.round(np.abs(near.imag), 12))
-    middles = 0.5 * (frequencies[1:] + frequencies[:-1])
-    frequencies = np.concatenate((frequencies, middles))
-    return frequencies if loop.step is None else 2.0 * np.arctan(frequencies)
+    frequencies = np.concatenate((frequencies, 0.5 * (frequencies[1:] + frequencies[:-1])))
+    exists = bool(np.abs(near[0].real) > 1e-8 * np.abs(eigenvalues).max())
+    return Verdict(exists, frequencies if loop.step is None else 2.0 * np.arctan(frequencies))
 
 
 def metric(loop: Loop, rate: float, multiplier: Matrix) -> Matrix | None:
     """P from the stable invariant subspace of the Hamiltonian, symmetric and positive definite, or None."""
-    from scipy.linalg import schur
-
     hamiltonian = loop.hamiltonian(rate, multiplier, surplus=1e-8)
     if hamiltonian is None:
         return None
     n = len(loop.F)
     try:
-        _, basis, count = schur(hamiltonian, sort="lhp")
-        if count != n:
-            return None
-        P = np.linalg.solve(basis[:n, :n].T, basis[n:, :n].T)
+        # The stable subspace is the kernel of sign(H) + I, and holds the columns of (I, P).
+        rows = _matrix_sign(hamiltonian)
+        rows[np.diag_indices(2 * n)] += 1.0
+        P = -np.linalg.lstsq(rows[:, n:], rows[:, :n], rcond=None)[0]
     except np.linalg.LinAlgError:
         return None
     P = 0.5 * (P + P.T)
     return P if np.all(np.isfinite(P)) and np.linalg.eigvalsh(P)[0] > 0 else None
+
+
+def _matrix_sign(M: Matrix, steps: int = 60) -> Matrix:
+    """sign(M) by Newton's iteration, scaled by the determinant until it is close: faster than a Schur form."""
+    size = len(M)
+    scaled = True
+    for _ in range(steps):
+        inverse = np.linalg.inv(M)
+        factor = np.exp(-np.linalg.slogdet(M)[1] / size) if scaled else 1.0
+        following = 0.5 * (factor * M + inverse / factor)
+        change = float(np.linalg.norm(following - M, 1) / np.linalg.norm(following, 1))
+        M, scaled = following, scaled and change > 1e-2
+        if not change > 1e-13 * size:
+            break
+    return M

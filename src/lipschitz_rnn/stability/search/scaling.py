@@ -7,6 +7,7 @@ must be shorter than one. The method of centres keeps x in the middle of that se
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +16,9 @@ from lipschitz_rnn.stability.proof.rates import rate_to_level
 from lipschitz_rnn.stability.proof.rounding import Matrix
 from lipschitz_rnn.stability.proof.systems import System
 from lipschitz_rnn.stability.search.clock import UNLIMITED, Clock, OutOfTime
-from lipschitz_rnn.stability.search.riccati import Loop, critical_angles, metric, metric_exists
+from lipschitz_rnn.stability.search.riccati import Loop, examine, metric
 
-_POINTS = 14
+_POINTS, _POINTS_OF_LARGE, _LARGE = 14, 8, 160  # of the contour; for so many channels fewer points do
 _ROUNDS = 40
 
 
@@ -45,58 +46,85 @@ def best_scaling(
     scale = max(float(np.linalg.norm(system.F - (0 if system.step is None else np.eye(system.size)), 2)), 1e-6)
     scale /= system.step or 1.0
     low = _feasible_rate(loop, x, scale, clock)
+    if low is None and start is not None:
+        return best_scaling(system, None, accuracy, enough, clock)
     if low is None:
         return None, -np.inf
-    angles = _grid(loop, scale)
+    limit = low
+    try:
+        for better in _centres(loop, x, low, scale, accuracy, clock):
+            x, limit = better
+            clock.tell("full metric", limit)
+            if enough is not None and limit > enough:
+                break
+    except OutOfTime:
+        pass
+    for fraction in (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 0.5):
+        scaling = scaling_at(loop, limit - fraction * max(abs(limit), 1e-3 * scale), np.exp(x))
+        if scaling is not None:
+            return scaling, limit
+    return None, limit
+
+
+def scaling_at(loop: Loop, rate: float, multiplier: Matrix) -> Scaling | None:
+    """The metric of a multiplier at a rate below its largest one: it proves less, but is further from singular."""
+    P = metric(loop, rate, multiplier)
+    if P is None:
+        return None
+    return Scaling(P, 2.0 * rate_to_level(rate, loop.step) ** (loop.step is not None) * multiplier)
+
+
+def _centres(
+    loop: Loop, x: Matrix, low: float, scale: float, accuracy: float, clock: Clock
+) -> Iterator[tuple[Matrix, float]]:
+    """Multipliers (their logarithms) with a rate of each, every one better than the last."""
     tolerance = accuracy * 1e-3 * scale
-    limit = _largest_rate(loop, x, low, tolerance, accuracy, clock)
+    limit, critical = _push(loop, x, low, 0.1 * scale, tolerance, clock)
+    yield x, limit
     gap = min(max(limit - low, 0.1 * scale), scale)
+    angles = _grid(loop, scale)
     for _ in range(_ROUNDS):
-        enough_gap = gap < max(accuracy * abs(limit), tolerance)
-        if enough_gap or (enough is not None and limit > enough) or clock.left == 0.0:
-            break
+        fine = max(accuracy * abs(limit), tolerance)
+        if gap < fine:
+            return
         rate = limit - gap
-        angles = _keep(loop, x, rate, np.union1d(angles, critical_angles(loop, limit + 0.01 * gap, np.exp(x))))
-        try:
-            trial = _recentre(loop, x, rate, angles, clock)
-            exists = metric_exists(loop, rate, np.exp(trial))
-            reached = _largest_rate(loop, trial, rate, tolerance, accuracy, clock) if exists else rate
-        except OutOfTime:
-            break
+        angles = _keep(loop, x, rate, np.union1d(angles, critical))
+        trial = _recentre(loop, x, rate, angles, clock)
+        reached, critical = _push(loop, trial, limit, gap, max(0.1 * gap, 0.2 * fine), clock)
         gap *= 0.9 if reached > limit + 0.3 * gap else 0.4
         if reached > limit:
             x, limit = trial, reached
-    multiplier = np.exp(x)
-    for fraction in (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 0.5):
-        rate = limit - fraction * max(abs(limit), 1e-3 * scale)
-        P = metric(loop, rate, multiplier)
-        if P is not None:
-            return Scaling(P, 2.0 * rate_to_level(rate, system.step) ** (system.step is not None) * multiplier), limit
-    return None, limit
+            yield x, limit
 
 
 def _feasible_rate(loop: Loop, x: Matrix, scale: float, clock: Clock) -> float | None:
     rate = loop.decay - 1e-3 * scale
     for distance in 2.0 ** np.arange(-6, 12):
         clock.check()
-        if metric_exists(loop, rate - distance * scale, np.exp(x)):
+        if examine(loop, rate - distance * scale, np.exp(x)).exists:
             return float(rate - distance * scale)
     return None
 
 
-def _largest_rate(loop: Loop, x: Matrix, low: float, tolerance: float, accuracy: float, clock: Clock) -> float:
-    """The largest rate for a fixed multiplier, by bisection from a rate that is possible."""
+def _push(loop: Loop, x: Matrix, low: float, stride: float, tolerance: float, clock: Clock) -> tuple[float, Matrix]:
+    """A rate from ``low`` up for a fixed multiplier, within ``tolerance`` of the largest one, and the critical angles.
+
+    First in growing strides, then by bisection. Every rate that is tried costs the spectrum of a Hamiltonian.
+    """
     multiplier, high = np.exp(x), loop.decay
-    while high - low > max(tolerance, 0.2 * accuracy * abs(low)):
+    angles = np.zeros(0)
+    bracketed = False
+    while high - low > tolerance:
         clock.check()
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
+        rate = 0.5 * (low + high) if bracketed else min(low + 0.3 * stride, 0.5 * (low + high))
+        if not low < rate < high:
             break
-        if metric_exists(loop, middle, multiplier):
-            low = middle
+        verdict = examine(loop, rate, multiplier)
+        if verdict.exists:
+            low, stride = rate, 3.0 * stride
         else:
-            high = middle
-    return low
+            high, angles, bracketed = rate, verdict.angles, True
+    return low, angles
 
 
 def _grid(loop: Loop, scale: float) -> Matrix:
@@ -112,11 +140,12 @@ def _scaled(loop: Loop, x: Matrix, rate: float, angles: Matrix) -> Matrix:
 
 def _keep(loop: Loop, x: Matrix, rate: float, angles: Matrix) -> Matrix:
     """The angles where M is longest; the others do not shape the centre."""
-    if len(angles) <= _POINTS:
+    count = _POINTS if len(x) <= _LARGE else _POINTS_OF_LARGE
+    if len(angles) <= count:
         return angles
     M = _scaled(loop, x, rate, angles)
     lengths = _power_iteration(M)
-    return np.sort(angles[np.argsort(-lengths)[:_POINTS]])
+    return np.sort(angles[np.argsort(-lengths)[:count]])
 
 
 def _power_iteration(M: Matrix) -> Matrix:
