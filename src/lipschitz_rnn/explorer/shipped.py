@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ FOLDER = Path(__file__).parent / "networks"
 NAMES = {"digits-free": "Digits, free", "digits-contracting": "Digits, contracting"}
 
 
+@cache
 def digit_networks() -> list[dict[str, Any]]:
     """Both digit networks, with ten test images that both read correctly."""
     given = json.loads((FOLDER / "digits.json").read_text(encoding="utf-8"))
@@ -31,6 +33,7 @@ def digit_networks() -> list[dict[str, Any]]:
     return records
 
 
+@cache
 def pendulums() -> list[dict[str, Any]]:
     """The two-unit networks of the paper's figure 1, fitted here and now."""
     return [

@@ -2,7 +2,7 @@
 
 const PLAYBACK = 20; // steps of the two trajectories a second
 const still = window.matchMedia("(prefers-reduced-motion: reduce)");
-let playing = !still.matches, position = 0, last = null, dirty = true, swung = 0, frames = 0, announcing = null;
+let playing = !still.matches, position = 0, last = null, dirty = true, touched = true, swung = 0, frames = 0, announcing = null;
 
 function refresh() {
   showSettings();
@@ -27,6 +27,9 @@ function frame(now) {
   const seconds = last === null ? 0 : Math.min(0.25, (now - last) / 1000);
   last = now;
   frames++;
+  requestAnimationFrame(frame);
+  if (!playing && !dirty && !touched) return; // nothing moves: leave the processor alone
+  touched = false;
   const everything = dirty; // once after a change, for printing and for what scrolls into view
   if (dirty) {
     dirty = false;
@@ -45,7 +48,6 @@ function frame(now) {
   if (shown("circle")) spectra.drawCircle(at);
   if (shown("pad", "bars", "moved")) digits.draw();
   if (shown("pendulum", "swing")) pendulum.draw(swung);
-  requestAnimationFrame(frame);
 }
 
 function showPlaying() {
@@ -62,6 +64,9 @@ byId("play").addEventListener("click", () => { playing = !playing; showPlaying()
 byId("settings").addEventListener("submit", (event) => event.preventDefault());
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); dirty = true; });
 window.addEventListener("resize", () => { dirty = true; });
+for (const kind of ["input", "change", "click", "keydown", "keyup", "pointerdown", "pointermove", "focusin", "focusout", "scroll"]) {
+  document.addEventListener(kind, () => { touched = true; }, { capture: true, passive: true });
+}
 showPlaying();
 requestAnimationFrame(frame);
 
@@ -80,6 +85,15 @@ window.explorer = {
   jacobian: (at) => {
     const J = jacobianAt(current.system, current.a[at], drive(current.network, current.samples[at]));
     return { matrix: plain(J), eigenvalues: eigenvalues(J, current.system.n) };
+  },
+  /** The first 30 steps from zero by any integrator, and the gradient of the first unit's last value by their inputs. */
+  adjoint: (integrator) => {
+    const system = makeSystem(current.network, { ...state, integrator, step: 0.1, alpha: 1, nonlinearity: "tanh" });
+    const samples = makeSamples({ ...state, input: "noise", step: 0.1 }, current.network.inputs, 30);
+    const states = run(system, current.network, samples);
+    const first = Float64Array.from(states[0], (_, i) => (i === 0 ? 1 : 0));
+    return { A: plain(system.A), W: plain(system.W), U: plain(current.network.U), samples: samples.map(plain), last: plain(states[30]),
+      gradient: backward(system, current.network, samples, states, first).map(plain) };
   },
   equilibria: portrait.equilibria,
   started: portrait.started,

@@ -8,7 +8,7 @@ function readColours() {
   }
 }
 
-const SPACE = { left: 46, right: 16, top: 8, bottom: 36 };
+const SPACE = { left: 58, right: 16, top: 8, bottom: 36 };
 
 class Plot {
   constructor(id, { bare = false } = {}) {
@@ -59,7 +59,7 @@ class Plot {
     for (const value of ticks(this.y, inner.height / 45, power)) {
       this.rule(inner.left, this.py(value), inner.left + inner.width, this.py(value));
       pen.fillStyle = colours.quiet;
-      pen.fillText(power ? `1e${show(value)}` : show(value), inner.left - 5, this.py(value));
+      pen.fillText(power ? powerOfTen(value) : show(value), inner.left - 5, this.py(value));
     }
     pen.fillStyle = colours.ink;
     pen.textAlign = "center";
@@ -134,6 +134,8 @@ class Plot {
     pen.stroke();
   }
 }
+
+const powerOfTen = (power) => `10${String(power).replace("-", "⁻").replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit])}`;
 
 /** Round numbers in a range, about `count` of them. */
 function ticks([low, high], count, whole = false) {
