@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.explorer import build_page, open_networks
-from lipschitz_rnn.explorer.records import LARGEST, network_record
+from lipschitz_rnn.explorer.records import LARGEST, lipschitz_layer, network_record
 from lipschitz_rnn.explorer.shipped import FOLDER
 from lipschitz_rnn.stability import certify
 from lipschitz_rnn.training.runs import load_run
@@ -154,9 +154,19 @@ def test_wrong_use_is_explained(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.csv"]
 
 
+def test_a_proof_about_another_map_is_not_shown() -> None:
+    """A layer that splits its steps is certified for the parts; the page takes each step at once."""
+    layer = LipschitzRNN(1, 2, stability="contracting", step_size=0.2)
+    assert network_record("whole", layer.cell())["certificate"]["holds"]
+    layer.max_step = 0.05
+    assert "max_step" in network_record("split", layer.cell())["certificate"]["reason"]
+
+
 def test_networks_that_cannot_be_shown() -> None:
     with pytest.raises(ValueError, match=f"at most {LARGEST}"):
         network_record("wide", LipschitzRNN(1, LARGEST + 1).cell())
+    with pytest.raises(ValueError, match="its unit is LSTM"):
+        lipschitz_layer(torch.nn.LSTM(1, 2), "run")
     broken = LipschitzRNN(1, 2)
     with torch.no_grad():
         broken.cell().weight_ih.fill_(float("nan"))

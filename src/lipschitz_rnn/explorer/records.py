@@ -87,11 +87,16 @@ def _wide(values: Tensor) -> Tensor:
 def _certificate(cell: LipschitzRNNCell, time_limit: float) -> dict[str, Any]:
     """The proof of `certify` for the map that the layer runs, or why there is none."""
     try:
-        found: Certificate = certify(cell.eval(), time_limit=time_limit)
+        found: Certificate = certify(cell, time_limit=time_limit)
     except ImportError as error:  # without the extra, the search that needs a solver cannot run
         return {"holds": False, "reason": str(error)}
     if not found.holds:
         return {"holds": False, "reason": found.reason}
+    if found.substeps != (1, 1):  # the page takes each step at once, so the proof is about another map
+        return {
+            "holds": False,
+            "reason": f"max_step {cell.max_step:g} splits the steps of this layer, and the page does not",
+        }
     return {"holds": True, "rate": found.rate, "factor": found.factor, "metric": encode(found.metric)}
 
 

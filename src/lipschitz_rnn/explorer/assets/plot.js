@@ -35,7 +35,8 @@ class Plot {
 
   get inner() {
     const { left, right, top, bottom } = this.space;
-    return { left, top, width: this.width - left - right, height: this.height - top - bottom };
+    // A window that is just being opened or folded can have no room at all.
+    return { left, top, width: Math.max(1, this.width - left - right), height: Math.max(1, this.height - top - bottom) };
   }
 
   px(x) { return this.inner.left + ((x - this.x[0]) / (this.x[1] - this.x[0])) * this.inner.width; }
@@ -130,7 +131,9 @@ class Plot {
     pen.beginPath();
     pen.moveTo(x0, y0);
     pen.lineTo(x0 + dx, y0 - dy);
-    pen.lineTo(x0 + 0.65 * dx + 0.2 * dy, y0 - 0.65 * dy + 0.2 * dx);
+    pen.moveTo(x0 + 0.7 * dx + 0.15 * dy, y0 - 0.7 * dy + 0.15 * dx);
+    pen.lineTo(x0 + dx, y0 - dy);
+    pen.lineTo(x0 + 0.7 * dx - 0.15 * dy, y0 - 0.7 * dy - 0.15 * dx);
     pen.stroke();
   }
 }
