@@ -1,7 +1,7 @@
 // What a head says of a state, and the change of an image that makes it wrong.
 
 const ATTACK_STEPS = 10;
-const HEAVY = 4e6; // T·N² above which an attack takes one step only, so that the page stays responsive
+const HEAVY = 1e6; // T·N² above which an attack takes one step only, so that the page stays responsive
 
 function logits({ head }, h) {
   const scores = apply(head.weight, h);
