@@ -29,6 +29,7 @@ COMMANDS = (
     "predict",
     "export",
     "certify",
+    "explore",
     "robustness",
     "bench",
     "tasks",

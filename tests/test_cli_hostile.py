@@ -25,6 +25,7 @@ BASES = {
     "predict": ["no-such-run", "no.csv", "-o", "out.csv"],
     "export": ["no-such-run", "model.onnx"],
     "certify": ["pair.safetensors", "--time-limit", "1"],
+    "explore": ["no-such-run", "--no-open"],
     "bench": ["--device", "cpu", "--explain"],
     "reproduce mnist": ["--dry-run", "--quick"],
     "reproduce figures": ["--dry-run"],
@@ -93,10 +94,10 @@ def test_every_option_bears_every_odd_value(name: str) -> None:
 
 @pytest.mark.parametrize("value", [*ODD[:8], ".", "pair.safetensors"], ids=lambda value: repr(value[:8]))
 def test_every_argument_bears_an_odd_value(value: str) -> None:
-    for name in ("evaluate", "certify", "robustness hessian", "train", "tasks", "units"):
+    for name in ("evaluate", "certify", "explore", "robustness hessian", "train", "tasks", "units"):
         arguments = [*name.split(), *(["--time-limit", "1"] if name == "certify" else []), "--", value]
-        if name == "train":
-            arguments.insert(1, "--dry-run")
+        if name in ("train", "explore"):
+            arguments.insert(1, {"train": "--dry-run", "explore": "--no-open"}[name])
         check(call(*arguments), arguments)
 
 

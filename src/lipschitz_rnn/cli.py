@@ -11,6 +11,7 @@ from lipschitz_rnn.commands.bench import bench
 from lipschitz_rnn.commands.certify import certify
 from lipschitz_rnn.commands.compare import compare
 from lipschitz_rnn.commands.evaluate import evaluate
+from lipschitz_rnn.commands.explore import explore
 from lipschitz_rnn.commands.export import export
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
 from lipschitz_rnn.commands.listings import tasks, units
@@ -63,6 +64,7 @@ app.add_typer(reproduce, name="reproduce", rich_help_panel="Train")
 app.command(rich_help_panel="Use", cls=TidyCommand)(predict)
 app.command(rich_help_panel="Use", cls=TidyCommand)(export)
 app.command(rich_help_panel="Understand", cls=TidyCommand)(with_threads(certify))
+app.command(rich_help_panel="Understand", cls=TidyCommand)(with_threads(explore))
 app.add_typer(robustness, name="robustness", rich_help_panel="Understand")
 app.command(rich_help_panel="Understand", cls=TidyCommand)(bench)
 app.command(rich_help_panel="Reference", cls=TidyCommand)(tasks)
