@@ -112,5 +112,7 @@ def make_case(index: int) -> Case:
     if spans is None:
         options["step_size"] = step  # type: ignore[assignment]
     lengths = torch.from_numpy(rng.integers(1, T + 1, size=B)) if index % 5 == 2 else None
+    if networks == N:
+        root = torch.diag_embed(root)  # (2, 2) may mean two things
     contraction = Contraction(math.exp(-rate * step), root, step)
     return Case(tensors, options, contraction, K, int(rng.integers(1, T // K + 1)), lengths)

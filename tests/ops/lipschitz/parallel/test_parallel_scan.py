@@ -218,6 +218,13 @@ def test_full_metric_and_networks_beside_each_other() -> None:
     assert float(pair.in_metric) == pytest.approx(float(bound.in_metric), rel=1e-6)
 
 
+def test_a_metric_that_may_mean_two_things_is_refused() -> None:
+    u, A = torch.randn(3, 20, 1, 3), -torch.eye(3).expand(3, 3, 3)
+    for root, message in ((torch.eye(3), "two things"), (torch.ones(2, 3, 3), "for each of 3 network")):
+        with pytest.raises(ValueError, match=message):
+            lipschitz_scan(u, A, A, step_size=0.1, parallel=2, contraction=Contraction(0.9, root, 0.1))
+
+
 def test_half_precision_hands_ends_on_in_float32() -> None:
     case = plain_case()
     case.tensors = {name: tensor.bfloat16() for name, tensor in case.tensors.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-STEP_ROUNDING = 1e-5  # a step may exceed the proved one by the rounding of times in float32
+STEP_ROUNDING = 2e-6  # a step may exceed the proved one by the rounding of times in float32
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,24 @@ class Norms:
 
     @classmethod
     def of(cls, contraction: Contraction, networks: int, like: Tensor) -> Norms:
-        given = contraction.factor if isinstance(contraction.factor, Tensor) else like.new_tensor(contraction.factor)
-        factor = given.to(like.device, torch.float64).reshape(-1).expand(networks).reshape(networks, 1, 1)
-        if not isinstance(contraction.factor, Tensor):
-            factor = torch.full_like(factor, contraction.factor)  # not through a narrower dtype
+        given = contraction.factor
+        if isinstance(given, Tensor):
+            factor = given.to(like.device, torch.float64).reshape(-1).expand(networks).reshape(networks, 1, 1)
+        else:  # filled on the device, without a copy that a CUDA graph could not take over
+            factor = like.new_full((networks, 1, 1), given, dtype=torch.float64)
         root, units = contraction.root.detach().to(like.device, torch.float64), like.shape[-1]
-        if root.shape[-1] != units or root.dim() > 3 or (root.dim() == 3 and root.shape[0] != networks):
-            raise ValueError(f"the metric has shape {tuple(root.shape)}, but the state has {units} units")
-        if root.dim() == 1 or (root.dim() == 2 and root.shape[0] == units and networks != units):
+        shared, own = ((units,), (units, units)), ((networks, units), (networks, units, units))
+        if root.dim() == 2 and networks == units > 1:
+            raise ValueError(
+                f"the metric has shape {tuple(root.shape)}, which for {networks} networks of {units} units may mean "
+                f"two things; pass ({networks}, {units}, {units})"
+            )
+        if tuple(root.shape) not in (*shared, *own):
+            raise ValueError(
+                f"the metric has shape {tuple(root.shape)}, but the state has {units} units; it must be ({units},) or "
+                f"({units}, {units}), or one of these for each of {networks} network(s)"
+            )
+        if tuple(root.shape) in shared:
             root = root.expand(networks, *root.shape)
         return cls(factor, root, contraction.longest)
 

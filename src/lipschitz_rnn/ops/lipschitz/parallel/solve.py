@@ -155,7 +155,7 @@ def between(chunks: Chunks, norms: Norms, first: int, stop: int) -> Tensor:
     problem, K = chunks.cut, chunks.plan.chunks
     S, _, rows, _ = problem.shape
     if problem.timespans is None:
-        step = norms.factor.new_tensor(problem.scheme.step_size).expand(S, 1, 1)
+        step = torch.full_like(norms.factor, problem.scheme.step_size)
         product = (norms.step_factors(step) ** (stop - first)).expand(S, K, rows // K)
     else:
         product = norms.step_factors(problem.timespans[:, first:stop]).log().sum(1).exp()
