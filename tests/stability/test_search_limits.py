@@ -62,6 +62,8 @@ def test_progress_is_reported() -> None:
     assert rates == sorted(rates)
     assert rates[-1] >= certificate.rate
     assert seen[-1].upper_bound == certificate.upper_bound
+    with pytest.raises(ValueError, match="progress is 3; give a function"):
+        certify(([[-1.0]], [[0.1]]), progress=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.full

@@ -78,6 +78,8 @@ def certify(
         raise ValueError(f"accuracy is {accuracy}; give a relative accuracy above 0 and below 1, for example 0.001")
     if time_limit != math.inf and as_float("time_limit", time_limit) < 0:
         raise ValueError(f"time_limit is {time_limit}; give the seconds that a search may take, at least 0")
+    if progress is not None and not callable(progress):
+        raise ValueError(f"progress is {progress!r}; give a function that takes a Progress, or None")
     if continuous and step_size is not None:
         raise ValueError("continuous=True has no step; leave out either continuous or step_size")
     found = subjects(
