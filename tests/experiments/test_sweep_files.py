@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.sweeps.packing import Packer, Trial, variant_of
 from lipschitz_rnn.experiments.sweeps.reading import Sweep, make_sweep, read_sweep
+from lipschitz_rnn.experiments.sweeps.running import check_sweep
 from lipschitz_rnn.experiments.sweeps.space import border_points, grid_points, read_parameter
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +149,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"space": {"clip": {"values": [1.0], "when": {"unt": "gru"}}}}, "depends on 'unt' (did you mean 'unit'?)"),
     ({"space": {"clip": {"values": [1.0], "when": {"dropout": 0.1}},
                 "dropout": {"values": [0.1], "when": {"clip": 1.0}}}}, "wait for each other"),
+    ({"space": {"learning_rate": {"low": 0.0, "high": 1.0, "step": 1e-9}}}, "more than 100,000 values"),
+    ({"space": {"learning_rate": {"low": 0.1, "high": 1.0, "count": 10**9}}}, "from 1 to 100,000"),
+    ({"settings": BASE | {"unit_options": 3}}, "write a table [settings.unit_options]"),
     ({"settings": BASE | {"epoch": 3}}, "'epoch' (did you mean 'epochs'?)"),
     ({"settings": BASE | {"preset": "fast"}}, "one of paper, quick"),
     ({"settings": {"epochs": 3}}, "no task is given"),
@@ -166,6 +171,30 @@ def test_wrong_files(change: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError)) as caught:
         make_sweep({"settings": BASE, "space": {"learning_rate": [0.1]}} | change)
     assert message in str(caught.value)
+
+
+JUNK = (None, True, -1, float("nan"), "", [], [[]], [None], {}, {"values": 3}, {"low": "a", "high": 1},
+        {"values": [1], "when": {"unit": {"a": 1}}})  # fmt: skip
+PLACES = (
+    "sweep", "settings", "space", "data", "final", "sweep.method", "sweep.trials", "sweep.metric", "sweep.best_per",
+    "settings.task", "settings.unit", "settings.unit_options", "settings.seeds", "settings.device", "space.unit",
+    "space.learning_rate", "space.task", "space.unit_options", "space.data", "final.seeds",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_junk_anywhere_is_a_message(place: str, tmp_path: Path) -> None:
+    """Never another error than the two that commands turn into a line and exit code 2."""
+    for junk in JUNK:
+        file: dict[str, Any] = {"settings": dict(BASE), "space": {"learning_rate": [0.1]}}
+        table, _, name = place.partition(".")
+        if name:
+            file.setdefault(table, {})[name] = junk
+        else:
+            file[table] = junk
+        with suppress(ValueError, TypeError):
+            check_sweep(make_sweep(file), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 FILES = [

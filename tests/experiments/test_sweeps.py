@@ -197,6 +197,17 @@ def test_pruning_saves_a_third_of_the_epochs_and_keeps_the_winner(tmp_path: Path
     assert epochs["median"] <= 2 / 3 * epochs["none"]
 
 
+@needs("optuna")
+def test_a_failed_run_under_pruning_has_another_try(tmp_path: Path) -> None:
+    class Failing(InProcess):
+        def submit(self, name: str, call: Any) -> None:
+            super().submit(name, (lambda: 1 / 0) if name == "00001" else call)
+
+    sweep = tiny_sweep({"learning_rate": [0.02, 0.01]}, sweep={"pruning": "median"})
+    assert [each.state for each in run_sweep(sweep, tmp_path, engine=Failing()).trials] == ["complete", "failed"]
+    assert [each.state for each in run_sweep(sweep, tmp_path).trials] == ["complete", "complete"]
+
+
 def write_file(folder: Path, text: str) -> Path:
     left = ("task_options", "learning_rate")
     values = "\n".join(f"{name} = {json.dumps(value)}" for name, value in SETTINGS.items() if name not in left)

@@ -166,6 +166,8 @@ def make_sweep(raw: Mapping[str, Any]) -> Sweep:
     fixed, options = dict(raw.get("settings", {})), dict(raw.get("sweep", {}))
     _check_keys("[settings]", fixed, sorted(_FREE))
     _check_keys("[sweep]", options, list(_OPTIONS))
+    for name in (name for name in TABLES if not isinstance(fixed.get(name, {}), Mapping)):
+        raise ValueError(f"{name} in [settings] is {fixed[name]!r}; write a table [settings.{name}]")
     preset = fixed.pop("preset", "paper")
     if preset not in PRESETS:
         raise ValueError(f"preset is {preset!r}; it must be one of {', '.join(PRESETS)}")

@@ -45,7 +45,8 @@ class Parameter:
         assert self.low is not None
         assert self.high is not None
         if self.step is not None:
-            number = math.floor((self.high - self.low) / self.step + 1e-9) + 1
+            if (number := math.floor(min((self.high - self.low) / self.step, 1e9) + 1e-9) + 1) > MOST_POINTS:
+                raise ValueError(f"{self.path} has more than {MOST_POINTS:,} values; make the step larger")
             return [self.low + self.step * index for index in range(number)]
         if self.count is None:
             raise ValueError(f"{self.path} is a range, which a grid cannot list; add count or step, or give values")
@@ -98,8 +99,8 @@ def _read_range(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
     step, count = given.get("step"), given.get("count")
     if step is not None and (not _is_number(step) or step <= 0 or given.get("log")):
         raise ValueError(f"{path} has step = {step!r}; it must be a positive number, without log")
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-        raise ValueError(f"{path} has count = {count!r}; it must be a whole number of at least 1")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_POINTS):
+        raise ValueError(f"{path} has count = {count!r}; it must be a whole number from 1 to {MOST_POINTS:,}")
     return {"low": low, "high": high, "log": given.get("log", False), "step": step, "count": count}
 
 

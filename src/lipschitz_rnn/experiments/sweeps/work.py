@@ -99,10 +99,11 @@ class PruneWatcher(Watcher):
         study = open_study(reporting.sweep, reporting.folder, *facts)
         frozen = study.get_trials(deepcopy=False)[reporting.number]
         self._reported = set(frozen.intermediate_values)
-        self._trial = import_optuna().trial.Trial(study, frozen._trial_id)
+        # One that failed before and has another try is over for Optuna, which takes no more reports of it.
+        self._trial = None if frozen.state.is_finished() else import_optuna().trial.Trial(study, frozen._trial_id)
 
     def record(self, record: Mapping[str, Any]) -> None:
-        if record["kind"] != "validation":
+        if self._trial is None or record["kind"] != "validation":
             return
         values = [value for value in record[self._metric] if value is not None]
         epoch = int(record["epoch"])
