@@ -13,10 +13,12 @@ from rich.markup import escape
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.progress import spinner
+from lipschitz_rnn.commands.threads import with_threads
 
 NOT_CERTIFIED = 3
 
 
+@with_threads
 @guarded
 @with_imports
 def certify(
