@@ -111,7 +111,10 @@ def critical_angles(loop: Loop, rate: float, multiplier: Matrix) -> Matrix:
 
 def metric(loop: Loop, rate: float, multiplier: Matrix) -> Matrix | None:
     """P from the stable invariant subspace of the Hamiltonian, symmetric and positive definite, or None."""
-    from scipy.linalg import schur
+    try:
+        from scipy.linalg import schur
+    except ImportError as error:
+        raise ImportError('this certificate needs SciPy: pip install "lipschitz-rnn[stability]"') from error
 
     hamiltonian = loop.hamiltonian(rate, multiplier, surplus=1e-8)
     if hamiltonian is None:
