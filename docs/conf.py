@@ -1,4 +1,4 @@
-"""The site: `make docs` builds these pages and the reference from the docstrings. Nothing is fetched while it builds."""
+"""The site: `make docs` builds these pages and the reference from the docstrings, without the network."""
 
 import sys
 from pathlib import Path
@@ -53,7 +53,7 @@ copybutton_prompt_is_regexp = True
 
 
 def leave_out_pages_to_come(app: Sphinx, docname: str, source: list[str]) -> None:
-    """A page that is not written yet may have its place in the table of contents: `name*` without a page is no fault."""
+    """A page to come may have its place in the table of contents: `name*` without a page is no fault."""
     if docname == "index":
         lines = source[0].splitlines()
         source[0] = "\n".join(line for line in lines if not line.endswith("*") or any(HERE.glob(f"{line}.md")))

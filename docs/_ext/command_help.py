@@ -1,4 +1,4 @@
-"""The directive `commands`: every command of `lipschitz-rnn` with its arguments and options, from the program itself."""
+"""The directive `commands`: every command of `lipschitz-rnn` with its options, from the program itself."""
 
 from __future__ import annotations
 
@@ -55,7 +55,13 @@ class Commands(SphinxDirective):
         for name, command, inner in all_commands(group, context, "lipschitz-rnn"):
             section = nodes.section(ids=[nodes.make_id(name)])
             section += nodes.title(name, name)
-            lines = [*as_rst(inspect.cleandoc(command.help or "")).splitlines(), "", ".. list-table::", "   :widths: 35 65", ""]
+            lines = [
+                *as_rst(inspect.cleandoc(command.help or "")).splitlines(),
+                "",
+                ".. list-table::",
+                "   :widths: 35 65",
+                "",
+            ]
             for flags, text in option_rows(command, inner):
                 lines += [f"   * - {flags}", f"     - {text}"]
             self.state.nested_parse(StringList(lines, source=name), 0, section)

@@ -1,7 +1,7 @@
 """Docstrings as this project writes them, made ready for Sphinx.
 
-The fields of a dataclass are described once, in the source, by the comment behind a field or by its `Setting`: here that
-becomes a section of the page. The bars of |x| are bars, not reStructuredText's substitutions.
+The fields of a dataclass are described once, in the source, by the comment behind a field or by its `Setting`. Here
+that becomes a section of the page. The bars of |x| are bars, not reStructuredText's substitutions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def described_fields(cls: type) -> dict[str, str]:
         if dataclasses.is_dataclass(base):
             found |= comments_of_fields(inspect.cleandoc("\n" + inspect.getsource(base)))
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
-        found |= {name: each.help for each in getattr(hint, "__metadata__", ()) if hasattr(each, "help")}
+        for each in getattr(hint, "__metadata__", ()):
+            found[name] = getattr(each, "help", found.get(name, ""))
     public = [field.name for field in dataclasses.fields(cls) if not field.name.startswith("_")]
     return {name: found[name] for name in public if found.get(name)}
 
@@ -50,7 +51,11 @@ def keep_bars(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
 
 
 def add_fields(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    if what != "class" or not dataclasses.is_dataclass(obj) or any(line.startswith(("Attributes:", "Args:")) for line in lines):
+    if (
+        what != "class"
+        or not dataclasses.is_dataclass(obj)
+        or any(line.startswith(("Attributes:", "Args:")) for line in lines)
+    ):
         return
     described = described_fields(typing.cast(type, obj))
     if described:

@@ -19,9 +19,7 @@ class Commands(LazyGroup):
             "Train",
             "Train Lipschitz RNNs and LSTMs with about as many parameters on handwritten digits.",
         ),
-        LazyCommand(
-            "train", "Train", "Train one unit on one task or on your own file, for one or many seeds at once."
-        ),
+        LazyCommand("train", "Train", "Train one unit on one task or on your own file, for one or many seeds at once."),
         LazyCommand("evaluate", "Train", "Score every trained network of a run on one split of the data."),
         LazyCommand(
             "report", "Train", "Write a page about runs: report.html, a single file, and report.md with figures."

@@ -25,7 +25,9 @@ pytestmark = [pytest.mark.full, needs("build", "setuptools")]
 
 def call(*command: str | Path, cwd: Path) -> str:
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([str(word) for word in command], cwd=cwd, env=clean, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, env=clean, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -65,7 +67,8 @@ def test_the_wheel_has_what_it_needs(built: tuple[Path, Path]) -> None:
     assert {name.removeprefix("src/") for name in tracked} <= names
     assert not [name for name in names if name.startswith(("tests/", "docs/"))]
     assert wheel.name == f"lipschitz_rnn-{lr.__version__}-py3-none-any.whl"
-    inside = tarfile.open(sdist).getnames()
+    with tarfile.open(sdist) as archive:
+        inside = archive.getnames()
     assert any(name.endswith("/LICENSE") for name in inside)
     assert any(name.endswith("_version.py") for name in inside)
 

@@ -26,7 +26,8 @@ PACKAGES = {
 PAIR = (
     "import torch\nfrom safetensors.torch import save_file\n"
     "generator = torch.Generator().manual_seed(0)\nM = torch.randn(4, 4, generator=generator, dtype=torch.float64)\n"
-    "save_file({'A': M - M.T - 1.5 * torch.eye(4), 'W': 0.9 * torch.randn(4, 4, generator=generator).double()}, 'pair.safetensors')"
+    "W = 0.9 * torch.randn(4, 4, generator=generator).double()\n"
+    "save_file({'A': M - M.T - 1.5 * torch.eye(4), 'W': W}, 'pair.safetensors')"
 )
 RUN = ["train", "adding", "-t", "length=10", "-n", "4", "-e", "1", "-b", "8", "--out", "run"]
 FILE = ["train", "log.csv", "--target", "state", "--series", "machine", "-n", "4", "-e", "1", "--out", "filed"]

@@ -1,4 +1,4 @@
-"""Commands that are imported when they run: `--version` and `--help` need no PyTorch, whose import takes over a second."""
+"""Commands that are imported when they run: `--version` and `--help` need not wait for the import of PyTorch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LazyGroup(TidyGroup):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.commands = {str(command.name): command for command in self.lazy} | self.commands
+        self.commands = {**{str(command.name): command for command in self.lazy}, **self.commands}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that runs; the list in `--help` shows the ones that stand for them."""
