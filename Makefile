@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Two processes with one thread each (tests/conftest.py); whichever has nothing left takes tests from the other.
 WORKERS ?= -n 2 --dist worksteal
 
-.PHONY: install test test-full test-peers torture lint types quick-test quickstart clean
+.PHONY: install test test-full test-peers torture lint types quick-test quickstart docs dist clean
 
 install: $(VENV)/.installed
 
@@ -52,6 +52,20 @@ types: install
 
 quick-test: install
 	$(BIN)/python -m pytest $(WORKERS) -m "not slow and not full"
+
+# The site in build/site. Its tools are in the same environment, but not in `make install`, which CI waits for.
+$(VENV)/.docs-installed: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $@
+
+docs: $(VENV)/.docs-installed
+	$(BIN)/python docs/_ext/licences.py --check
+	$(BIN)/sphinx-build -W --keep-going -q -b html -d build/doctrees docs build/site
+
+# Wheel and sdist in dist, as a release publishes them.
+dist: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[release]"
+	$(BIN)/python -m build --no-isolation --outdir dist .
 
 quickstart: install
 	$(BIN)/lipschitz-rnn quickstart

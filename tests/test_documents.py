@@ -4,12 +4,16 @@ import doctest
 import importlib
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 import typer.main
+from typer.testing import CliRunner
+
+from lipschitz_rnn.cli import app
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
@@ -18,21 +22,42 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)|<img[
 FOREIGN_PATH = re.compile(r"(?<![\w.~$])/(?:home|root|work|tmp|Users|mnt)/")
 
 
-def python_blocks(text: str) -> list[tuple[int, str, str]]:
-    """(line of its first statement, what stands behind ``python`` on the fence, code) of each block."""
-    return [
-        (text.count("\n", 0, match.start()) + 2, match[2].strip(), match[3])
-        for match in FENCE.finditer(text)
-        if match[1] == "python"
-    ]
+def runnable_blocks(text: str) -> list[tuple[int, str, str]]:
+    """(line of its first statement, language, code) of the Python blocks and of those marked ``sh run``, in order."""
+    found = []
+    for match in FENCE.finditer(text):
+        line, option = text.count("\n", 0, match.start()) + 2, match[2].strip()
+        if match[1] == "python":
+            assert option in ("", "no-run"), f"line {line - 1}: unknown option {option!r} of a block"
+        if (match[1], option) in (("python", ""), ("sh", "run")):
+            found.append((line, match[1], match[3]))
+    return found
+
+
+def run_commands(text: str) -> None:
+    """Each line is a command of this package, called in this process."""
+    for line in text.splitlines():
+        program, *arguments = shlex.split(line, comments=True)
+        assert program == "lipschitz-rnn", f"only lipschitz-rnn can run in a page's test: {line}"
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, f"{line}\n{done.output}"
 
 
 def each(documents: list[Path]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("document", documents, ids=lambda path: str(path.relative_to(ROOT)))
 
 
+# The same steps as tutorials/csv-to-onnx.md, which runs in `make test`.
+LONG = {ROOT / "docs" / "start.md"}
+WITH_CODE = [path for path in DOCUMENTS if runnable_blocks(path.read_text(encoding="utf-8"))]
+
+
 @pytest.mark.slow
-@each([path for path in DOCUMENTS if python_blocks(path.read_text(encoding="utf-8"))])
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(path, marks=[pytest.mark.full] if path in LONG else []) for path in WITH_CODE],
+    ids=[str(path.relative_to(ROOT)) for path in WITH_CODE],
+)
 def test_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, in one namespace, in an empty folder. ``python no-run`` on the fence is the only way out."""
     monkeypatch.chdir(tmp_path)
@@ -42,9 +67,10 @@ def test_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     namespace: dict[str, object] = {"__name__": "__main__"}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for line, option, code in python_blocks(document.read_text(encoding="utf-8")):
-            assert option in ("", "no-run"), f"{document.name}:{line - 1}: unknown option {option!r} of a block"
-            if option != "no-run":
+        for line, language, code in runnable_blocks(document.read_text(encoding="utf-8")):
+            if language == "sh":
+                run_commands(code)
+            else:
                 # The newlines in front make a traceback point to the line of the document.
                 exec(compile("\n" * (line - 1) + code, str(document), "exec"), namespace)
 
@@ -66,8 +92,6 @@ def test_no_path_of_a_build_machine(document: Path) -> None:
 @each(DOCUMENTS)
 def test_commands_exist(document: Path) -> None:
     """Every ``lipschitz-rnn <command>`` and ``make <target>`` that a document names."""
-    from lipschitz_rnn.cli import app
-
     text = document.read_text(encoding="utf-8")
     commands = {command.name for command in typer.main.get_group(app).commands.values()}
     assert set(re.findall(r"(?:^|`)lipschitz-rnn ([a-z]+)", text, re.MULTILINE)) <= commands
@@ -76,8 +100,10 @@ def test_commands_exist(document: Path) -> None:
 
 
 def test_the_checks_see_what_they_look_for() -> None:
-    text = "a\n```python\nx = 1\n```\n\n```python no-run\ny\n```\n[one](docs/no.md) ![two](no.png)\n"
-    assert python_blocks(text) == [(3, "", "x = 1\n"), (7, "no-run", "y\n")]
+    text = "a\n```python\nx = 1\n```\n\n```python no-run\ny\n```\n```sh run\nz\n```\n[one](docs/no.md) ![two](no.png)\n"
+    assert runnable_blocks(text) == [(3, "python", "x = 1\n"), (10, "sh", "z\n")]
+    with pytest.raises(AssertionError, match="unknown option 'norun'"):
+        runnable_blocks("```python norun\n```\n")
     assert [next(filter(None, match.groups())) for match in LINK.finditer(text)] == ["docs/no.md", "no.png"]
     assert FOREIGN_PATH.search(f"in {os.sep}home/somebody/data")
     assert not FOREIGN_PATH.search("see https://example.org/home/page and ~/work/data")

@@ -7,26 +7,75 @@ from typing import Annotated
 import typer
 
 from lipschitz_rnn._version import __version__
-from lipschitz_rnn.commands.bench import bench
-from lipschitz_rnn.commands.certify import certify
-from lipschitz_rnn.commands.compare import compare
-from lipschitz_rnn.commands.evaluate import evaluate
-from lipschitz_rnn.commands.explore import explore
-from lipschitz_rnn.commands.export import export
-from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
-from lipschitz_rnn.commands.listings import tasks, units
-from lipschitz_rnn.commands.predict import predict
-from lipschitz_rnn.commands.quickstart import quickstart
-from lipschitz_rnn.commands.report import report
-from lipschitz_rnn.commands.reproduce import reproduce
-from lipschitz_rnn.commands.robustness import robustness
-from lipschitz_rnn.commands.sweep import sweep
-from lipschitz_rnn.commands.threads import with_threads
-from lipschitz_rnn.commands.train import train
+from lipschitz_rnn.commands.lazy import LazyCommand, LazyGroup
+
+
+class Commands(LazyGroup):
+    """Name, panel, and the first sentence of the help text, which is checked against the command in the tests."""
+
+    lazy = (
+        LazyCommand(
+            "quickstart",
+            "Train",
+            "Train Lipschitz RNNs and LSTMs with about as many parameters on handwritten digits.",
+        ),
+        LazyCommand("train", "Train", "Train one unit on one task or on your own file, for one or many seeds at once."),
+        LazyCommand(
+            "sweep", "Train", "Train many configurations, choose on validation data, and test the winner once."
+        ),
+        LazyCommand("evaluate", "Train", "Score every trained network of a run on one split of the data."),
+        LazyCommand(
+            "report", "Train", "Write a page about runs: report.html, a single file, and report.md with figures."
+        ),
+        LazyCommand(
+            "compare",
+            "Train",
+            "Compare runs: units by tasks, with intervals, paired tests, ranks, cost and learning curves.",
+        ),
+        LazyCommand("reproduce", "Train", "Repeat the paper's studies and write tables and figures."),
+        LazyCommand("predict", "Use", "Predict the series of a file with a trained model, and write a table."),
+        LazyCommand(
+            "export",
+            "Use",
+            "Write a trained model as one file that takes raw values: scaling, times, missing values and head are "
+            "inside.",
+        ),
+        LazyCommand(
+            "certify",
+            "Understand",
+            "Prove that any two trajectories of a network under the same input approach each other.",
+        ),
+        LazyCommand(
+            "explore", "Understand", "Write one HTML file to play with a Lipschitz RNN, and open it in the browser."
+        ),
+        LazyCommand(
+            "robustness",
+            "Understand",
+            "Measure loss curvature, adversarial attacks and noise for trained networks.",
+        ),
+        LazyCommand(
+            "bench",
+            "Understand",
+            "Compare speed with a plain loop, torch.compile and PyTorch's LSTM, GRU and RNN.",
+        ),
+        LazyCommand(
+            "tasks",
+            "Reference",
+            "List the tasks with size, length and metric, or show the options and source of one.",
+            module="listings",
+        ),
+        LazyCommand(
+            "units",
+            "Reference",
+            "List the recurrent units with equation, constraint, paper and timespans, or show the options of one.",
+            module="listings",
+        ),
+    )
+
 
 app = typer.Typer(
     name="lipschitz-rnn",
-    cls=TidyGroup,
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
@@ -52,23 +101,6 @@ def lipschitz_rnn(
 
     Exit codes: 0 success, 1 failure or missing file, 2 wrong usage, 3 not certified, 130 or 143 interrupted.
     """
-
-
-app.command(rich_help_panel="Train", cls=TidyCommand)(quickstart)
-app.command(rich_help_panel="Train", cls=TidyCommand)(train)
-app.command(rich_help_panel="Train", cls=TidyCommand)(sweep)
-app.command(rich_help_panel="Train", cls=TidyCommand)(evaluate)
-app.command(rich_help_panel="Train", cls=TidyCommand)(report)
-app.command(rich_help_panel="Train", cls=TidyCommand)(compare)
-app.add_typer(reproduce, name="reproduce", rich_help_panel="Train")
-app.command(rich_help_panel="Use", cls=TidyCommand)(predict)
-app.command(rich_help_panel="Use", cls=TidyCommand)(export)
-app.command(rich_help_panel="Understand", cls=TidyCommand)(with_threads(certify))
-app.command(rich_help_panel="Understand", cls=TidyCommand)(with_threads(explore))
-app.add_typer(robustness, name="robustness", rich_help_panel="Understand")
-app.command(rich_help_panel="Understand", cls=TidyCommand)(bench)
-app.command(rich_help_panel="Reference", cls=TidyCommand)(tasks)
-app.command(rich_help_panel="Reference", cls=TidyCommand)(units)
 
 
 def main() -> None:

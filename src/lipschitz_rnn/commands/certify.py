@@ -15,6 +15,7 @@ from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.options import DataDir, DeviceAsTrained, Offline
 from lipschitz_rnn.commands.progress import spinner
+from lipschitz_rnn.commands.threads import with_threads
 from lipschitz_rnn.tasks import Split
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ NOT_CERTIFIED = 3
 RADIUS = "Certified accuracy (with --radius)"
 
 
+@with_threads
 @guarded
 @with_imports
 def certify(

@@ -12,10 +12,12 @@ from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.parsing import require_writable
 from lipschitz_rnn.commands.progress import spinner
+from lipschitz_rnn.commands.threads import with_threads
 
 NAME = "explorer.html"
 
 
+@with_threads
 @guarded
 @with_imports
 def explore(

@@ -25,6 +25,7 @@ class Preprocessing(nn.Module):
         mask: the value is 0, which is the mean after scaling; the column's second input is 1 where it is missing.
         forward: the last value seen in the series; 0 before the first.
         since: as forward; the second input is log(1 + time since the last value, in typical gaps).
+
     A category that is missing or unknown sets none of its inputs.
 
     Timespans: the time since the previous sample, scaled so that the median gap of the training series is `step_size`,
