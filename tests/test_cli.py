@@ -63,7 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_command_has_help_worth_reading(command: str) -> None:
     done = call(command, "--help")
     assert done.exit_code == 0
-    options = [option for option in get_command(app).commands[command].params if option.name != "help"]  # type: ignore[attr-defined]
+    options = [option for option in get_command(app).load_all().commands[command].params if option.name != "help"]  # type: ignore[attr-defined]
     assert all(getattr(option, "help", None) for option in options)
 
 
@@ -75,7 +75,7 @@ def test_the_start_page_lists_the_commands() -> None:
 
 def test_options_have_the_names_of_their_settings() -> None:
     """Typer 0.27 takes an option's name from its metavar unless the option names itself."""
-    command = get_command(app)
+    command = get_command(app).load_all()  # type: ignore[attr-defined]
     for name in COMMANDS:
         found = command.commands[name]  # type: ignore[attr-defined]
         for each in (found, *getattr(found, "commands", {}).values()):
@@ -84,7 +84,7 @@ def test_options_have_the_names_of_their_settings() -> None:
 
 
 def test_every_setting_is_an_option_of_train() -> None:
-    given = {option.name for option in get_command(app).commands["train"].params}  # type: ignore[attr-defined]
+    given = {option.name for option in get_command(app).load_all().commands["train"].params}  # type: ignore[attr-defined]
     renamed = {"unit_options": "unit_option", "task_options": "task_option", "variants": "variant"}
     assert {renamed.get(f.name, f.name) for f in dataclasses.fields(Settings)} <= given
 

@@ -68,7 +68,7 @@ def check(done: Result, arguments: Any) -> None:
 
 
 def options(name: str) -> list[str]:
-    command: Any = get_command(app)
+    command: Any = get_command(app).load_all()
     for word in name.split():
         command = command.commands[word]
     found = [p for p in command.params if p.param_type_name == "option" and not getattr(p, "is_flag", False)]

@@ -89,7 +89,7 @@ def state(folder: Path) -> dict[str, str]:
 def options_of(command: str) -> list[str]:
     import typer.main
 
-    found: Any = typer.main.get_command(app)
+    found: Any = typer.main.get_command(app).load_all()  # type: ignore[attr-defined]
     for part in command.split():
         found = found.commands[part]
     names = [max(option.opts, key=len) for option in found.params if option.opts[0].startswith("-")]

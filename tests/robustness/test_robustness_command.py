@@ -48,7 +48,7 @@ def test_help(command: str) -> None:
     done = call("robustness", command, "--help")
     assert done.exit_code == 0
     assert "Example lipschitz-rnn robustness" in " ".join(done.output.split())
-    group = get_command(app).commands["robustness"]  # type: ignore[attr-defined]
+    group = get_command(app).load_all().commands["robustness"]  # type: ignore[attr-defined]
     assert all(getattr(option, "help", None) for option in group.commands[command].params if option.name != "help")
 
 

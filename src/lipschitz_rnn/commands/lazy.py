@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import typer
 from typer.core import TyperCommand
@@ -37,6 +37,14 @@ class LazyGroup(TidyGroup):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.commands = {**{str(command.name): command for command in self.lazy}, **self.commands}
+
+    def load_all(self) -> Self:
+        """Replace what stands for a command by the command, to look at all of them."""
+        self.commands = {
+            name: command.load() if isinstance(command, LazyCommand) else command
+            for name, command in self.commands.items()
+        }
+        return self
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that runs; the list in `--help` shows the ones that stand for them."""
