@@ -67,7 +67,7 @@ def commands_without(blocked: set[str], commands: list[list[str]], folder: Path)
 
 
 def test_every_extra_is_listed_here() -> None:
-    tools = {"all", "peers", "dev", "docs", "release", "test", "sweep", "browser"}
+    tools = {"all", "peers", "dev", "docs", "release", "test", "sweep", "ray", "browser"}
     assert PROJECT["optional-dependencies"].keys() - tools == PACKAGES.keys()
 
 
