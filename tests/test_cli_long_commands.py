@@ -65,7 +65,7 @@ def name(words: list[str]) -> str:
 
 @pytest.mark.parametrize("command", LONG, ids=name)
 def test_every_long_command_takes_threads(command: list[str]) -> None:
-    found: Any = get_command(app)
+    found: Any = get_command(app).load_all()  # type: ignore[attr-defined]
     for word in command:
         found = found.commands[word]
     assert "--threads" in [option for parameter in found.params for option in parameter.opts]
