@@ -149,7 +149,7 @@ def certify(
     [bold]Examples[/]
 
       lipschitz-rnn certify runs/digits-lipschitz-n64
-      lipschitz-rnn certify runs/digits-contracting --radius 0.1,0.3 --plot radius.png
+      lipschitz-rnn certify runs/contracting --radius 0.1,0.3 --plot radius.png
     """
     only_with: dict[str, Any] = {
         "--norm": norm,

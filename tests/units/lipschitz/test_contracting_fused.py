@@ -159,12 +159,16 @@ def test_the_own_gradient_is_the_derivative_of_the_formulas() -> None:
         given = [torch.randn(pair.rotation.shape, generator=generator, dtype=torch.float64) for _ in range(2)]
         matrices = pair()
         own = torch.autograd.grad(matrices, parameters, given)
-        expected = torch.autograd.grad(build(numbers, *parameters)[:2], parameters, given)
+        # With a spread of 1 the metric is Euclidean and nothing depends on `scale`.
+        formulas = build(numbers, *parameters)[:2]
+        expected = torch.autograd.grad(formulas, parameters, given, allow_unused=True, materialize_grads=True)
         reach = max(float(matrix.detach().abs().max()) for matrix in matrices) * len(given[0]) ** 2
         for found, right, parameter in zip(own, expected, parameters, strict=True):
-            # Of the change that a relative change of the parameter makes.
+            # Of the change that a relative change of the parameter makes. The skew part of a huge symmetric matrix is
+            # zero; there the gradient is of order 1, and right to its own rounding.
             size = 1.0 + float(parameter.detach().abs().max())
-            assert float((found - right).abs().max()) * size <= 1e-10 * reach, index
+            allowed = 1e-10 * reach / size + 1e-13 * float(right.abs().max())
+            assert float((found - right).abs().max()) <= allowed, index
 
 
 def test_only_one_of_the_matrices_is_used(inverse: str) -> None:
