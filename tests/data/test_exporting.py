@@ -130,7 +130,7 @@ def test_every_unit_in_every_format(unit: str, missing: str, tmp_path: Path) -> 
     """Batch, step and PyTorch agree at every sample of irregular series; the check is part of the export."""
     kind = "classify" if missing == "mask" else "forecast"
     model = make_model(unit, kind, missing=missing, options=OPTIONS.get(unit))
-    ending = "pt2" if units.build(unit, 2, 4).complex_state else "onnx"
+    ending = "pt2" if units.build(unit, 2, 4).complex_arithmetic else "onnx"  # type: ignore[union-attr]
     for step in (False, True):
         done = data.export_model(tmp_path / f"model.{ending}", [model], step=step, series=irregular(6, seed=1))
         assert done.difference <= 1e-5

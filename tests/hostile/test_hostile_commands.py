@@ -94,7 +94,15 @@ def options_of(command: str) -> list[str]:
         found = found.commands[part]
     names = [max(option.opts, key=len) for option in found.params if option.opts[0].startswith("-")]
     # A run of ten thousand epochs is no wrong input; and what follows is written where a hostile path says.
-    written = ("--out", "--results", "--plot", "--scaling", "--markdown", *(["--json"] if command == "bench" else []))
+    written = (
+        "--out",
+        "--results",
+        "--plot",
+        "--scaling",
+        "--growth",
+        "--markdown",
+        *(["--json"] if command == "bench" else []),
+    )
     return [name for name in names if name not in ("--help", "--epochs", "--commit", "--repeats", *written)]
 
 

@@ -81,9 +81,9 @@ def export_model(
         raise ValueError(f"the file is {str(path)!r}; its name must end in {' or '.join(ENDINGS)}")
     require_alike(models)
     for model in models:
-        if place.suffix == ".onnx" and getattr(model.unit, "complex_state", False):
+        if place.suffix == ".onnx" and getattr(model.unit, "complex_arithmetic", False):
             raise ExportError(
-                f"the state of the unit {_name(model)!r} is complex, and ONNX has no such numbers; use .pt2"
+                f"the unit {_name(model)!r} computes with complex numbers, which ONNX does not have; use .pt2"
             )
         require_streaming(model)
     models = [copy.deepcopy(model).cpu().eval() for model in models]

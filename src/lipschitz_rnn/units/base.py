@@ -32,6 +32,7 @@ class Recurrent(nn.Module, ABC):
 
     takes_timespans: bool = False
     complex_state: bool = False
+    complex_arithmetic: bool = False  # computes with complex numbers, though its state may be kept as real ones
     recipe: Mapping[str, Any]  # the arguments of `units.build`, which sets it
     positional_once: ClassVar[tuple[str, ...]] = ("lengths",)  # arguments that could once follow hx by position
 

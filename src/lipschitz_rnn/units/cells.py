@@ -34,6 +34,7 @@ class Cell(nn.Module, ABC):
     input: nn.Linear
     takes_timespans: ClassVar[bool] = False
     complex_state: ClassVar[bool] = False
+    complex_arithmetic: ClassVar[bool] = False
     _frozen_as: TreeSpec | None = None  # how the frozen weights, which are buffers, form the result of `weights`
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -250,6 +251,7 @@ class CellStack(Recurrent):
                     setattr(one, name, strength)
         self.output_size = width
         self.takes_timespans, self.complex_state = cell.takes_timespans, cell.complex_state
+        self.complex_arithmetic = cell.complex_state or cell.complex_arithmetic
 
     def cell(self, layer: int = 0, direction: int = 0) -> Cell:
         found = self.cells[layer * self.num_directions + direction]

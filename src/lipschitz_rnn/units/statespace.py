@@ -62,6 +62,7 @@ class LRUCell(Cell):
     """
 
     takes_timespans = True
+    complex_arithmetic = True
 
     def __init__(
         self,
