@@ -66,4 +66,6 @@ if __name__ == "__main__":
     if not dist.is_initialized() or dist.get_rank() == 0:
         torch.save(found, sys.argv[1])
     if dist.is_initialized():
+        dist.barrier()  # rank 0 keeps the store that the others still talk to
         dist.destroy_process_group()
+        os._exit(0)  # on a busy machine threads of gloo that outlive the interpreter can abort a process that is done
