@@ -17,7 +17,7 @@ from lipschitz_rnn.benchmark.compiled import steps_at_once
 from lipschitz_rnn.benchmark.measuring import Row
 from lipschitz_rnn.benchmark.precision import BFLOAT16, FLOAT16, FLOAT32, TF32
 from lipschitz_rnn.benchmark.tables import captions, comparison_table, time_table
-from lipschitz_rnn.benchmark.timing import Times, peak_memory, time_calls
+from lipschitz_rnn.benchmark.timing import WARM_UP_SECONDS, Times, peak_memory, time_calls
 from lipschitz_rnn.benchmark.workload import Data
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -81,7 +81,9 @@ def test_repeats_are_bounded_in_number_and_in_time() -> None:
 
     times = time_calls(call, CPU, repeats=7, most_seconds=60.0)
     assert len(times.seconds) == 7
-    assert len(calls) == 9  # two more to warm up
+    warm_up = calls[: len(calls) - 7]
+    assert 2 <= len(warm_up) <= 6  # until 0.05 s have passed
+    assert calls[len(warm_up)] - calls[0] >= WARM_UP_SECONDS
     assert 0.01 <= times.median < 1.0
     assert len(time_calls(call, CPU, repeats=1000, most_seconds=0.0).seconds) == 3
     assert len(time_calls(call, CPU, repeats=2, most_seconds=0.0).seconds) == 2
