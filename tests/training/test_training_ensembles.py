@@ -63,6 +63,11 @@ CASES = {
     "clip-sgd": ({"ensemble": "vmap", "optimiser": "sgd", "clip": 0.05}, build_plain, SignTask),
     "rmsprop-average": ({"ensemble": "vmap", "optimiser": "rmsprop", "averaging": 0.05}, build_plain, SignTask),
     "dropout": ({"ensemble": "vmap", "dropout": 0.4}, build_plain, SignTask),
+    "embedding-dropout": (
+        {"unit": "lipschitz", "ensemble": "vmap", "dropout": 0.2, "embedding_dropout": 0.3},
+        build_model,
+        Letters,
+    ),
     "lengths": ({"ensemble": "vmap"}, build_plain, NextValue),
     "carried-state": ({"ensemble": "vmap", "clip": 1.0}, build_plain, Letters),
     "lipschitz": ({"unit": "lipschitz", "ensemble": "vmap"}, build_model, NextValue),

@@ -35,6 +35,7 @@ WRONG: dict[str, list[tuple[object, str]]] = {
     "hidden_size": [(0, "at least 1"), (2.5, "integer"), (True, "integer"), (10**30, "at most"), ("8", "integer")],
     "num_layers": [(0, "at least 1"), (None, "integer")],
     "dropout": [(1.0, "between 0 and 1"), (-0.1, "between"), (math.nan, "between"), ("0.1", "number")],
+    "embedding_dropout": [(1.0, "between 0 and 1"), (-0.1, "between"), ("0.1", "number")],
     "seeds": [((1, 1), "each once"), ((), "at least one"), ((-1,), "at least 0"), (5, "list of"), ("012", "list of"),
               ((2**63,), "at most"), (([1],), "integer")],
     "patience": [(0, "at least 1"), (2.5, "integer"), (True, "integer")],

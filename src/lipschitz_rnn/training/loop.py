@@ -16,7 +16,7 @@ from lipschitz_rnn.training.evaluation import Scores, evaluate_members
 from lipschitz_rnn.training.folder import RunError, RunFolder, Saved
 from lipschitz_rnn.training.graph import GraphedStep
 from lipschitz_rnn.training.interrupts import Interrupted, Interrupts, describe_rest, resume_command
-from lipschitz_rnn.training.model import State, count_parameters, read_size
+from lipschitz_rnn.training.model import SequenceModel, State, count_parameters, read_size
 from lipschitz_rnn.training.parallel import World
 from lipschitz_rnn.training.patience import Patience
 from lipschitz_rnn.training.probing import Moment, Probe, Probing
@@ -55,6 +55,11 @@ class Trainer:
         self.members = settings.members
         models = [build(settings.of_variant(member.variant), task, member.seed) for member in self.members]
         check_variants(models[0], settings.unit, settings.variants)
+        if settings.embedding_dropout and not (isinstance(models[0], SequenceModel) and read_size(models[0])):
+            raise ValueError(
+                f"embedding_dropout is {settings.embedding_dropout:g}; it is for a SequenceModel with a linear head, "
+                f"and not for {type(models[0]).__name__}. Drop embedded tokens inside your own model"
+            )
         timed = has_times(task)
         if timed:
             require_timed(models[0], task.name)

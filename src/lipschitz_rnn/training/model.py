@@ -49,14 +49,19 @@ class SequenceModel(nn.Module):
         keep: Tensor | None = None,
         timespans: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """inputs: (T, B, p), or (T, B) tokens; lengths: (B,); keep: dropout factors in the shape that the head reads;
-        timespans: (T, B), the time since the previous sample, for units that take them.
+        """inputs: (T, B, p), or (T, B) tokens; lengths: (B,); keep: dropout factors in the shape that the head reads,
+        with p more in the last axis for embedded tokens if those are dropped too; timespans: (T, B), the time since
+        the previous sample, for units that take them.
 
         The recurrence is causal, so padding after the last valid step changes nothing that is read.
         """
         if lengths is not None:  # NaN in the padding would otherwise reach the gradients, and bad times raise
             inputs, timespans = _without_padding(inputs, lengths), _without_padding(timespans, lengths)
         x = inputs if self.embedding is None else self.embedding(inputs)
+        expected = read_size(self)
+        if keep is not None and expected is not None and keep.shape[-1] > expected:
+            keep, of_tokens = keep.split((expected, x.shape[-1]), -1)
+            x = x * of_tokens
         options: dict[str, Any] = {}
         if timespans is not None:
             require_timed(self)
@@ -69,7 +74,6 @@ class SequenceModel(nn.Module):
         if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
             raise TypeError(f"the unit {type(self.unit).__name__} must return (output, h_n), as nn.RNN does")
         hidden, state = result
-        expected = read_size(self)
         if expected is not None and hidden.shape[-1] != expected:
             raise ValueError(
                 f"the unit {type(self.unit).__name__} gives out {hidden.shape[-1]} values at a step, but its "

@@ -81,6 +81,9 @@ class Settings:
     dropout: Annotated[  # with masks from each seed's own generator
         float, Setting("Dropout on the head's input, in training only.", NETWORK, low=0, below=1)
     ] = 0.0
+    embedding_dropout: Annotated[
+        float, Setting("Dropout on embedded tokens, in training only; text tasks.", NETWORK, low=0, below=1)
+    ] = 0.0
     seeds: Annotated[
         tuple[int, ...], Setting("Seeds to train together, e.g. 0-11 or 0,2,5. Default: 0.", NETWORK, ("--seeds", "-s"))
     ] = (0,)

@@ -51,7 +51,13 @@ class Stream:
             read_size: how many values the head reads, for the dropout masks; by default `settings.hidden_size`.
             noisy_cells: the number of cells in a network with noise on their state; each has its own seed.
         """
-        self._task, self._shard, self._dropout = task, shard, settings.dropout
+        if settings.embedding_dropout and task.vocabulary is None:
+            raise ValueError(
+                f"embedding_dropout is {settings.embedding_dropout:g}, but the inputs of {task.name} are not tokens; "
+                "leave it at 0"
+            )
+        self._task, self._shard = task, shard
+        self._dropout, self._embedding_dropout = settings.dropout, settings.embedding_dropout
         self._read_size = settings.hidden_size if read_size is None else read_size
         self.seeds = settings.seeds
         self.order = [torch.Generator().manual_seed(derived_seed("order", seed)) for seed in settings.seeds]
@@ -85,12 +91,12 @@ class Stream:
         return self._indices[:, step * self.batch_size : (step + 1) * self.batch_size]
 
     def draw(self, step: int) -> tuple[Batch, Tensor | None]:
-        """The batch of `step` and the dropout factors for the head's input."""
+        """The batch of `step`, and the dropout factors as `SequenceModel` takes them."""
         if self._task.stateful:
             batch = for_members(self._task.batch("train", torch.tensor([step])), len(self.seeds))
         else:
             batch = self._task.batch("train", self.indices(step), self.noise)
-        keep = self._keep(batch) if self._dropout else None
+        keep = self._keep(batch) if self._dropout or self._embedding_dropout else None
         self._first_sample = self._shard.start(batch.inputs.shape[2])
         return self.cut(batch), None if keep is None else self._shard.cut(keep, keep.dim() - 2)
 
@@ -104,9 +110,15 @@ class Stream:
 
     def _keep(self, batch: Batch) -> Tensor:
         steps = batch.inputs.shape[1:2] if self._task.readout == "all" else ()
-        shape = (*steps, batch.inputs.shape[2], self._read_size)
-        masks = [torch.empty(shape, device=self._device).bernoulli_(1 - self._dropout, generator=g) for g in self.noise]
-        return torch.stack(masks) / (1 - self._dropout)
+        sizes = [(self._read_size, self._dropout)]
+        if self._embedding_dropout:
+            sizes.append((self._task.input_size, self._embedding_dropout))
+        parts = [self._factors((*steps, batch.inputs.shape[2], size), rate) for size, rate in sizes]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def _factors(self, shape: tuple[int, ...], rate: float) -> Tensor:
+        masks = [torch.empty(shape, device=self._device).bernoulli_(1 - rate, generator=g) for g in self.noise]
+        return torch.stack(masks) / (1 - rate)
 
     def cut(self, batch: Batch) -> Batch:
         """This process's shard, along the batch axis."""

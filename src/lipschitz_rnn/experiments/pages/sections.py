@@ -193,10 +193,13 @@ def settings(study: Study, records: Records) -> list[Block]:
     )
 
 
+_REGULARISERS = ("clip", "dropout", "embedding_dropout", "weight_decay", "averaging")
+
+
 def _describe(record: Record) -> str:
     values = record.setup
     parts = [f"{values.optimiser} {values.learning_rate:g}", f"schedule {values.schedule}"]
-    named = {name: getattr(values, name) for name in ("clip", "dropout", "weight_decay", "averaging")}
+    named = {name: getattr(values, name) for name in _REGULARISERS}
     parts += [f"{name.replace('_', ' ')} {value:g}" for name, value in named.items() if value]
     options = {**values.task_options, **values.unit_options}
     return ", ".join([*parts, *(f"{name} {value}" for name, value in options.items() if name != "integrator")])
