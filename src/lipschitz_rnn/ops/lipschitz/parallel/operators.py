@@ -87,13 +87,14 @@ def run_line(
     states = A.new_empty(0)
     if keep:
         states = joined(found.path.tape[:, :, 0], cut.chunks)
-        states = states.clone(memory_format=torch.contiguous_format) if save else states.contiguous()
+        shared = states.data_ptr() == found.path.memory.data_ptr()  # a GPU's states are a copy already
+        states = states.clone(memory_format=torch.contiguous_format) if save and shared else states.contiguous()
     last = found.ends[:, -1] if active is None else found.ends.gather(1, owners(active, pieces.plan, found.ends))[:, 0]
     largest = (
         (found.errors + found.jumps).flatten(1).amax(1) if found.errors.numel() else found.errors.new_zeros(len(A))
     )
     largest = torch.where(found.relative.isinf(), torch.inf, line.largest(largest))
-    euclidean = (largest / norms.extremes()[0]).amax()
+    euclidean = (largest / norms.extremes[0]).amax()
     numbers = (torch.full_like(euclidean, number) for number in (found.passes, found.joined_at))
     statistics = torch.stack((found.relative.to(euclidean), largest.amax(), euclidean, *numbers))
     known = [found.errors, found.jumps.clone(), found.fading.clone(), statistics]
