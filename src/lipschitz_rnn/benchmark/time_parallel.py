@@ -207,7 +207,7 @@ def _cut(bound: ScanBound) -> str:
 def to_table(rows: Sequence[Row], device: torch.device) -> Table:
     place = describe_environment(device)["device"]
     table = Table(title=f"Sequential and parallel over time, {place}; gradients at {PRECISION!r}", show_lines=True)
-    table.add_column("layer and size", min_width=34)
+    table.add_column("layer and size")
     for heading in ("sequential ms", "parallel ms", "faster", "difference", "proved bound"):
         table.add_column(heading, justify="right")
     for row in rows:

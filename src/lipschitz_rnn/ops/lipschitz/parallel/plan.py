@@ -94,10 +94,13 @@ class Plan:
             stop = min(self.steps, stop if every is None else -(-stop // every) * every)
             yield stop
 
-    def stops_of_pass(self, every: int | None, fixed: bool, last: bool) -> Iterable[int]:
-        """The same for one of several passes: with ``fixed``, whole chunks, and then the warm-up alone."""
+    def stops_of_pass(self, every: int | None, fixed: bool, last: bool, far: bool) -> Iterable[int]:
+        """The same for one of several passes: with ``fixed``, whole chunks, and then the warm-up alone.
+
+        ``far``: the passes will still be apart at the end, so that there is no use in looking before.
+        """
         if not fixed:
-            return self.stops(every)
+            return [self.steps] if far else self.stops(every)
         return [next(iter(self.stops(every))) if last else self.steps]
 
 
