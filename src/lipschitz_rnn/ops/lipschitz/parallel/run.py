@@ -71,15 +71,18 @@ def run_parallel(
     lifted = problem.lifted()
     S, T, B, _ = lifted.shape
     norms = Norms.euclidean(S, lifted.A) if contraction is None else Norms.of(contraction, S, lifted.A)
-    if contraction is not None:
-        contraction.require_steps(*_step_range(lifted))
     proved = contraction is not None and contraction.proved
     tolerance = allowed(settings.tolerance, dtype)
     line = Line.of(settings.group)
-    _require_stretches(line, active)
     name, _ = dispatch.choose(backend, problem)
-    plan = make_plan(settings, lifted, name, whole=line.size > 1)
-    line.require_same(T, B, plan.chunks, plan.steps)
+
+    def own_plan() -> Plan:
+        _require_stretches(line, active)
+        if contraction is not None:
+            contraction.require_steps(*_step_range(lifted))
+        return make_plan(settings, lifted, name, whole=line.size > 1)
+
+    plan = line.agree(own_plan, T, B, lifted.A.device)
     if plan.chunks * line.size == 1:
         return _sequential(problem, backend, keep, bound, f"{T} steps of {S * B} samples are best left in one piece")
     bound.start(str(plan), proved)
