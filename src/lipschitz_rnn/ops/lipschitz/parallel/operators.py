@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import without_autocast
-from lipschitz_rnn.ops.lipschitz.operators import SCHEME, TENSORS, contiguous_gradients
+from lipschitz_rnn.ops.lipschitz.operators import SCHEME, contiguous_gradients, shapes_of_gradients
 from lipschitz_rnn.ops.lipschitz.parallel.adjoint import Adjoint, solve_adjoint
 from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path, joined, new_memory
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms
@@ -213,12 +213,7 @@ parallel_scan_backward = torch.library.custom_op("lipschitz_rnn::parallel_scan_b
 )
 
 
-@parallel_scan_backward.register_fake
-def _(*args: Any) -> list[Tensor]:
-    return [
-        args[0].new_empty(0) if tensor is None or not need else tensor.new_empty(tensor.shape)
-        for tensor, need in zip(args[:TENSORS], args[-1], strict=True)
-    ]
+parallel_scan_backward.register_fake(shapes_of_gradients)
 
 
 def _pieces(problem: Problem, cut: Cut, recorded: bool) -> Chunks:
