@@ -3,6 +3,7 @@
 python benchmarks/long_sequences.py bound --picture docs/images/long-sequences.svg
 python benchmarks/long_sequences.py audio --steps 262144 --updates 30        # needs the spoken digits
 python benchmarks/long_sequences.py memory --hidden 128                      # ten million steps on a GPU
+python benchmarks/long_sequences.py trained --weights RUN                    # a trained layer on MNIST, image by image
 lipschitz-rnn bench --parallel --device cuda                                 # the table of times, about two minutes
 """
 
@@ -14,12 +15,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 import lipschitz_rnn as lr
+from lipschitz_rnn.benchmark.time_parallel import PRECISION, Size, measure_layer, to_table, trained_layer
 from lipschitz_rnn.drawing import BLUE, GREY, RED, new_figure, to_svg
 from lipschitz_rnn.ops import Parallel
+from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.tasks.audio import read_recordings
+from lipschitz_rnn.tasks.base import DataError
+from lipschitz_rnn.tasks.registry import load as load_task
 from lipschitz_rnn.tasks.sources import FSDD
 
 
@@ -85,29 +91,57 @@ def train(wave: Tensor, parallel: str | int | None, updates: int, hidden: int) -
 
 
 def memory(steps: int, hidden: int) -> None:
-    """One training step of a single long sequence with ``recompute_every``, and the memory that it took."""
+    """A training step of a single long sequence with ``recompute_every``: its time, and the memory that it took."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(0)
-    layer = lr.LipschitzRNN(1, hidden, stability="contracting", recompute_every=512, parallel="auto", device=device)
     x = torch.randn(steps, 1, 1, device=device)
-    for _ in range(2):
-        started = time.perf_counter()
-        _, last = layer(x, need_output=False)
-        last.square().sum().backward()
+    for readout in ("last state", "every state"):
+        torch.manual_seed(0)
+        layer = lr.LipschitzRNN(1, hidden, stability="contracting", recompute_every=512, parallel="auto", device=device)
+        head, seconds = nn.Linear(hidden, 1, device=device), 0.0
         if device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds = time.perf_counter() - started
-    peak = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else float("nan")
-    print(f"T = {steps:,}, N = {hidden}: {seconds:.2f} s a training step, peak {peak:.2f} GB; {layer.bounds[0]!r}")
+            torch.cuda.reset_peak_memory_stats()
+        for _ in range(2):
+            started = time.perf_counter()
+            output, last = layer(x, need_output=readout == "every state")
+            read = last if output is None else output
+            head(read).square().mean().backward()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - started
+            del output, last, read
+        peak = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else float("nan")
+        print(f"T = {steps:,}, N = {hidden}, loss of the {readout}: {seconds:.2f} s a training step, ", end="")
+        print(f"peak {peak:.2f} GB; {layer.bounds[0]!r}, adjoint passes {layer.bounds[0].adjoint_passes}", flush=True)
+
+
+def pixels(steps: int, root: str | None) -> Tensor | None:
+    """Test images of MNIST as the network has seen them in training, one after another; None if they are not here."""
+    try:
+        task = load_task("ordered-mnist", root, offline=True)
+    except DataError as error:
+        print(f"noise as input, because there is no MNIST: {error}")
+        return None
+    wanted = torch.arange(1 + steps // 784) % task.size("test")
+    return task.batch("test", wanted).inputs.transpose(0, 1).reshape(-1, 1, 1)[:steps]
+
+
+def trained(weights: str, steps: int, data_dir: str | None) -> None:
+    """A trained contracting layer: τ, ρ, step and speed-up."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    layer, x = trained_layer(weights).to(device), pixels(steps, data_dir)
+    with float32_products(PRECISION):
+        rows = [measure_layer(layer, Size(steps, 1, training), device, 5, x) for training in (False, True)]
+    Console().print(to_table(rows, device))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("bound", "audio", "memory"))
+    parser.add_argument("what", choices=("bound", "audio", "memory", "trained"))
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--updates", type=int, default=30)
+    parser.add_argument("--weights", help="of a contracting layer: a run folder, or a .safetensors file")
     parser.add_argument("--data-dir")
     given = parser.parse_args()
     if given.what == "bound":
@@ -117,6 +151,11 @@ def main() -> None:
         return
     if given.what == "memory":
         memory(given.steps or 10_000_000, given.hidden)
+        return
+    if given.what == "trained":
+        if given.weights is None:
+            parser.error("trained needs --weights: a run folder or a .safetensors file of a contracting layer")
+        trained(given.weights, given.steps or 1_048_576, given.data_dir)
         return
     wave = audio(given.steps or 131_072, given.data_dir)
     for parallel in (None, "auto"):

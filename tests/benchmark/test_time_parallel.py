@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,3 +54,19 @@ def test_command() -> None:
     result = CliRunner().invoke(app, [*arguments, "--device", "cpu"])
     assert result.exit_code == 0, result.output
     assert len(json.loads(result.output)["parallel"]) == 2
+
+
+def test_a_run_folder_serves_as_weights(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ["-u", "stability=contracting", "-u", "rate=3", "-n", "4", "-e", "1", "--device", "cpu"]
+    task = ["adding", "-t", "length=5", "-t", "train_size=16", "-t", "eval_size=8"]
+    result = CliRunner().invoke(app, ["train", *task, *options, "-o", str(run)])
+    assert result.exit_code == 0, result.output
+    (row,) = measure_parallel([Size(400, 1, False)], CPU, weights=str(run), repeats=1)
+    assert (row.rate, row.wrong) == (3.0, "")
+    assert row.factor == pytest.approx(math.exp(-3.0 * row.step_size))
+
+
+def test_a_layer_that_does_not_contract_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a contracting layer"):
+        measure_parallel([Size(400, 1, False)], CPU, weights="ordered-mnist-64")

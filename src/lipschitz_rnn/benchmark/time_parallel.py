@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,11 +14,16 @@ from rich.table import Table
 from torch import Tensor
 
 from lipschitz_rnn.benchmark.timing import Times, time_calls
+from lipschitz_rnn.ops import ScanBound
+from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.stability.memory import memory_length
 from lipschitz_rnn.training.environment import describe_environment
+from lipschitz_rnn.training.reading import read_result
+from lipschitz_rnn.training.runs import load_run
 from lipschitz_rnn.units.lipschitz import LipschitzRNN
 
-MEASURED_MEMORY = 8192  # steps on which the fading is measured
+MEASURED_MEMORY = 65_536  # steps on which the fading is measured
+PRECISION = "high"  # of products that are free to choose: a contracting layer's states are exact in any case
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,8 @@ class Row:
     """One size of one layer.
 
     Attributes:
+        tau: steps per factor e, as seen on the first steps of the input.
+        factor: ρ, by which a step is proved to shrink a difference at least.
         difference: the largest Euclidean distance of a state to the sequential one.
         bound: what the call in parallel proved of it, apart from rounding.
         gradient_difference: of all parameters, relative to the norm of the sequential gradient; None forward.
@@ -42,7 +52,9 @@ class Row:
 
     size: Size
     rate: float
+    step_size: float
     tau: float
+    factor: float
     tolerance: float
     sequential: Times
     parallel: Times
@@ -58,7 +70,19 @@ class Row:
         return self.sequential.median / self.parallel.median
 
     def to_dict(self) -> dict[str, Any]:
-        numbers = ("rate", "tau", "tolerance", "plan", "largest", "difference", "bound", "gradient_difference", "wrong")
+        numbers = (
+            "rate",
+            "step_size",
+            "tau",
+            "factor",
+            "tolerance",
+            "plan",
+            "largest",
+            "difference",
+            "bound",
+            "gradient_difference",
+            "wrong",
+        )
         return {
             "length": self.size.length,
             "batch": self.size.batch,
@@ -92,30 +116,53 @@ def measure_parallel(
     """Layers with fresh weights, one for each rate, or a trained one, at every size.
 
     Args:
-        weights: a pretrained contracting layer of one feature, by its name or file, instead of fresh ones.
+        weights: a trained contracting layer instead of fresh ones: a pretrained name, a file, or a run folder.
     """
     rows = []
-    if weights is not None:
-        layer = LipschitzRNN.from_pretrained(weights, tolerance=tolerance, device=device)
-        for size in sizes:
-            note(f"{weights}, {size}")
-            rows.append(_row(layer, size, device, repeats))
-        return rows
-    for rate in rates:
-        torch.manual_seed(0)
-        layer = LipschitzRNN(
-            1, hidden, stability="contracting", rate=rate, step_size=step_size, integrator=integrator,
-            tolerance=tolerance, device=device,
-        )  # fmt: skip
-        for size in sizes:
-            note(f"rate {rate:g}, {size}")
-            rows.append(_row(layer, size, device, repeats))
+    with float32_products(PRECISION):
+        for layer in (
+            [trained_layer(weights)] if weights is not None else _fresh_layers(hidden, integrator, rates, step_size)
+        ):
+            layer.tolerance = tolerance
+            layer.to(device)
+            for size in sizes:
+                note(f"{weights or f'rate {layer.rate:g}'}, {size}")
+                rows.append(measure_layer(layer, size, device, repeats))
     return rows
 
 
-def _row(layer: LipschitzRNN, size: Size, device: torch.device, repeats: int) -> Row:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(size.length, size.batch, layer.input_size, generator=generator).to(device)
+def _fresh_layers(hidden: int, integrator: str, rates: Sequence[float], step_size: float) -> Iterator[LipschitzRNN]:
+    for rate in rates:
+        torch.manual_seed(0)
+        yield LipschitzRNN(1, hidden, stability="contracting", rate=rate, step_size=step_size, integrator=integrator)
+
+
+def trained_layer(weights: str | os.PathLike[str]) -> LipschitzRNN:
+    """The contracting layer of a pretrained network, a weights file or a run folder: its best seed."""
+    layer: Any
+    if not Path(weights).is_dir():
+        layer = LipschitzRNN.from_pretrained(os.fspath(weights))
+    else:
+        run = load_run(weights)
+        result = read_result(weights, len(run.settings.members))
+        scored = [(seed["validation"], k) for k, seed in enumerate(result["seeds"]) if seed["validation"] is not None]
+        if not scored:
+            raise ValueError(f"{weights} has no seed with a validation score; give a run that has learned something")
+        layer = run.networks[(max if result["higher_is_better"] else min)(scored)[1]].unit
+    if not isinstance(layer, LipschitzRNN) or layer.stability != "contracting":
+        raise ValueError(
+            f"{weights} is not a contracting layer, so nothing is proved of it in parallel; train one with "
+            "-u stability=contracting"
+        )
+    return layer
+
+
+def measure_layer(layer: LipschitzRNN, size: Size, device: torch.device, repeats: int, x: Tensor | None = None) -> Row:
+    """One row, on the input x (T, B, p); noise if None."""
+    if x is None:
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(size.length, size.batch, layer.input_size, generator=generator)
+    x = x.to(device)
     tau = memory_length(layer, x[:MEASURED_MEMORY]).tau
 
     def call() -> tuple[Tensor, list[Tensor]]:
@@ -137,30 +184,41 @@ def _row(layer: LipschitzRNN, size: Size, device: torch.device, repeats: int) ->
     # Two computations in float32 differ by rounding too; a hundred units of it are a bug, not rounding.
     rounding = 2000 * torch.finfo(torch.float32).eps * largest
     wrong = "" if difference <= float(bound.states) + rounding else f"{size}: {difference:.2g} off, {bound!r}"
-    proved, plan = float(bound.states), bound.sequential or f"{bound.plan}, {bound.warm_up} again"
+    proved, plan = float(bound.states), _cut(bound)
     del states, found
     layer.parallel = None
     sequential = time_calls(call, device, repeats, most_seconds=12.0)
     layer.parallel = "auto"
     parallel = time_calls(call, device, repeats, most_seconds=6.0)
+    rate, factor = float(layer.rate or 0.0), math.exp(-float(layer.rate or 0.0) * layer.step_size)
     return Row(
-        size, float(layer.rate or 0.0), tau, layer.tolerance, sequential, parallel, plan, largest, difference, proved,
-        (apart / norm) ** 0.5 if norm > 0 else None, wrong,
+        size, rate, layer.step_size, tau, factor, layer.tolerance, sequential, parallel, plan, largest, difference,
+        proved, (apart / norm) ** 0.5 if norm > 0 else None, wrong,
     )  # fmt: skip
 
 
+def _cut(bound: ScanBound) -> str:
+    if bound.sequential:
+        return bound.sequential
+    again = {0: "one after another", 2: f"{bound.warm_up:,} again"}
+    return f"{bound.plan}, " + again.get(bound.passes, f"{bound.passes - 2} times, then {bound.warm_up:,} again")
+
+
 def to_table(rows: Sequence[Row], device: torch.device) -> Table:
-    table = Table(title=f"Sequential and parallel over time, {describe_environment(device)['device']}")
-    for heading in ("size", "rate", "τ seen", "sequential ms", "parallel ms", "faster", "largest state"):
-        table.add_column(heading, justify="left" if heading == "size" else "right")
-    for heading in ("difference", "proved bound", "gradients", "cut"):
+    place = describe_environment(device)["device"]
+    table = Table(title=f"Sequential and parallel over time, {place}; gradients at {PRECISION!r}", show_lines=True)
+    table.add_column("layer and size")
+    for heading in ("sequential ms", "parallel ms", "faster", "difference", "proved bound"):
         table.add_column(heading, justify="right")
     for row in rows:
-        gradients = "" if row.gradient_difference is None else f"{row.gradient_difference:.1e}"
+        layer = f"rate {row.rate:g}, step {row.step_size:g}, ρ {row.factor:.7g}, τ seen {row.tau:.3g}"
+        off = f"{row.difference:.1e}"
+        if row.gradient_difference is not None:
+            off += f"\ngradients {row.gradient_difference:.1e}"
         table.add_row(
-            str(row.size), f"{row.rate:g}", f"{row.tau:.3g}", f"{1e3 * row.sequential.median:.4g}",
-            f"{1e3 * row.parallel.median:.4g}", f"{row.speed_up:.3g} ×", f"{row.largest:.3g}",
-            f"{row.difference:.1e}", f"{row.bound:.1e}", gradients, row.plan,
+            f"{row.size}\n{layer}\n{row.plan}", f"{1e3 * row.sequential.median:.4g}",
+            f"{1e3 * row.parallel.median:.4g}", f"{row.speed_up:.3g} ×", off,
+            f"{row.bound:.1e}\nof {row.largest:.3g}",
         )  # fmt: skip
     return table
 

@@ -79,7 +79,7 @@ def bench(
     weights: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|FILE", help="With --parallel: this pretrained layer, not fresh ones.", rich_help_panel=METHOD
+            metavar="NAME|FILE|RUN", help="With --parallel: this trained layer, not fresh ones.", rich_help_panel=METHOD
         ),
     ] = None,
     explain: Annotated[

@@ -109,7 +109,7 @@ def _input_gain(cell: LipschitzRNNCell) -> float:
     R = drive_sensitivity(problem, norms)
     U = cell.weight_ih.detach().double()
     seen = norms.root[0].unsqueeze(-1) * U if norms.diagonal else norms.root[0] @ U
-    stretched = float(torch.linalg.matrix_norm(seen, ord=2)) * R / float(norms.extremes()[0])
+    stretched = float(torch.linalg.matrix_norm(seen, ord=2)) * R / float(norms.extremes[0])
     rest = 1.0 - float(norms.factor.max())
     return stretched / rest if rest > 0.0 else math.inf
 

@@ -7,6 +7,9 @@ import torch
 from parallel_cases import Case, make_case
 
 from lipschitz_rnn.ops import Parallel, ScanBound
+from lipschitz_rnn.ops.lipschitz.parallel.line import Line
+from lipschitz_rnn.ops.lipschitz.parallel.plan import allowed
+from lipschitz_rnn.ops.lipschitz.parallel.solve import _only_rounding
 
 SAMPLE = range(60)
 ALL = range(60, 2000)
@@ -89,3 +92,19 @@ def test_bound_of_a_fading_error_is_close_to_it() -> None:
     seen = float((states - exact).norm(dim=-1).max())
     assert float(bound.relative) <= 1e-6 + 64 * torch.finfo(torch.float64).eps
     assert float(bound.states) <= max(1000 * seen, 1e-10)
+
+
+def test_rounding_at_every_border_counts_as_the_bound_adds_it() -> None:
+    """Two rounded trajectories never meet, and a chunk that shrinks errors by little adds up what all borders leave."""
+    fading = torch.full((1, 20, 1), 0.9, dtype=torch.float64)
+    limit = allowed(1e-6, torch.float32)
+    added = allowed(0.0, torch.float32) * (1 - 0.9**19) / 0.1  # 19 borders lie before the last chunk
+
+    def is_rounding(relative: float, factors: torch.Tensor = fading) -> bool:
+        return _only_rounding(Line(), factors, fading.new_tensor(relative), limit, torch.float32)
+
+    assert is_rounding(limit)
+    assert is_rounding(1e-6 + 0.99 * added)
+    assert not is_rounding(1e-6 + 1.01 * added)
+    assert not is_rounding(1.01 * limit, torch.zeros_like(fading))
+    assert not is_rounding(float("nan"))

@@ -1,4 +1,4 @@
-"""The time axis split over 2 and 4 processes gives what one process gives: states, gradients and a training run."""
+"""Over 2 and 4 processes the time axis gives what one gives: states, gradients, a training run, also a resumed one."""
 
 from __future__ import annotations
 
@@ -39,14 +39,18 @@ def results(processes: int, file: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_processes_equal_one(processes: int, tmp_path: Path) -> None:
     together = results(processes, tmp_path / "results.pt")
-    for name, options in CASES.items():
-        one, several = run(options, STEPS), together[name]
+    alone = {name: run(options, STEPS) for name, options in CASES.items()}
+    for name in (*CASES, "resumed"):
+        one, several = alone["forgets" if name == "resumed" else name], together[name]
         assert several["losses"] == pytest.approx(one["losses"], rel=1e-11)
         torch.testing.assert_close(several["states"], one["states"], rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(several["gradients"], one["gradients"], rtol=1e-8, atol=1e-10)
         in_turn = [passes == 0 for passes in several["passes"]]
         assert in_turn == [name == "remembers"] * len(in_turn)
-    assert "different stretches" in together["uneven"]
+    assert together["resumed"]["losses"] == together["forgets"]["losses"]  # within the processes, bit for bit
+    torch.testing.assert_close(together["resumed"]["gradients"], together["forgets"]["gradients"], rtol=0.0, atol=0.0)
+    assert "different stretches" in together["refused"]["uneven"]
+    assert "process 1 cannot run" in together["refused"]["one cannot"]
 
 
 def test_a_group_needs_torch_distributed() -> None:

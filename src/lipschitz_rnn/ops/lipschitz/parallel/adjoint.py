@@ -11,7 +11,7 @@ from torch import Tensor
 from lipschitz_rnn.ops.lipschitz.parallel.chunks import DRIVE, STEPS, Chunks, Gradients, Path, apart, beside, together
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms, accumulate_back
 from lipschitz_rnn.ops.lipschitz.parallel.line import Line
-from lipschitz_rnn.ops.lipschitz.parallel.solve import between, hopeful, largest_relative
+from lipschitz_rnn.ops.lipschitz.parallel.solve import between, largest_relative, on_host, on_quickest, outlook
 
 
 class Adjoint(NamedTuple):
@@ -64,10 +64,10 @@ def solve_adjoint(
     total = chunks.backward(path, incoming, together(at_own_ends), needs, 0, C)
     total[3] = apart(_first(total), K)
     arriving = line.before(_first(total))  # at the end of each chunk, from the one behind it
-    at_ends = at_own_ends + arriving
+    at_ends, expected = at_own_ends + arriving, 0.0
     for count in range(2, passes + 1):
         adjoint, end = together(arriving), C
-        for done in chunks.plan.stops_of_pass(chunks.every, fixed, count == passes):
+        for done in chunks.plan.stops_of_pass(chunks.every, fixed, count == passes, expected > tolerance):
             begin = C - done if chunks.every is None else (C - done) // chunks.every * chunks.every
             begin = max(0, begin)
             found = chunks.backward(path, None, adjoint, needs, begin, end)
@@ -75,10 +75,11 @@ def solve_adjoint(
             adjoint, end = _first(found), begin
             left = norms.dual_size(apart(adjoint, K))
             largest = torch.maximum(sizes, norms.dual_size(at_ends).amax(1))
-            if begin > 0 and not fixed and not bool(line.largest(largest_relative(left, largest)) <= tolerance):
+            rest = 0.0 if fixed else on_host(line, largest_relative(left, largest))[0]
+            if begin > 0 and not rest <= tolerance:
                 continue  # without the rest, which would only be larger
             handed = between(chunks, norms, 0, begin) * left if proved or begin == 0 else torch.zeros_like(left)
-            errors = _accumulated(line, fading, handed)
+            errors = _accumulated(line, fading, handed, fixed)
             left = left if begin > 0 else torch.zeros_like(left)  # it reaches the chunk before, as an error there
             relative = line.largest(largest_relative(errors + left, largest))
             if not fixed and bool(relative <= tolerance):
@@ -91,9 +92,12 @@ def solve_adjoint(
         if (fixed and count == passes) or (not fixed and bool(relative <= tolerance)):
             return Adjoint(total, at_ends, errors, left, end, relative, count)
         before, arriving = arriving, line.before(first)
-        sizes_before, sizes_now = line.whole(norms.dual_size(before)), line.whole(norms.dual_size(arriving))
-        if not fixed and not hopeful(sizes_before, sizes_now, relative, tolerance, passes - count):
-            break
+        faded = norms.dual_size(before), norms.dual_size(arriving)
+        if not fixed:
+            shrinks = outlook(line, *faded, relative, tolerance, passes - count)
+            if shrinks is None:
+                break
+            expected = rest * shrinks
         at_ends = at_ends + arriving
     return _in_turn(chunks, path, incoming, at_own_ends, needs, fading, line)
 
@@ -154,12 +158,12 @@ def _first(gradients: Gradients) -> Tensor:
     return found
 
 
-def _accumulated(line: Line, fading: Tensor, handed: Tensor) -> Tensor:
+def _accumulated(line: Line, fading: Tensor, handed: Tensor, fixed: bool) -> Tensor:
     """The error at the end of each chunk, from what every chunk hands to the one before it, (S, K, B)."""
-    factors, terms = line.whole(fading), line.whole(handed)
+    factors, terms = on_quickest(fixed, line.whole(fading), line.whole(handed))
     zero, one = torch.zeros_like(terms[:, :1]), torch.ones_like(factors[:, :1])
     moved = torch.cat((factors[:, 1:], one), dim=1), torch.cat((terms[:, 1:], zero), dim=1)
-    return line.own(accumulate_back(*moved))
+    return line.own(accumulate_back(*moved)).to(handed.device)
 
 
 def _sizes(grad_states: Tensor | None, at_own_ends: Tensor, norms: Norms) -> Tensor:
@@ -168,4 +172,4 @@ def _sizes(grad_states: Tensor | None, at_own_ends: Tensor, norms: Norms) -> Ten
     if grad_states is None:
         return sizes
     largest = torch.linalg.vector_norm(grad_states, dim=-1).amax(1)  # in the metric at least this over max|R|
-    return torch.maximum(sizes, largest.double() / norms.extremes()[1].unsqueeze(-1))
+    return torch.maximum(sizes, largest.double() / norms.extremes[1].unsqueeze(-1))

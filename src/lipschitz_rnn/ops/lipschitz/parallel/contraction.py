@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from lipschitz_rnn.ops.common.validation import has_values
 
 STEP_ROUNDING = 2e-6  # a step may exceed the proved one by the rounding of times in float32
 
@@ -32,6 +35,7 @@ class Contraction:
     longest: float
     shortest: float = 0.0
     proved: bool = True
+    _norms: dict[Any, Norms] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         factors = self.factor if isinstance(self.factor, Tensor) else torch.tensor(self.factor, dtype=torch.float64)
@@ -89,6 +93,17 @@ class Norms:
 
     @classmethod
     def of(cls, contraction: Contraction, networks: int, like: Tensor) -> Norms:
+        """For matrices like A, and kept with the contraction: what a call computes, a CUDA graph finds there."""
+        kept, key = contraction._norms, (networks, like.shape[-1], like.device)
+        if key in kept:
+            return kept[key]
+        norms = cls._of(contraction, networks, like)
+        if has_values(like):
+            kept[key] = norms
+        return norms
+
+    @classmethod
+    def _of(cls, contraction: Contraction, networks: int, like: Tensor) -> Norms:
         given = contraction.factor
         if isinstance(given, Tensor):
             factor = given.to(like.device, torch.float64).reshape(-1).expand(networks).reshape(networks, 1, 1)
@@ -120,14 +135,18 @@ class Norms:
     def diagonal(self) -> bool:
         return self.root.dim() == 2
 
+    @cached_property
+    def inverse(self) -> Tensor:
+        """R⁻¹, in the shape of R."""
+        return self.root.reciprocal() if self.diagonal else torch.linalg.inv(self.root)
+
     def size(self, states: Tensor) -> Tensor:
         """‖h‖_P of (S, …, N)."""
         return self._norm(self.root, states)
 
     def dual_size(self, adjoints: Tensor) -> Tensor:
         """‖λ‖_{P⁻¹} of (S, …, N): the norm in which the adjoint contracts by the same factors."""
-        inverse = self.root.reciprocal() if self.diagonal else torch.linalg.inv(self.root).mT
-        return self._norm(inverse, adjoints)
+        return self._norm(self.inverse if self.diagonal else self.inverse.mT, adjoints)
 
     def _norm(self, root: Tensor, vectors: Tensor) -> Tensor:
         networks, units = root.shape[0], root.shape[-1]
@@ -135,6 +154,7 @@ class Norms:
         seen = flat * root.unsqueeze(1) if self.diagonal else flat @ root.mT
         return torch.linalg.vector_norm(seen, dim=-1).reshape(vectors.shape[:-1])
 
+    @cached_property
     def extremes(self) -> tuple[Tensor, Tensor]:
         """Smallest and largest singular value of R, (S,): s‖h‖ ≤ ‖h‖_P ≤ l‖h‖."""
         values = self.root if self.diagonal else torch.linalg.svdvals(self.root)
@@ -146,7 +166,7 @@ class Norms:
         if self.diagonal:
             scaled = self.root.unsqueeze(-1) * wide / self.root.unsqueeze(-2)
         else:
-            scaled = self.root @ wide @ torch.linalg.inv(self.root)
+            scaled = self.root @ wide @ self.inverse
         return torch.linalg.matrix_norm(scaled, ord="fro" if rough else 2) * (1 + 1e-10)
 
     def step_factors(self, steps: Tensor) -> Tensor:

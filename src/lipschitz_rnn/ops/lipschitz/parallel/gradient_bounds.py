@@ -43,10 +43,10 @@ class StepConstants:
         """``sizes`` bounds ‖h‖_P of the exact state before each step, (S, K, C, B)."""
         scheme, shape = problem.scheme, (-1, 1, 1, 1)
         W = problem.W.detach().double()
-        low, high = (value.reshape(shape) for value in norms.extremes())
+        low, high = (value.reshape(shape) for value in norms.extremes)
         self.low, self.high = low, high
         skewed = torch.ones_like(high) if norms.diagonal else high / low  # ‖D‖_P for a diagonal |D| ≤ 1
-        rows = W / norms.root.unsqueeze(-2) if norms.diagonal else W @ torch.linalg.inv(norms.root)
+        rows = W / norms.root.unsqueeze(-2) if norms.diagonal else W @ norms.inverse
         self.steepest = torch.linalg.vector_norm(rows, dim=-1).amax(-1).reshape(shape)  # |w_i h| ≤ this · ‖h‖_P
         linear = norms.operator_norm(scheme.alpha * problem.A).reshape(shape)
         wide = norms.operator_norm(W).reshape(shape)
@@ -185,7 +185,7 @@ def _summed(
     def each(part: Sensitivity) -> Tensor:
         return part.size * off + part.change * moved
 
-    high = norms.extremes()[1]
+    high = norms.extremes[1]
     drive = share * each(constants.of_drive())
     result = {
         "A": _norm((share * each(constants.of_A())).sum((1, 2, 3))),
@@ -227,7 +227,7 @@ def drive_sensitivity(problem: Problem, norms: Norms) -> float:
 def _resting(problem: Problem, norms: Norms) -> Tensor:
     """A bound on ‖σ(u)‖_P, (S, 1, 1, 1), and of ‖σ(W h + u)‖_P beyond what W h adds."""
     S, N = problem.A.shape[0], problem.A.shape[-1]
-    high = norms.extremes()[1]
+    high = norms.extremes[1]
     ones = torch.linalg.vector_norm(norms.root, dim=-1) if norms.diagonal else high * N**0.5
     if problem.scheme.nonlinearity != "identity":
         return ones.reshape(-1, 1, 1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +10,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lipschitz_rnn.ops.lipschitz.parallel.plan import Plan
+
 
 @dataclass(frozen=True)
 class Line:
-    """What chunks at the ends of a stretch learn from their neighbours: a few states, gathered from all processes."""
+    """What chunks at the ends of a stretch learn from their neighbours: a few states, gathered from all processes.
+
+    The graph of a loss keeps it. So it does not hold the group of all processes, which must end when it is destroyed:
+    its threads would abort a process that shuts down.
+
+    Attributes:
+        group: as torch.distributed takes it, None for all processes.
+    """
 
     group: Any = None
     rank: int = 0
@@ -24,7 +34,7 @@ class Line:
             return cls()
         if not dist.is_available() or not dist.is_initialized():
             raise ValueError("group was given, but torch.distributed is not initialized; call init_process_group first")
-        own = dist.group.WORLD if group is True else group
+        own = None if group is True else group
         return cls(own, dist.get_rank(own), dist.get_world_size(own))
 
     def gathered(self, values: Tensor) -> list[Tensor]:
@@ -59,14 +69,30 @@ class Line:
         """The largest over all processes; NaN if any is."""
         return torch.stack(self.gathered(value)).amax(0)
 
-    def require_same(self, *numbers: float) -> None:
-        """Raise in every process if they did not cut the time axis in the same way."""
+    def agree(self, make: Callable[[], Plan], steps: int, samples: int, device: torch.device) -> Plan:
+        """The plan of this process, if all processes have the same one.
+
+        Otherwise, or if it fails in one of them, every process raises: none is left waiting for the others.
+        """
         if self.size == 1:
-            return
-        all_of_them: list[Any] = [None] * self.size
-        dist.all_gather_object(all_of_them, numbers, group=self.group)
-        if any(other != all_of_them[0] for other in all_of_them):
+            return make()
+        try:
+            plan, wrong = make(), None
+        except ValueError as error:
+            plan, wrong = Plan(0, 0, 0, 0), error
+        own = torch.tensor((steps, samples, plan.chunks, plan.steps), device=device)
+        found = [tuple(numbers.tolist()) for numbers in self.gathered(own)]
+        if wrong is not None:
+            try:
+                raise wrong
+            finally:
+                wrong = None  # an error that is raised again holds this frame
+        refused = [rank for rank, (_, _, chunks, _) in enumerate(found) if chunks == 0]
+        if refused:
+            raise ValueError(f"process {refused[0]} cannot run its stretch of the time axis; its own error says why")
+        if any(other != found[0] for other in found):
             raise ValueError(
                 "the processes hold different stretches of the time axis, as (steps, samples, chunks, steps of a "
-                f"chunk): {', '.join(map(str, all_of_them))}; give every process the same number of steps"
+                f"chunk): {', '.join(map(str, found))}; give every process the same number of steps"
             )
+        return plan

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import without_autocast
-from lipschitz_rnn.ops.lipschitz.operators import SCHEME, TENSORS, contiguous_gradients
+from lipschitz_rnn.ops.lipschitz.operators import SCHEME, contiguous_gradients, shapes_of_gradients
 from lipschitz_rnn.ops.lipschitz.parallel.adjoint import Adjoint, solve_adjoint
 from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path, joined, new_memory
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms
@@ -87,13 +87,14 @@ def run_line(
     states = A.new_empty(0)
     if keep:
         states = joined(found.path.tape[:, :, 0], cut.chunks)
-        states = states.clone(memory_format=torch.contiguous_format) if save else states.contiguous()
+        shared = states.data_ptr() == found.path.memory.data_ptr()  # a GPU's states are a copy already
+        states = states.clone(memory_format=torch.contiguous_format) if save and shared else states.contiguous()
     last = found.ends[:, -1] if active is None else found.ends.gather(1, owners(active, pieces.plan, found.ends))[:, 0]
     largest = (
         (found.errors + found.jumps).flatten(1).amax(1) if found.errors.numel() else found.errors.new_zeros(len(A))
     )
     largest = torch.where(found.relative.isinf(), torch.inf, line.largest(largest))
-    euclidean = (largest / norms.extremes()[0]).amax()
+    euclidean = (largest / norms.extremes[0]).amax()
     numbers = (torch.full_like(euclidean, number) for number in (found.passes, found.joined_at))
     statistics = torch.stack((found.relative.to(euclidean), largest.amax(), euclidean, *numbers))
     known = [found.errors, found.jumps.clone(), found.fading.clone(), statistics]
@@ -212,12 +213,7 @@ parallel_scan_backward = torch.library.custom_op("lipschitz_rnn::parallel_scan_b
 )
 
 
-@parallel_scan_backward.register_fake
-def _(*args: Any) -> list[Tensor]:
-    return [
-        args[0].new_empty(0) if tensor is None or not need else tensor.new_empty(tensor.shape)
-        for tensor, need in zip(args[:TENSORS], args[-1], strict=True)
-    ]
+parallel_scan_backward.register_fake(shapes_of_gradients)
 
 
 def _pieces(problem: Problem, cut: Cut, recorded: bool) -> Chunks:

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from lipschitz_rnn.ops.common.validation import require_count, require_number
+from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
+from lipschitz_rnn.ops.lipschitz.problem import Problem
 
-ROWS_OF_A_CORE = 16  # samples that walk together in the CPU's kernels, and fill the products of a GPU's
+ROWS_OF_A_CORE = 16  # samples that walk together in the CPU's kernels
 # Below, what is run again costs more than is saved: a GPU is idle otherwise, a core has its hands full.
 SHORTEST_CHUNK = {"cuda": 256, "cpu": 4096}
 USUAL_WARM_UP = 256
@@ -92,22 +94,27 @@ class Plan:
             stop = min(self.steps, stop if every is None else -(-stop // every) * every)
             yield stop
 
-    def stops_of_pass(self, every: int | None, fixed: bool, last: bool) -> Iterable[int]:
-        """The same for one of several passes: with ``fixed``, whole chunks, and then the warm-up alone."""
+    def stops_of_pass(self, every: int | None, fixed: bool, last: bool, far: bool) -> Iterable[int]:
+        """The same for one of several passes: with ``fixed``, whole chunks, and then the warm-up alone.
+
+        ``far``: the passes will still be apart at the end, so that there is no use in looking before.
+        """
         if not fixed:
-            return self.stops(every)
+            return [self.steps] if far else self.stops(every)
         return [next(iter(self.stops(every))) if last else self.steps]
 
 
-def make_plan(settings: Parallel, steps: int, rows: int, device: torch.device, whole: bool = False) -> Plan:
-    """The cut of ``steps`` steps of ``rows`` samples; one chunk means that nothing is gained by cutting.
+def make_plan(settings: Parallel, problem: Problem, backend: str, whole: bool = False) -> Plan:
+    """The cut of a lifted problem; one chunk means that nothing is gained by cutting.
 
     ``whole``: no step may be left over.
     """
-    chunks = settings.chunks
+    chunks, (networks, steps, batch, units), device = settings.chunks, problem.shape, problem.A.device
     if isinstance(chunks, str):
-        shortest = SHORTEST_CHUNK["cuda" if device.type == "cuda" else "cpu"]
-        chunks = _dividing(max(1, min(useful_rows(device) // max(1, rows), steps // shortest)), steps)
+        shortest = SHORTEST_CHUNK["cuda" if problem.A.is_cuda else "cpu"]
+        exact = problem.scheme.exact_products
+        useful = useful_rows(networks, units, problem.A.dtype, problem.scheme.integrator, exact, backend, str(device))
+        chunks = _dividing(max(1, min(useful // max(1, networks * batch), steps // shortest)), steps)
         if whole:
             chunks = next(number for number in range(chunks, 0, -1) if steps % number == 0)
     elif chunks > steps:
@@ -118,17 +125,30 @@ def make_plan(settings: Parallel, steps: int, rows: int, device: torch.device, w
     return Plan(chunks, length, steps - chunks * length, min(settings.warm_up or USUAL_WARM_UP, length))
 
 
-def useful_rows(device: torch.device) -> int:
-    """How many samples at once keep a device busy."""
-    if device.type == "cuda":
-        return ROWS_OF_A_CORE * torch.cuda.get_device_properties(device).multi_processor_count
-    return ROWS_OF_A_CORE * torch.get_num_threads()
+@torch.compiler.assume_constant_result
+def useful_rows(
+    networks: int, units: int, dtype: torch.dtype, integrator: str, exact: bool, backend: str, place: str
+) -> int:
+    """How many samples at once keep a device busy, and no more: on a GPU a second round of blocks doubles the time."""
+    device = torch.device(place)
+    if device.type != "cuda":
+        return ROWS_OF_A_CORE * torch.get_num_threads()
+    if backend == "triton":
+        from lipschitz_rnn.ops.lipschitz.parallel.occupancy import rows_at_once  # imports Triton
+
+        return rows_at_once(networks, units, dtype, len(get_integrator(integrator)), exact, device)
+    return ROWS_OF_A_CORE * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _dividing(wanted: int, steps: int) -> int:
-    """A number of chunks near the one wanted that leaves few steps over."""
+    """A number of chunks near the one wanted that leaves few steps over, or none, which saves a copy of all states."""
     nearby = range(max(1, wanted - wanted // 4), wanted + 1)
-    return min(nearby, key=lambda chunks: (steps % chunks + steps // chunks, -chunks))
+
+    def cost(chunks: int) -> int:
+        length, left = divmod(steps, chunks)
+        return length + left + (length // 8 if left else 0)
+
+    return min(nearby, key=lambda chunks: (cost(chunks), -chunks))
 
 
 def allowed(tolerance: float, dtype: torch.dtype) -> float:

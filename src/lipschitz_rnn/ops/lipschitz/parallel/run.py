@@ -24,7 +24,6 @@ from lipschitz_rnn.ops.lipschitz.parallel.operators import (
     parallel_scan,
     parallel_scan_backward,
     run_line,
-    run_parallel_scan,
     solve_backward,
     whole_gradients,
 )
@@ -72,17 +71,20 @@ def run_parallel(
     lifted = problem.lifted()
     S, T, B, _ = lifted.shape
     norms = Norms.euclidean(S, lifted.A) if contraction is None else Norms.of(contraction, S, lifted.A)
-    if contraction is not None:
-        contraction.require_steps(*_step_range(lifted))
     proved = contraction is not None and contraction.proved
     tolerance = allowed(settings.tolerance, dtype)
     line = Line.of(settings.group)
-    _require_stretches(line, active)
-    plan = make_plan(settings, T, S * B, lifted.A.device, whole=line.size > 1)
-    line.require_same(T, B, plan.chunks, plan.steps)
+    name, _ = dispatch.choose(backend, problem)
+
+    def own_plan() -> Plan:
+        _require_stretches(line, active)
+        if contraction is not None:
+            contraction.require_steps(*_step_range(lifted))
+        return make_plan(settings, lifted, name, whole=line.size > 1)
+
+    plan = line.agree(own_plan, T, B, lifted.A.device)
     if plan.chunks * line.size == 1:
         return _sequential(problem, backend, keep, bound, f"{T} steps of {S * B} samples are best left in one piece")
-    name, _ = dispatch.choose(backend, problem)
     bound.start(str(plan), proved)
     usual = 2 if settings.fixed else most_passes(lifted.A.device, plan.chunks * line.size)
     cut = Cut(
@@ -95,7 +97,7 @@ def run_parallel(
     if bound.wants_complete and proved and line.size == 1:
         assert states is not None
         errors = complete_bounds(lifted, states, norms)
-        bound.complete = (errors.flatten(1).amax(1) / norms.extremes()[0]).amax()
+        bound.complete = (errors.flatten(1).amax(1) / norms.extremes[0]).amax()
     if problem.single:
         states, last = None if states is None else states.squeeze(0), last.squeeze(0)
     return states if keep else None, last
@@ -135,12 +137,15 @@ def _run_chunks(
     differentiate = torch.is_grad_enabled() and any(t is not None and tracked(t) for t in problem.tensors)
     compiling = torch.compiler.is_compiling()
     given: tuple[Any, ...] = (*problem.tensors, norms.factor, norms.root, active, *problem.scheme.arguments, *cut)
-    run: Any = parallel_scan if compiling else run_parallel_scan
     if differentiate:
-        known = None if compiling else (bound, head, line)
+        known = None if compiling else (bound, head, line, norms)
         states, last, statistics = ParallelScan.apply(*given, keep, known)
     else:
-        found = run(*given, keep, False) if line.size == 1 else run_line(problem, norms, cut, active, keep, False, line)
+        found = (
+            parallel_scan(*given, keep, False)
+            if compiling
+            else run_line(problem, norms, cut, active, keep, False, line)
+        )
         states, last, statistics = found[0], found[1], found[-1]
     bound.statistics = statistics
     return (states if keep else None), last
@@ -156,10 +161,11 @@ class ParallelScan(torch.autograd.Function):
         if known is None:
             found = parallel_scan(*given, keep, True)
         else:
-            *tensors, factor, root, active = given[: TENSORS + 3]
+            *tensors, _, _, active = given[: TENSORS + 3]
             problem = Problem.of(tensors, Scheme(*given[TENSORS + 3 : TENSORS + 3 + SCHEME]))
             cut = Cut(*given[TENSORS + 3 + SCHEME :])
-            found = run_line(problem, Norms(factor, root, cut.longest), cut, active, keep, True, known[2])
+            _, _, line, norms = known
+            found = run_line(problem, norms, cut, active, keep, True, line)
         states, last, memory, kept, errors, jumps, fading, statistics = found
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(statistics)
@@ -182,10 +188,10 @@ class ParallelScan(torch.autograd.Function):
                 *tensors, factor, root, active, memory, kept, fading, grad_states, grad_last, *ctx.options, needs
             )
         else:
-            bound, head, line = ctx.known
+            bound, head, line, norms = ctx.known
             problem = Problem.of(tensors, Scheme(*ctx.options[:SCHEME]))
             cut = Cut(*ctx.options[SCHEME:])
-            norms, saved = Norms(factor, root, cut.longest), (memory, kept, fading)
+            saved = memory, kept, fading
             pieces, adjoint = solve_backward(problem, norms, cut, saved, active, grad_states, grad_last, needs, line)
             found = whole_gradients(adjoint, cut.chunks, needs)
             if line.rank > 0 and found[3] is not None:

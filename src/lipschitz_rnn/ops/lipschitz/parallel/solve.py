@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.precision import rounds_float32
-from lipschitz_rnn.ops.common.validation import has_values
 from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path, apart, together
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms, accumulate
 from lipschitz_rnn.ops.lipschitz.parallel.line import Line
+from lipschitz_rnn.ops.lipschitz.parallel.plan import allowed
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
 AUDITED_STEPS = 16
@@ -79,52 +80,79 @@ def solve(
     starts = torch.cat((first, torch.zeros_like(own).expand(-1, K - 1, -1, -1)), dim=1)
     ends = chunks.run(starts, path)
     guessed = line.after(own, ends)
-    contradicted = line.largest(audit(chunks, norms, starts, guessed).double()) > 0 if proved else None
-    if contradicted is not None and not fixed and has_values(contradicted) and bool(contradicted):
-        raise contradiction(norms)
-    first_gaps = line.whole(gaps(starts, guessed, norms, counted))
+    contradicted = audit(chunks, norms, starts, guessed).double() if proved else fading.new_zeros(())
+    first_gaps, expected = gaps(starts, guessed, norms, counted), 0.0
     for count in range(2, passes + 1):
         begin, starts = 0, line.after(own, ends)
         state = together(starts)
-        for stop in chunks.plan.stops_of_pass(chunks.every, fixed, count == passes):
+        for stop in chunks.plan.stops_of_pass(chunks.every, fixed, count == passes, expected > tolerance):
             before = path.before(stop, chunks).clone()
             state = chunks.advance(state, begin, stop, path)
             jumps = gaps(apart(before, K), apart(state, K), norms, counted)
             begin = stop
             sizes = norms.size(ends).amax(1)
-            if stop < C and not fixed and not bool(line.largest(largest_relative(jumps, sizes)) <= tolerance):
-                continue  # without the rest, which would only be larger
+            if not fixed:
+                jump, refuted = on_host(line, largest_relative(jumps, sizes), contradicted)
+                if refuted:
+                    raise contradiction(norms)
+                if stop < C and not jump <= tolerance:
+                    continue  # without the rest, which would only be larger
             if stop == C:
                 path.ends, ends = state, apart(state, K)
                 sizes = norms.size(ends).amax(1)
-                errors = _accumulated(line, fading, jumps)
+                errors = _accumulated(line, fading, jumps, fixed)
                 jumps = torch.zeros_like(jumps)
             else:
                 later = between(chunks, norms, stop, C) if proved else fading
-                errors = _accumulated(line, fading, later * jumps)
+                errors = _accumulated(line, fading, later * jumps, fixed)
             relative = line.largest(largest_relative(errors + jumps, sizes))
             if not fixed and bool(relative <= tolerance):  # NaN is not
                 return Solution(path, ends, errors, jumps, stop, fading, relative, count)
         if fixed and count == passes:
-            if contradicted is not None:
-                relative = torch.where(contradicted, torch.inf, relative)
+            relative = torch.where(line.largest(contradicted) > 0, torch.inf, relative)
             return Solution(path, ends, errors, jumps, begin, fading, relative, count)
-        last_gaps = line.whole(gaps(starts, line.after(own, ends), norms, counted))
-        if not fixed and not hopeful(first_gaps, last_gaps, relative, tolerance, passes - count):
-            break
+        last_gaps = gaps(starts, line.after(own, ends), norms, counted)
+        if not fixed:
+            shrinks = outlook(line, first_gaps, last_gaps, relative, tolerance, passes - count)
+            if shrinks is None:
+                break
+            expected = jump * shrinks
         first_gaps = last_gaps
+    if _only_rounding(line, fading, relative, tolerance, chunks.cut.A.dtype):
+        return Solution(path, ends, errors, jumps, C, fading, relative, count)
     ends = _run_in_turn(chunks, path, line)
     path.ends = together(ends)
     zero = torch.zeros_like(fading)
     return Solution(path, ends, zero, zero, C, fading, zero.new_zeros(()), 0)
 
 
-def _accumulated(line: Line, fading: Tensor, handed: Tensor) -> Tensor:
+def on_host(line: Line, *values: Tensor) -> list[float]:
+    """The largest of each number among all processes. This waits for the device, so it is asked for several at once."""
+    return line.largest(torch.stack(values)).tolist()
+
+
+def _accumulated(line: Line, fading: Tensor, handed: Tensor, fixed: bool) -> Tensor:
     """The error of each chunk's first state, from what every chunk hands to the next one, (S, K, B)."""
-    factors, terms = line.whole(fading), line.whole(handed)
+    factors, terms = on_quickest(fixed, line.whole(fading), line.whole(handed))
     zero, one = torch.zeros_like(terms[:, :1]), torch.ones_like(factors[:, :1])
     moved = torch.cat((one, factors[:, :-1]), dim=1), torch.cat((zero, terms[:, :-1]), dim=1)
-    return line.own(accumulate(*moved))
+    return line.own(accumulate(*moved)).to(handed.device)
+
+
+def on_quickest(fixed: bool, *values: Tensor) -> Iterable[Tensor]:
+    """A few numbers of each chunk, on the host unless nothing may wait: many small operations take longest on a GPU."""
+    return values if fixed or not values[0].is_cuda else torch.stack(values).cpu()
+
+
+def _only_rounding(line: Line, fading: Tensor, relative: Tensor, tolerance: float, dtype: torch.dtype) -> bool:
+    """Whether the error exceeds the tolerance by no more than rounding at every border adds to it.
+
+    Two rounded trajectories stay apart by some units however long they run. In the tolerance these count once; in the
+    bound each border has them, and they add up where a chunk shrinks an error by little.
+    """
+    borders = _accumulated(line, fading, torch.ones_like(fading), False).amax()
+    found, most = on_host(line, relative, borders.to(relative))
+    return found <= tolerance + allowed(0.0, dtype) * max(0.0, most - 1.0)
 
 
 def _run_in_turn(chunks: Chunks, path: Path, line: Line) -> Tensor:
@@ -138,10 +166,10 @@ def _run_in_turn(chunks: Chunks, path: Path, line: Line) -> Tensor:
     return ends
 
 
-def hopeful(before: Tensor, after: Tensor, relative: Tensor, tolerance: float, passes: int) -> bool:
-    """Whether so many further passes would do, if each shrinks the gaps as the last one did."""
-    worst, now = float(before.amax()), float(after.amax())
-    return now < worst and float(relative) * (now / worst) ** passes <= tolerance
+def outlook(line: Line, before: Tensor, after: Tensor, relative: Tensor, tolerance: float, passes: int) -> float | None:
+    """By what a pass shrinks the gaps (S, K, B), or None if so many further ones would not do at that rate."""
+    worst, now, left = on_host(line, before.amax(), after.amax(), relative.to(before))
+    return now / worst if now < worst and left * (now / worst) ** passes <= tolerance else None
 
 
 def gaps(one: Tensor, other: Tensor, norms: Norms, counted: Tensor | None) -> Tensor:

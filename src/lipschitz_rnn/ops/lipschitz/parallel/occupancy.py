@@ -1,0 +1,38 @@
+"""How many samples the kernels of a GPU run at once: all blocks that find room on its multiprocessors together."""
+
+from __future__ import annotations
+
+import torch
+
+from lipschitz_rnn.ops.common.cuda import compiler
+from lipschitz_rnn.ops.common.triton.device import multiprocessors, shared_memory
+from lipschitz_rnn.ops.common.triton.launching import divide_up
+from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel, clusters_beside, find_plan
+from lipschitz_rnn.ops.lipschitz.triton.backend import matmul_precision
+from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan
+from lipschitz_rnn.ops.lipschitz.triton.plan import _plan as triton_plan
+
+SAMPLES_OF_A_BLOCK = 8  # for which the kernels are at their quickest
+
+
+def rows_at_once(networks: int, units: int, dtype: torch.dtype, stages: int, exact: bool, device: torch.device) -> int:
+    """Samples of all networks that the forward kernel runs beside each other."""
+    processors, room = multiprocessors(device), shared_memory(device)
+    # Which kernel runs depends on the batch: ask for the one of a batch that fills the GPU.
+    shape = (networks, divide_up(SAMPLES_OF_A_BLOCK * processors, networks), units)
+    precision = matmul_precision(dtype, units, exact)
+    if compiler.library() is not None:
+        kernel, capability = Kernel(stages, dtype.itemsize), torch.cuda.get_device_capability(device)
+        plan = find_plan(shape, precision, kernel, capability, processors, room)
+        if isinstance(plan, CudaPlan):
+            return rows_of_cuda(plan, processors)
+    return rows_of_triton(triton_plan(shape, dtype, stages, precision, device), processors)
+
+
+def rows_of_cuda(plan: CudaPlan, processors: int) -> int:
+    groups = processors if plan.cluster == 1 else clusters_beside(plan.cluster, processors)
+    return plan.samples * plan.least_blocks * groups
+
+
+def rows_of_triton(plan: LaunchPlan, processors: int) -> int:
+    return plan.batch * max(1, processors // plan.groups)
