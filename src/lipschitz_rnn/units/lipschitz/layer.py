@@ -240,7 +240,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
                 f"{self.num_directions} direction(s), counted from 0"
             )
         cell = self.cells[_key(layer, direction)]
-        assert isinstance(cell, LipschitzRNNCell)
+        if not isinstance(cell, LipschitzRNNCell):
+            raise TypeError(f"cells.{_key(layer, direction)} is a {type(cell).__name__}; it must be a LipschitzRNNCell")
         return cell
 
     @property
