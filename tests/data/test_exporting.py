@@ -48,6 +48,10 @@ def test_onnx_takes_raw_values(tmp_path: Path) -> None:
     about = json.loads({item.key: item.value for item in onnx.load(done.path).metadata_props}["lipschitz_rnn"])
     assert about["classes"] == ["a", "b", "c"]
     assert about["columns"] == ["x", "y"]
+    fitted = model.preprocessing.fitted
+    assert fitted.gap is not None
+    longest = fitted.longest_gap * fitted.gap
+    assert about["times"] == {"typical_gap": fitted.gap, "longest_gap": longest, "regular": False}
 
 
 @pytest.mark.slow

@@ -185,6 +185,22 @@ def test_misuse_is_refused_and_changes_nothing() -> None:
         untimed.stream()([1.0, 2.0], 1.0)
 
 
+def test_times_in_another_unit_are_warned_of_once_and_the_file_says_what_they_were() -> None:
+    model = make_model()
+    gap = model.preprocessing.fitted.gap
+    assert gap is not None
+    usual, other = model.stream(), model.stream(2)
+    for k in range(12):  # warnings are errors here
+        usual([5.0, 5.0], gap * k)
+    for k in range(4):
+        other([[5.0, 5.0]] * 2, [1000.0 * gap * k] * 2)
+    with pytest.warns(data.SeriesWarning, match=r"samples of this stream is .*, 1e\+03 times that of the training"):
+        other([[5.0, 5.0]] * 2, [4000.0 * gap] * 2)
+    other.reset()
+    for k in range(12):
+        other([[5.0, 5.0]] * 2, [1000.0 * gap * k] * 2)
+
+
 def test_infinite_and_huge_values_stay_finite() -> None:
     stream = make_model().stream()
     for time, value in enumerate((math.inf, -math.inf, 1e300, -1e300, math.nan, 0.0)):

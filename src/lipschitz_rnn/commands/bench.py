@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.options import OUTPUT, Device
-from lipschitz_rnn.commands.parsing import require_writable
+from lipschitz_rnn.commands.parsing import require_writable, was_given
 from lipschitz_rnn.commands.progress import progress_bar
 from lipschitz_rnn.commands.threads import available_memory, with_threads
 
@@ -132,7 +132,7 @@ def bench(
     from lipschitz_rnn.benchmark.workload import ONE_SEQUENCE, SMALL
     from lipschitz_rnn.training.parallel import choose_device
 
-    if batch_one and (_given(context, "batch") or networks != 1 or plot is not None):
+    if batch_one and (was_given(context, "batch") or networks != 1 or plot is not None):
         raise ValueError(
             "--batch-one measures one sequence and one network; leave out --batch, --networks and --scaling"
         )
@@ -157,12 +157,12 @@ def bench(
         _draw_growth(work, place, growth_plot, json_file, quick, _command(context))
         return
     if parallel:
-        sized = _given(context, "length") or _given(context, "batch")
+        sized = was_given(context, "length") or was_given(context, "batch")
         command = _command(context)
         _bench_parallel(work if sized else None, work, place, timed, quick, weights, json_file, command)
         return
 
-    sized = any(_given(context, name) for name in SIZE_OPTIONS)
+    sized = any(was_given(context, name) for name in SIZE_OPTIONS)
     works = [work] if sized or place.type != "cpu" else [work, SMALL, ONE_SEQUENCE]
     with progress_bar(quiet=json_file == "-") as show:
         # The number of steps is unknown; the bar shows the current stage and its time.
@@ -248,17 +248,12 @@ def _bench_parallel(
         raise fail("; ".join(wrong), 1)
 
 
-def _given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
 def _command(context: typer.Context) -> str:
     """The command that reproduces these numbers: options as given, without output files."""
     words = ["lipschitz-rnn bench"]
     for option in context.command.params:
         value = context.params.get(str(option.name))
-        if not _given(context, str(option.name)) or option.name in OUTPUT_OPTIONS:
+        if not was_given(context, str(option.name)) or option.name in OUTPUT_OPTIONS:
             continue
         if isinstance(value, bool):
             words.append(option.opts[0] if value else option.secondary_opts[0])

@@ -13,7 +13,8 @@ from rich.markup import escape
 
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.imports import with_imports
-from lipschitz_rnn.commands.options import DataDir, DeviceAsTrained, Offline
+from lipschitz_rnn.commands.options import DataDir, DeviceAsTrained, Offline, Which
+from lipschitz_rnn.commands.parsing import refuse_given
 from lipschitz_rnn.commands.progress import spinner
 from lipschitz_rnn.commands.threads import with_threads
 from lipschitz_rnn.tasks import Split
@@ -23,23 +24,31 @@ if TYPE_CHECKING:
 
 NOT_CERTIFIED = 3
 RADIUS = "Certified accuracy (with --radius)"
+WITH_RADIUS = (
+    *("norm", "split", "samples", "attack_samples", "attack_steps", "restarts", "file", "plot"),
+    *("device", "data_dir", "offline"),
+)
+WITHOUT_RADIUS = (
+    *("step_size", "integrator", "nonlinearity", "continuous", "precision", "rate"),
+    *("solver", "accuracy", "rounding"),
+)
 
 
 @with_threads
 @guarded
 @with_imports
 def certify(
+    context: typer.Context,
     target: Annotated[
         Path,
-        typer.Argument(metavar="TARGET", help="Run folder, or a .safetensors, .npz or .pt file with A and W."),
+        typer.Argument(
+            metavar="TARGET", help="Run folder, a model file, or a .safetensors, .npz or .pt file with A and W."
+        ),
     ],
     seed: Annotated[
         int | None, typer.Option(help="Only networks of this seed. Default: all networks of the run.")
     ] = None,
-    which: Annotated[
-        Literal["best", "last"],
-        typer.Option(help="best: the weights selected on validation data; last: the newest weights."),
-    ] = "best",
+    which: Which = "best",
     step_size: Annotated[
         str | None,
         typer.Option(help="A step size, or a range such as 0.01,0.1 for irregular samples. Default: the layer's."),
@@ -77,17 +86,13 @@ def certify(
         ),
     ] = None,
     norm: Annotated[
-        Literal["l2", "linf", "step"] | None,
+        Literal["l2", "linf", "step"],
         typer.Option(
-            help="Size of a change: l2 of all of it (default); linf of each value; step: l2 in every step.",
-            show_default=False,
+            help="Size of a change: l2 of all of it; linf of each value; step: l2 in every step.",
             rich_help_panel=RADIUS,
         ),
-    ] = None,
-    split: Annotated[
-        Split | None,
-        typer.Option(help="Part of the data. Default: test.", show_default=False, rich_help_panel=RADIUS),
-    ] = None,
+    ] = "l2",
+    split: Annotated[Split, typer.Option(help="Part of the data.", rich_help_panel=RADIUS)] = "test",
     samples: Annotated[
         int | None,
         typer.Option(
@@ -95,27 +100,13 @@ def certify(
         ),
     ] = None,
     attack_samples: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Attack this many of them by PGD and DeepFool; 0: none. Default: 200.",
-            show_default=False,
-            rich_help_panel=RADIUS,
-        ),
-    ] = None,
-    attack_steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Steps of PGD. Default: 40.", show_default=False, rich_help_panel=RADIUS),
-    ] = None,
+        int,
+        typer.Option(min=0, help="Attack this many of them by PGD and DeepFool; 0: none.", rich_help_panel=RADIUS),
+    ] = 200,
+    attack_steps: Annotated[int, typer.Option(min=1, help="Steps of PGD.", rich_help_panel=RADIUS)] = 40,
     restarts: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Starts of PGD, the first at the sample. Default: 2.",
-            show_default=False,
-            rich_help_panel=RADIUS,
-        ),
-    ] = None,
+        int, typer.Option(min=1, help="Starts of PGD, the first at the sample.", rich_help_panel=RADIUS)
+    ] = 2,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -151,40 +142,37 @@ def certify(
       lipschitz-rnn certify runs/digits-lipschitz-n64
       lipschitz-rnn certify runs/contracting --radius 0.1,0.3 --plot radius.png
     """
-    only_with: dict[str, Any] = {
-        "--norm": norm,
-        "--split": split,
-        "--samples": samples,
-        "--attack-samples": attack_samples,
-    }
-    only_with |= {"--attack-steps": attack_steps, "--restarts": restarts, "--file": file, "--plot": plot}
-    only_with |= {"--device": device, "--data-dir": data_dir, "--offline": offline or None}
     if radius:
-        only_without: dict[str, Any] = {
-            "--step-size": step_size,
-            "--integrator": integrator,
-            "--nonlinearity": nonlinearity,
-        }
-        only_without |= {"--continuous": continuous or None, "--precision": precision, "--rate": rate}
-        _refuse(only_without, "says nothing with --radius, which is about the network as it runs; leave it out")
+        refuse_given(
+            context, WITHOUT_RADIUS, "says nothing with --radius, which is about the network as it runs; leave it out"
+        )
+        if file is not None:
+            refuse_given(
+                context,
+                ("which", "split", "data_dir", "offline"),
+                "says nothing with --file, which has it all; leave it out",
+            )
         from lipschitz_rnn.commands.certify_radius import RadiusOptions, parse_radii, report_radius
 
-        given = {"norm": norm, "split": split, "attacked": attack_samples, "steps": attack_steps, "restarts": restarts}
         options = RadiusOptions(
             radii=parse_radii(radius),
+            norm=norm,
+            split=split,
             samples=samples,
+            attacked=attack_samples,
+            steps=attack_steps,
+            restarts=restarts,
             file=file,
             plot=plot,
             device=device,
             data_dir=data_dir,
             offline=offline,
             time_limit=time_limit,
-            **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
         )
         if not report_radius(target, seed, which, options, as_json):
             raise typer.Exit(NOT_CERTIFIED)
         return
-    _refuse(only_with, "goes with --radius; add --radius 0.1, or leave it out")
+    refuse_given(context, WITH_RADIUS, "goes with --radius; add --radius 0.1, or leave it out")
     from lipschitz_rnn.stability import certify as prove
 
     asked: dict[str, Any] = {"integrator": integrator, "nonlinearity": nonlinearity, "rate": rate}
@@ -192,9 +180,7 @@ def certify(
     asked |= {"solver": solver, "accuracy": accuracy, "time_limit": time_limit}
     with spinner("searching for a metric", quiet=as_json) as show:
         asked["progress"] = lambda progress: show(_line(progress))
-        items, spans = _targets(target, seed, which)
-        if spans is not None and step_size is None and not continuous:
-            asked["step_size"] = spans
+        items = _targets(target, seed, which)
         found = {name: prove(item, **asked) for name, item in items.items()}
         show("bounding the rounding")
         certified = {} if rounding is None else {name: one for name, one in found.items() if one.holds}
@@ -218,21 +204,21 @@ def certify(
         raise typer.Exit(NOT_CERTIFIED)
 
 
-def _refuse(options: dict[str, Any], why: str) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise ValueError(f"{name} {why}")
+def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
+    """What to certify, by name: the networks of a run or a model file, or the matrices in a file."""
+    from lipschitz_rnn.commands.model_files import open_models
+    from lipschitz_rnn.data.saving import holds_series_model
 
-
-def _targets(target: Path, seed: int | None, which: str) -> tuple[dict[str, Any], tuple[float, float] | None]:
-    """What to certify, by name: the networks of a run, or the matrices in a file; and the timespans of the run."""
+    if target.suffix == ".safetensors" and target.is_file() and holds_series_model(target):
+        saved = open_models(target, seed)
+        seeds = saved.extra.get("seeds") or range(len(saved.models))
+        return {f"seed {one}": model for one, model in zip(seeds, saved.models, strict=True)}
     if not target.is_dir():
         if seed is not None:
             raise ValueError(f"seed is {seed}, but {target} is not a run folder, so it has no seeds; leave --seed out")
-        return {target.name: target}, None
-    from lipschitz_rnn.data.steps import possible_spans
+        return {target.name: target}
+    from lipschitz_rnn.data.model import SeriesModel
     from lipschitz_rnn.training.runs import load_run
-    from lipschitz_rnn.units import info
 
     run = load_run(target)
     settings = run.settings
@@ -241,9 +227,10 @@ def _targets(target: Path, seed: int | None, which: str) -> tuple[dict[str, Any]
     pairs = zip(settings.members, run.checkpoint(which), strict=True)
     items = {member.name: model for member, model in pairs if seed in (None, member.seed)}
     series = getattr(run.shapes, "series", None)
-    if series is None or not info(settings.unit).timespans:  # a unit without a step has none to vary
-        return items, None
-    return items, possible_spans(series["preprocessing"])
+    if series is None:
+        return items
+    # A model of series states its recurrence over all times between samples that it can meet.
+    return {name: SeriesModel.from_record(model, series) for name, model in items.items()}
 
 
 def _rounding(item: Any, certificate: Certificate, limit: float | None, precision: str | None) -> dict[str, Any]:

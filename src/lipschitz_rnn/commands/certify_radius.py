@@ -19,7 +19,7 @@ from rich.table import Table
 from torch import nn
 
 from lipschitz_rnn.commands.model_files import open_models
-from lipschitz_rnn.commands.parsing import require_writable
+from lipschitz_rnn.commands.parsing import require_picture
 from lipschitz_rnn.commands.progress import named, progress_bar
 from lipschitz_rnn.data.model import SeriesModel
 from lipschitz_rnn.data.reading import read
@@ -66,7 +66,7 @@ def parse_radii(items: list[str]) -> tuple[float, ...]:
 
 def report_radius(target: Path, seed: int | None, which: str, options: RadiusOptions, as_json: bool) -> bool:
     """Print the certified accuracy of all networks; returns whether every one has some at some radius."""
-    require_writable(options.plot)
+    require_picture(options.plot)
     models, samples = _opened(target, seed, which, options)
     count, attacked = _attackable(samples, options.attacked)
     found: dict[str, CertifiedCurve] = {}
@@ -107,6 +107,8 @@ def _opened(target: Path, seed: int | None, which: str, options: RadiusOptions) 
         place = choose_device(options.device or "auto")
         models: dict[str, nn.Module] = {f"seed {s}": m.to(place) for s, m in zip(seeds, saved.models, strict=True)}
         return models, _of_series(saved.models[0], series, np.arange(len(series)), options.samples, place)
+    if target.is_file():
+        raise ValueError(f"{target} is a file, which comes without data; add --file FILE with series and their classes")
     run = load_run(target)
     place = choose_device(options.device or run.settings.device)
     if seed is not None and seed not in run.settings.seeds:

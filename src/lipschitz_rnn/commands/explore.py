@@ -24,7 +24,7 @@ def explore(
     source: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[RUN]",
+            metavar="RUN",
             help="Run folder, .safetensors model, or name of a pretrained network to show. Default: the built-in ones.",
             show_default=False,
         ),

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import typer
+
+PICTURES = (".png", ".pdf", ".svg")
 MOST_SEEDS = 10_000  # far more than any machine can train, few enough to list in memory
 
 
@@ -56,6 +60,19 @@ def given_options(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def was_given(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse_given(context: typer.Context, names: Iterable[str], why: str) -> None:
+    """Raise for the first of these options that stands on the command line."""
+    for option in context.command.params:
+        if option.name in names and was_given(context, option.name):
+            raise ValueError(f"{option.opts[0]} {why}")
+
+
 def require_writable(*paths: Path | None) -> None:
     """Raise now if a file cannot be written, not after minutes of work."""
     for path in paths:
@@ -68,6 +85,18 @@ def require_writable(*paths: Path | None) -> None:
             raise ValueError(f"{path} cannot be written: there is no folder {folder}; create it first")
         if not os.access(path if path.exists() else folder, os.W_OK):
             raise ValueError(f"{path} cannot be written: permission denied; choose another file")
+
+
+def require_picture(path: Path | None) -> None:
+    """Raise now if a picture cannot be drawn or written."""
+    if path is None:
+        return
+    require_writable(path)
+    if path.suffix.lower() not in PICTURES:
+        raise ValueError(f"{path} cannot be drawn; its name must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
+    from lipschitz_rnn.drawing import new_figure
+
+    new_figure(1)  # fails without matplotlib
 
 
 def require_small_file(path: Path, what: str) -> None:

@@ -16,7 +16,7 @@ from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
 from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.options import AsJson, DataDir, Offline, Plot, Seeds, Which
 from lipschitz_rnn.commands.options import DeviceAsTrained as Device
-from lipschitz_rnn.commands.parsing import parse_seeds, require_writable
+from lipschitz_rnn.commands.parsing import parse_seeds, require_picture
 from lipschitz_rnn.commands.progress import named, progress_bar
 from lipschitz_rnn.commands.robustness_runs import distinct_names, document, open_run, parse_amounts
 from lipschitz_rnn.commands.threads import MACHINE, with_threads
@@ -85,7 +85,7 @@ def hessian(
     from lipschitz_rnn.robustness import hessian as measure
     from lipschitz_rnn.robustness.hessian_spectrum import NotConverged
 
-    require_writable(plot)
+    require_picture(plot)
     opened = open_run(run, which, seeds, variant, device, data_dir, offline)
     batch = draw_samples(opened.task, split, min(samples, opened.task.size(split)))
     found = {}
@@ -259,7 +259,7 @@ def noise(
     from lipschitz_rnn.robustness import noise_curve
     from lipschitz_rnn.robustness.noise import KINDS
 
-    require_writable(plot)
+    require_picture(plot)
     opened = {
         label: open_run(run, which, seeds, variant, device, data_dir, offline)
         for label, run in zip(distinct_names(runs), runs, strict=True)

@@ -22,6 +22,7 @@ from lipschitz_rnn._version import __version__
 from lipschitz_rnn.data.ensemble import SeriesEnsemble, require_alike
 from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.export_checks import Feed, expected_steps, largest_difference, made_inputs, real_inputs
+from lipschitz_rnn.data.fitting import Fitted
 from lipschitz_rnn.data.model import SeriesModel
 from lipschitz_rnn.data.scanning import for_export
 from lipschitz_rnn.data.series import SeriesSet
@@ -158,6 +159,7 @@ def _describe(models: Sequence[SeriesModel], graph: _Graph, dtype: torch.dtype) 
         "classes": None if target.classes is None else list(target.classes),
         "columns": list(fitted.columns),
         "categories": {name: list(table) for name, table in fitted.categories.items()},
+        "times": _describe_times(fitted) if graph.timed else None,
         "values": str(dtype).removeprefix("torch."),
         "inputs": graph.names,
         "outputs": [output, "new_state"] if graph.step else [output],
@@ -165,6 +167,12 @@ def _describe(models: Sequence[SeriesModel], graph: _Graph, dtype: torch.dtype) 
         "networks": len(models),
         "unit": _name(model),
     }
+
+
+def _describe_times(fitted: Fitted) -> dict[str, Any]:
+    """In the unit of the training times (seconds, for dates): a program cannot warn about times in another one."""
+    assert fitted.gap is not None
+    return {"typical_gap": fitted.gap, "longest_gap": fitted.longest_gap * fitted.gap, "regular": fitted.regular}
 
 
 def _name(model: SeriesModel) -> str:

@@ -15,6 +15,7 @@ from lipschitz_rnn.data.free_runs import check_future, require_forecast, run_on,
 from lipschitz_rnn.data.preprocessing import Preprocessing
 from lipschitz_rnn.data.steps import possible_spans
 from lipschitz_rnn.data.target import Target
+from lipschitz_rnn.units.arguments import require_time_major
 from lipschitz_rnn.units.readout import NetworkInputs, StatedClassifier, require_plain_linear
 from lipschitz_rnn.units.recurrence import (
     Recurrence,
@@ -37,6 +38,7 @@ class SeriesModel(nn.Module):
 
     def __init__(self, preprocessing: Preprocessing, unit: nn.Module, head: nn.Module, target: Target) -> None:
         super().__init__()
+        require_time_major(unit, self)
         self.preprocessing, self.unit, self.head, self.target = preprocessing, unit, head, target
         self.register_buffer("target_center", torch.tensor(target.center, dtype=torch.float64))
         self.register_buffer("target_scale", torch.tensor(target.scale, dtype=torch.float64))

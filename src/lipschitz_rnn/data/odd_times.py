@@ -15,11 +15,13 @@ _DATES = {8: (), 12: (24, 60), 14: (24, 60, 60)}
 
 def other_unit(series: SeriesSet, fitted: Fitted) -> str | None:
     """What to say if the typical gap of series to predict is far from that of the training; None if it is not."""
+    return None if series.times is None else other_gaps(series.gaps, fitted, series.source)
+
+
+def other_gaps(gaps: npt.NDArray[np.float64], fitted: Fitted, source: str) -> str | None:
+    """The same for times between samples, which are at least one; `source` is where they come from."""
     used = fitted.time_use != "ignored" or fitted.missing == "since"
-    if series.times is None or fitted.gap is None or not used:
-        return None
-    gaps = series.gaps
-    if len(gaps) == 0:
+    if fitted.gap is None or not used or len(gaps) == 0:
         return None
     typical = float(np.median(gaps))
     ratio = typical / fitted.gap
@@ -31,7 +33,7 @@ def other_unit(series: SeriesSet, fitted: Fitted) -> str | None:
     else:
         effect = "the state hardly moves from one sample to the next"
     return (
-        f"the typical gap between samples of {series.source} is {typical:.4g}, {ratio:.3g} times that of the training "
+        f"the typical gap between samples of {source} is {typical:.4g}, {ratio:.3g} times that of the training "
         f"({fitted.gap:.4g}): {effect}. If these times are in another unit, write them in that of the training "
         "(seconds, for dates); if the series are sampled at another rate, train with such series"
     )

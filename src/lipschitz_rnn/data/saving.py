@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from lipschitz_rnn._version import __version__
@@ -190,6 +191,15 @@ def _models(about: Mapping[str, Any], tensors: Mapping[str, Any]) -> list[Series
         own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
         built.append(rebuild(network, own, preprocessing, target))
     return built
+
+
+def holds_series_model(path: Path) -> bool:
+    """Whether a .safetensors file says that it is a whole model of series, of this version or another one."""
+    try:
+        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+            return str((file.metadata() or {}).get("format", "")).startswith(SERIES_FORMAT)
+    except (OSError, SafetensorError):
+        return False
 
 
 def _require_format(path: Path, metadata: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +13,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.data.errors import shown
+from lipschitz_rnn.data.errors import SeriesWarning, shown
 from lipschitz_rnn.data.model import SeriesModel
+from lipschitz_rnn.data.odd_times import other_gaps
 from lipschitz_rnn.data.stepping import StepPreprocessing, initial_state, pack, require_streaming, unpack
 from lipschitz_rnn.units.base import Recurrent
 
 Sample = Sequence[float] | npt.NDArray[Any] | Tensor | Mapping[str, Any]
+_ENOUGH_GAPS = 8  # times between samples from which a typical one is judged
 Times = float | Sequence[float] | npt.NDArray[Any] | Tensor
 
 
@@ -26,6 +29,9 @@ class SeriesStream:
 
     It is a copy in evaluation mode: later changes to the models do not affect it. The prediction equals that of the
     models for the whole series up to here.
+
+    It warns once (`SeriesWarning`) if the first times between samples are far from those of the training: they may be
+    in another unit.
     """
 
     def __init__(
@@ -43,6 +49,7 @@ class SeriesStream:
         self._step = StepPreprocessing(first.preprocessing)
         self._members = [_Member(model, batch_size) for model in models]
         self._timed: bool | None = None
+        self._gaps: list[float] | None = []  # until there are enough of them to compare with those of the training
         self._memory = torch.empty(0)
         self.reset()
 
@@ -165,7 +172,20 @@ class SeriesStream:
             before = f"; the sample before was at {float(self._memory[row, 1]):.12g}" if bool(started[row]) else ""
             raise ValueError(f"time is {float(when[row]):.12g}{before}; times must be finite and increase")
         self._timed = True
+        self._compare_gaps((when - self._memory[:, 1])[started])
         return when
+
+    def _compare_gaps(self, gaps: Tensor) -> None:
+        """Warn once if the first times between samples are far from those of the training."""
+        if self._gaps is None:
+            return
+        self._gaps += gaps.tolist()
+        if len(self._gaps) < _ENOUGH_GAPS:
+            return
+        odd = other_gaps(np.array(self._gaps), self._step.preprocessing.fitted, "this stream")
+        self._gaps = None
+        if odd is not None:
+            warnings.warn(odd, SeriesWarning, stacklevel=4)
 
     def _next_time(self, time: Times, now: Tensor | None) -> Tensor:
         if now is None or not self._step.ahead:

@@ -163,7 +163,8 @@ def noise_curve(
     bounds = valid_range(task)
     if bounds is None and kind == "salt-and-pepper":
         raise ValueError(
-            f"task {task.name!r} has no range of values, so there is no salt and no pepper; use kind='white'"
+            f"task {task.name!r} has no range of values, so there is no salt and no pepper; use kind='white' "
+            "(--kind white)"
         )
     levels = tuple(float(amount) for amount in (AMOUNTS[kind] if amounts is None else amounts))
     chosen = tuple(seeds)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from lipschitz_rnn import units
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.times import require_timed
+from lipschitz_rnn.units.arguments import require_time_major
 from lipschitz_rnn.units.base import Recurrent
 from lipschitz_rnn.units.readout import StatedClassifier, require_plain_linear
 from lipschitz_rnn.units.recurrence import UnstatedRecurrenceError, require_no_hooks, require_own_statement
@@ -36,6 +37,7 @@ class SequenceModel(nn.Module):
 
     def __init__(self, unit: nn.Module, head: nn.Linear, readout: str, embedding: nn.Embedding | None = None) -> None:
         super().__init__()
+        require_time_major(unit, self)
         self.embedding = embedding
         self.unit = unit
         self.head = head

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lipschitz_rnn.ops.common.deprecation import deprecate, with_new_names
 from lipschitz_rnn.ops.common.dtypes import autocast_enabled
@@ -69,4 +69,13 @@ def require_parameter_dtype(name: str, tensor: Tensor, parameter: Tensor) -> Non
         raise TypeError(
             f"{name} is {tensor.dtype} but the parameters are {parameter.dtype}; "
             f"convert one of them, e.g. {name}.to({parameter.dtype})"
+        )
+
+
+def require_time_major(unit: nn.Module, model: nn.Module) -> None:
+    """Raise for a unit that would take the time axis of its model's inputs for the batch."""
+    if getattr(unit, "batch_first", False):
+        raise ValueError(
+            f"the unit {type(unit).__name__} has batch_first=True, but a {type(model).__name__} calls it with "
+            "(T, B, p); build it with batch_first=False"
         )

@@ -135,7 +135,9 @@ def require_no_hooks(module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def repeatable_matrices(make: Callable[[], Iterable[Tensor]], owner: str) -> tuple[Tensor, ...]:
+def repeatable_matrices(
+    make: Callable[[], Iterable[Tensor]], owner: str, what: str = "hidden matrices"
+) -> tuple[Tensor, ...]:
     """The matrices from ``make``. Raises if they are random, because a certificate is about fixed matrices.
 
     Random numbers are detected from the state of PyTorch's generators, other changes by calling twice. Differences of a
@@ -153,7 +155,7 @@ def repeatable_matrices(make: Callable[[], Iterable[Tensor]], owner: str) -> tup
         bool((a - b).abs().max() > 1e-5 * a.abs().max()) for a, b in zip(first, second, strict=True) if a.numel()
     ):
         raise UnstatedRecurrenceError(
-            f"the hidden matrices of this {owner} change from call to call (dropout on weights, power iterations); "
+            f"the {what} of this {owner} change from call to call (dropout on weights, power iterations); "
             "call eval() first, or certify one pair (A, W)"
         )
     return first

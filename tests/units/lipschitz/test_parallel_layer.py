@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -208,3 +209,13 @@ def test_compiled() -> None:
         torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
     assert 0 < float(rnn.bounds[0].relative) < 1e-5
     torch._dynamo.reset()
+
+
+def test_a_layer_is_copied_after_a_call_under_torch_func() -> None:
+    """Its bounds then hold tensors of a transform that is over."""
+    rnn = contracting(parallel=4)
+    x = torch.randn(40, 2, 3, **WIDE)
+    torch.func.grad(lambda given: rnn(given)[0].sum())(x)
+    for copied in (copy.deepcopy(rnn), pickle.loads(pickle.dumps(rnn))):
+        assert copied.bounds == ()
+        torch.testing.assert_close(copied(x)[0], rnn(x)[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,12 @@ from lipschitz_rnn.stability.proof.rounding import Matrix
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
 from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
 from lipschitz_rnn.units.readout import NetworkInputs, StatedClassifier, require_plain_linear
-from lipschitz_rnn.units.recurrence import UnstatedRecurrenceError, require_no_hooks, require_own_statement
+from lipschitz_rnn.units.recurrence import (
+    UnstatedRecurrenceError,
+    repeatable_matrices,
+    require_no_hooks,
+    require_own_statement,
+)
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,12 @@ def read_network(model: Any) -> Network:
             'b. Train one, best with unit_options={"stability": "contracting"}'
         )
     require_own_statement(unit)
+    batch_first = stated.batch_first and stated.prepare is None  # what a model prepares, it passes on time-major
+    if unit.batch_first != batch_first:
+        raise ValueError(
+            f"the unit has batch_first={unit.batch_first}, but is stated to read "
+            f"{'(B, T, p)' if batch_first else '(T, B, p)'}; set batch_first of the unit or of the StatedClassifier"
+        )
     recurrences = unit.stated_recurrences()
     layers: list[tuple[Part, ...]] = []
     for layer in range(unit.num_layers):
@@ -105,8 +117,8 @@ def read_network(model: Any) -> Network:
         for direction in range(unit.num_directions):
             item = recurrences[layer * unit.num_directions + direction]
             cell = unit.cell(layer, direction)
-            U = as_array(cell.weight_ih, f"weight_ih of layer {layer}")
-            b = np.zeros(len(U)) if cell.bias_ih is None else as_array(cell.bias_ih, f"bias_ih of layer {layer}")
+            maps = repeatable_matrices(partial(_input_map, cell), type(cell).__name__, "input weights")
+            U, b = (as_array(given, f"{name} of layer {layer}") for name, given in zip(_INPUT_MAP, maps, strict=True))
             A, W = as_array(item.A, f"A of layer {layer}"), as_array(item.W, f"W of layer {layer}")
             sigma, tableau = get_nonlinearity(item.nonlinearity), get_integrator(item.integrator)
             found.append(Part(layer, direction == 1, A, W, U, b, item.alpha, sigma, tableau, cell))
@@ -119,6 +131,15 @@ def read_network(model: Any) -> Network:
             "give the head that belongs to this unit"
         )
     return Network(stated, tuple(layers), D, c)
+
+
+_INPUT_MAP = ("weight_ih", "bias_ih")
+
+
+def _input_map(cell: LipschitzRNNCell) -> tuple[Tensor, Tensor]:
+    """U and b, through whatever parametrizations they have."""
+    U, b = (getattr(cell, name) for name in _INPUT_MAP)
+    return U, U.new_zeros(len(U)) if b is None else b
 
 
 def _statement(model: Any) -> StatedClassifier:

@@ -180,9 +180,10 @@ def _closest(scores: Scores, radii: Tensor, gains: Tensor) -> dict[str, Tensor]:
 
 
 def _quotient(margins: Tensor, gains: Tensor) -> Tensor:
-    """margin / gain, rounded down; infinite where nothing can change the scores, 0 where there is no margin."""
+    """margin / gain, rounded down; infinite where nothing can change the scores, 0 where no margin or gain is known."""
     radii = margins / gains * (1 - 16 * UNIT)
-    return torch.where(margins <= 0, 0.0, torch.where(gains > 0, radii, math.inf))
+    unknown = ~(margins > 0) | gains.isnan()
+    return torch.where(unknown, 0.0, torch.where(gains > 0, radii, math.inf))
 
 
 def pair_gains(scores: Scores, kernels: list[Tensor], norm: str) -> Tensor:
@@ -205,7 +206,8 @@ def pair_gains(scores: Scores, kernels: list[Tensor], norm: str) -> Tensor:
             for other, m in zip(shares, shapes, strict=True):
                 squares = squares + a * other * (k * m).sum(0)[:, None]
         gains = squares.sqrt() * top * peak[:, None]
-    return gains * (1 + 16 * UNIT * (T + 8))
+    gains = gains * (1 + 16 * UNIT * (T + 8))
+    return gains.masked_fill(gains.isnan(), math.inf)  # overflow left nothing to say
 
 
 def entries(proved: ProvedNetwork, timeline: Timeline, norm: str, scales: Tensor) -> list[Tensor]:

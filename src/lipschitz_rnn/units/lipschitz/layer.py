@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -28,32 +28,10 @@ from lipschitz_rnn.units.lipschitz.dropin import (
 )
 from lipschitz_rnn.units.lipschitz.parallel import attach_certificate, contraction_of, output_bound, refuse_directions
 from lipschitz_rnn.units.lipschitz.quick import quick_call
-from lipschitz_rnn.units.lipschitz.settings import SettingsModule, describe
+from lipschitz_rnn.units.lipschitz.settings import CellSetting, SettingsModule, describe
 from lipschitz_rnn.units.lipschitz.stream import LipschitzStream
 from lipschitz_rnn.units.recurrence import Recurrence, UnstatedRecurrenceError, require_own_statement
 from lipschitz_rnn.units.sequences import Sequences
-
-T = TypeVar("T")
-
-
-class _CellSetting(Generic[T]):
-    """A setting of the layer that is stored in its cells: read from the first, written to all, checked there."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, layer: None, owner: type | None = None) -> Self: ...
-
-    @overload
-    def __get__(self, layer: LipschitzRNN, owner: type | None = None) -> T: ...
-
-    def __get__(self, layer: LipschitzRNN | None, owner: type | None = None) -> Self | T:
-        return self if layer is None else cast(T, getattr(layer.cell(), self.name))
-
-    def __set__(self, layer: LipschitzRNN, value: T) -> None:
-        for cell in layer.cells.values():
-            setattr(cell, self.name, value)
 
 
 class LipschitzRNN(SettingsModule, Recurrent):
@@ -128,15 +106,15 @@ class LipschitzRNN(SettingsModule, Recurrent):
         __call__: Call[Tensor]
 
     # Stored only in the cells, so that the layer and the cells always agree.
-    step_size = _CellSetting[float]("step_size")
-    alpha = _CellSetting[float]("alpha")
-    integrator = _CellSetting[str]("integrator")
-    nonlinearity = _CellSetting[str]("nonlinearity")
-    max_step = _CellSetting["float | None"]("max_step")
-    noise = _CellSetting[float]("noise")
-    multiplicative_noise = _CellSetting[float]("multiplicative_noise")
-    beta = _CellSetting["float | tuple[float, float] | None"]("beta")
-    gamma = _CellSetting["float | tuple[float, float] | None"]("gamma")
+    step_size = CellSetting[float]("step_size")
+    alpha = CellSetting[float]("alpha")
+    integrator = CellSetting[str]("integrator")
+    nonlinearity = CellSetting[str]("nonlinearity")
+    max_step = CellSetting["float | None"]("max_step")
+    noise = CellSetting[float]("noise")
+    multiplicative_noise = CellSetting[float]("multiplicative_noise")
+    beta = CellSetting["float | tuple[float, float] | None"]("beta")
+    gamma = CellSetting["float | tuple[float, float] | None"]("gamma")
 
     def __init__(
         self,
@@ -240,7 +218,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
                 f"{self.num_directions} direction(s), counted from 0"
             )
         cell = self.cells[_key(layer, direction)]
-        assert isinstance(cell, LipschitzRNNCell)
+        if not isinstance(cell, LipschitzRNNCell):
+            raise TypeError(f"cells.{_key(layer, direction)} is a {type(cell).__name__}; it must be a LipschitzRNNCell")
         return cell
 
     @property
@@ -367,6 +346,10 @@ class LipschitzRNN(SettingsModule, Recurrent):
             self._bounds = []
         self._bounds.append(ScanBound(complete=self.full_bounds, gradients=self.full_bounds))
         return self._bounds[-1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has not been called yet; the bounds of a call under torch.func cannot even be copied."""
+        return {**vars(self), "_bounds": []}
 
     def __getattr__(self, name: str) -> Any:
         if name == "all_weights" or name.startswith(("weight_", "bias_")):

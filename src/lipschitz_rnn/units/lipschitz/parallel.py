@@ -15,14 +15,16 @@ from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction, Norms
 from lipschitz_rnn.ops.lipschitz.parallel.gradient_bounds import drive_sensitivity
 from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
+from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 
 if TYPE_CHECKING:
     from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
     from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
 
-# What a certificate may say that the matrices are held in, from the narrowest claim to the widest.
-_PRECISIONS = ("exact", "float64", "float32", "high", "medium", "bfloat16", "float16")
+# Which certificates cover products whose operands may be rounded; others must have the very matrices that run.
+_COVERING = {"high": ("high", "medium"), "medium": ("medium",)}
+_HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _STATED = ("step_size", "alpha", "integrator", "nonlinearity")
 
 
@@ -33,6 +35,7 @@ class Attached:
     contraction: Contraction
     A: Tensor
     W: Tensor
+    proved: tuple[Tensor, Tensor]  # A and W as the certificate has them, in float64: rounded to its precision
     settings: tuple[Any, ...]
     precision: str
 
@@ -50,8 +53,11 @@ class Attached:
             )
         if not (torch.equal(found, self.A.to(found)) and torch.equal(kept, self.W.to(kept))):
             raise ValueError(f"{_STALE}: its parameters changed. {_AGAIN}")
-        running = _running_precision(A)
-        if self.precision != "exact" and _PRECISIONS.index(self.precision) < _PRECISIONS.index(running):
+        held, running = to_compute_dtype(A, W), _running_precision(A)
+        same = all(
+            torch.equal(own.double(), proved.to(own.device)) for own, proved in zip(held, self.proved, strict=True)
+        )
+        if not same or self.precision not in _COVERING.get(running, (self.precision,)):
             raise ValueError(
                 f"the certificate is for matrices in {self.precision}, but they run in {running} here; certify with "
                 f"precision={running!r}"
@@ -66,12 +72,30 @@ def contraction_of(cell: LipschitzRNNCell, A: Tensor, W: Tensor) -> Contraction 
     """How fast the cell is known to contract: by construction, by an attached certificate, or not at all."""
     if isinstance(cell.hidden, ContractingPair):
         pair = cell.hidden
+        _require_unchanged(cell, pair)
         return Contraction(math.exp(-pair.rate * pair.step_size), pair.metric_root(), pair.step_size)
     attached = cell.__dict__.get("_certificate")
     if attached is None or torch._C._functorch.is_functorch_wrapped_tensor(A):
         return None
     attached.require_current(cell, A, W)
     return attached.contraction
+
+
+def _require_unchanged(cell: LipschitzRNNCell, pair: ContractingPair) -> None:
+    """Raise if the matrices of a contracting unit may be others than those that its construction proves to contract."""
+    hooked = pair._forward_hooks or pair._forward_pre_hooks
+    own = type(pair).forward is ContractingPair.forward and "forward" not in vars(pair)
+    if hooked or not own or "hidden_matrices" in vars(cell) or _makes_others(type(cell)):
+        raise ValueError(
+            "the matrices of this contracting unit are changed after they are made, by a hook or another method, so "
+            "nothing proves that they contract; remove the change, or set parallel = None"
+        )
+
+
+def _makes_others(kind: type) -> bool:
+    from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
+
+    return kind.hidden_matrices is not LipschitzRNNCell.hidden_matrices  # type: ignore[attr-defined]
 
 
 @torch.no_grad()
@@ -147,22 +171,22 @@ def _read(cell: LipschitzRNNCell, part: Any) -> Attached:
         )
     with torch.no_grad():
         A, W = (matrix.detach().clone() for matrix in cell.hidden_matrices())
-    slack = 0.0 if part.precision in ("exact", "float64", "float32") else 2.0**-7
-    for name, own, proved in (("A", A, part.A), ("W", W, part.W)):
-        other = None if proved is None else torch.as_tensor(proved, dtype=torch.float64)
-        wide = own.double().cpu()
-        if other is None or other.shape != wide.shape or bool(((other - wide).abs() > slack * wide.abs().max()).any()):
+    dtype = _HALF.get(part.precision, A.dtype)
+    proved = tuple(torch.as_tensor(() if m is None else m, dtype=torch.float64) for m in (part.A, part.W))
+    for name, own, other in (("A", A, proved[0]), ("W", W, proved[1])):
+        if not torch.equal(own.to(dtype).double().cpu(), other):
             raise ValueError(f"the certificate is about another {name} than this layer's; certify this layer")
     if part.alpha != cell.alpha or part.nonlinearity not in (None, cell.nonlinearity):
         raise ValueError("the certificate is about another alpha or nonlinearity; certify this layer")
     # Euler steps shorter than a proved one are averages of it and of staying; others are proved for their range only.
     shortest = 0.0 if cell.integrator == "euler" else part.step_range[0]
     contraction = Contraction.from_metric(part.factor, part.metric, (shortest, part.step_range[1]))
-    return Attached(contraction, A, W, tuple(getattr(cell, name) for name in _STATED), part.precision)
+    settings = tuple(getattr(cell, name) for name in _STATED)
+    return Attached(contraction, A, W, (proved[0], proved[1]), settings, part.precision)
 
 
 def _running_precision(A: Tensor) -> str:
-    if A.dtype == torch.float32 and rounds_float32(A.device):
+    if result_dtype(A) == torch.float32 and rounds_float32(A.device):
         setting = float32_setting()
         return "high" if setting == "highest" else setting  # another setting of PyTorch's allows it
-    return {torch.float64: "float64"}.get(A.dtype, "float32")
+    return str(result_dtype(A)).removeprefix("torch.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, overload
 
 from torch import Tensor, nn
 
@@ -17,6 +17,7 @@ from lipschitz_rnn.units.arguments import true_or_false
 from lipschitz_rnn.units.noise import describe_noise
 
 Check = Callable[[str, Any], Any]
+T = TypeVar("T")
 
 
 class SettingsModule(nn.Module):
@@ -226,3 +227,23 @@ LAYER_CHECKS: Mapping[str, Check] = {
 }
 SKEW_CHECKS: Mapping[str, Check] = {"beta": fraction, "gamma": not_negative}
 PAIR_CHECKS: Mapping[str, Check] = {"init_scale": not_negative}
+
+
+class CellSetting(Generic[T]):
+    """A setting of a layer that is stored in its cells: read from the first, written to all, checked there."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, layer: None, owner: type | None = None) -> Self: ...
+
+    @overload
+    def __get__(self, layer: nn.Module, owner: type | None = None) -> T: ...
+
+    def __get__(self, layer: Any, owner: type | None = None) -> Self | T:
+        return self if layer is None else cast(T, getattr(layer.cell(), self.name))
+
+    def __set__(self, layer: Any, value: T) -> None:
+        for cell in layer.cells.values():
+            setattr(cell, self.name, value)
