@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.campaign import Plan
 from lipschitz_rnn.experiments.comparison import compare, write_comparison
 from lipschitz_rnn.experiments.comparison.latex import escape, to_latex
+from lipschitz_rnn.experiments.comparison.writing import matrix, to_dict
 from lipschitz_rnn.experiments.results import write_record
 from lipschitz_rnn.training import RunError, Settings
 from lipschitz_rnn.training.folder import RunFolder
@@ -26,7 +29,9 @@ pytestmark = needs("scipy", "matplotlib")
 
 def record(folder: Path, name: str, tests: Sequence[float], **changes: Any) -> None:
     values: dict[str, Any] = {"task": "digits", "seeds": tuple(range(len(tests))), **changes}
-    write_record(invented(Plan("made", name, "paper", Settings(**values), "lipschitz-rnn"), tests), folder)
+    made = invented(Plan("made", name, "paper", Settings(**values), "lipschitz-rnn"), tests)
+    seeds = [{**each, "seed": values["seeds"][index % len(tests)]} for index, each in enumerate(made.seeds)]
+    write_record(replace(made, seeds=seeds), folder)
 
 
 @pytest.fixture
@@ -68,12 +73,51 @@ def test_pairs_use_common_seeds_only(tmp_path: Path) -> None:
     assert (pair.seeds, pair.difference) == (2, pytest.approx((0.1 - 0.2) / 2))
 
 
+def test_rows_without_a_common_seed_are_not_tested(tmp_path: Path) -> None:
+    record(tmp_path, "a", [0.5, 0.6, 0.7], seeds=(0, 1, 2))
+    record(tmp_path, "b", [0.4, 0.8], unit="gru", seeds=(2, 7))
+    assert compare([tmp_path]).pairs == ()
+
+
+def test_scores_that_are_not_finite_are_none(tmp_path: Path) -> None:
+    """They would make a mean that nothing beats; the table says how many are left out."""
+    record(tmp_path, "a", [0.5, math.nan, math.inf])
+    record(tmp_path, "b", [0.6, 0.7, 0.8], unit="gru")
+    found = compare([tmp_path])
+    cell = found.cells["lipschitz", "digits"]
+    assert (cell.scores, cell.diverged) == ({0: 0.5, 1: None, 2: None}, 2)
+    assert found.best("digits") == "gru"
+    assert matrix(found).rows[0][1] == "50.00 % (2 of 3 diverged)"
+    assert r"$50.00$ (2 of 3 diverged)" in to_latex(found)
+    json.loads(json.dumps(to_dict(found), allow_nan=False))
+
+
+def test_equal_means_are_all_bold(tmp_path: Path) -> None:
+    for unit, scores in (("gru", [0.5, 0.7]), ("lstm", [0.7, 0.5]), ("rnn", [0.5, 0.6])):
+        record(tmp_path, unit, scores, unit=unit)
+    found = compare([tmp_path])
+    assert [row[1].startswith("**") for row in matrix(found).rows] == [True, True, False]
+    assert to_latex(found).count(r"\mathbf") == 2
+
+
+def test_what_is_given_twice_counts_once(results: Path) -> None:
+    assert compare([results, results, results / "made"]) == compare([results])
+
+
+def test_files_of_one_name_are_different_tasks(tmp_path: Path) -> None:
+    for name, path in (("a", "/a/log.csv"), ("b", "/b/log.csv"), ("c", "/c/digits.csv"), ("d", "/c/other.csv")):
+        record(tmp_path, name, [0.5], task="file", task_options={"path": path})
+    record(tmp_path, "e", [0.5])
+    assert compare([tmp_path]).columns == ("a/log.csv", "b/log.csv", "digits.csv", "other", "digits")
+
+
 def test_rows_are_told_apart_by_as_little_as_possible(tmp_path: Path) -> None:
     record(tmp_path, "a", [0.5], unit_options={"beta": 0.5}, hidden_size=64)
     record(tmp_path, "b", [0.6], unit_options={"beta": 0.8}, hidden_size=64)
     record(tmp_path, "c", [0.6], unit="gru", hidden_size=32)
     assert compare([tmp_path]).rows == ("lipschitz, beta = 0.5", "lipschitz, beta = 0.8", "gru")
     assert compare([tmp_path], by=["hidden_size", "beta"]).rows == ("64, beta = 0.5", "64, beta = 0.8", "32")
+    assert compare([tmp_path], by=["beta", "unit", "beta"]).rows[2] == "no beta, unit = gru"
     with pytest.raises(ValueError, match=r"seed 0 of lipschitz on digits is in made/a\.json and in made/b\.json"):
         compare([tmp_path], by=["unit"])
     with pytest.raises(ValueError, match=r"cannot be named by 'bta'.*beta"):

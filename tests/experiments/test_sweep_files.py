@@ -163,6 +163,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"sweep": {"prunning": "median"}}, "'prunning' (did you mean 'pruning'?)"),
     ({"sweep": {"best_per": ["units"]}}, "'units' (did you mean 'unit'?)"),
     ({"final": {"epochs": 3}}, "[final] names no seeds"),
+    ({"final": {"seeds": [1], "unit_options": 3}}, "write a table [final.unit_options]"),
+    ({"settings": BASE | {"variants": [{"beta": 0.6}]}}, "put what differs into [space]"),
+    ({"settings": BASE | {"unit_options": {"beta": 0.6}}, "space": {"unit_options": {"beta": [0.7]}}},
+     "unit_options.beta is in [settings] and in [space]"),
+    ({"space": {"unit": ["gru", "lipschitz"],
+                "unit_options": {"beta": {"values": [0.6], "when": {"unit": "lipschits"}}}}},
+     "but [space] has 'gru' or 'lipschitz': it would never be used"),
+    ({"space": {"clip": {"values": [1.0], "when": {"decay_factor": 0.1}}}}, "neither in [space] nor in [settings]"),
 ]  # fmt: skip
 
 
@@ -204,6 +212,9 @@ FILES = [
     ('[space]\nunit_options.beta = [3.0]\n[settings]\ntask = "adding"', "beta"),
     ('[space]\nclip = [1.0]\n[settings]\ntask = "nowhere.csv"', "nowhere.csv"),
     ("[space", "not valid TOML"),
+    ('[space]\nclip = [1.0]\n[settings]\ntask = "adding"\n[final]\nseeds = [1]\nunit = "gruu"', "gruu"),
+    ('[space]\nclip = [1.0]\n[settings]\ntask = "adding"\n[final]\nseeds = [1]\nunit_options.betta = 1.0', "betta"),
+    ('[space]\nclip = [1.0]\n[settings]\ntask = "adding"\n[final]\nseeds = [1]\nepochs = -1', "0 (in [final])"),
 ]
 
 

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,6 +140,53 @@ def test_what_diverges_or_fails_has_no_score_and_stops_no_other(tmp_path: Path) 
     assert outcome.winners[0].best.trial.number == 0
     again = run_sweep(sweep, tmp_path)  # the failed one has another try, and only that one
     assert [each.state for each in again.trials] == ["complete", "complete", "diverged"]
+
+
+def test_options_of_final_runs_are_added_to_the_winners(tmp_path: Path) -> None:
+    """The winner's β and the step size of the preset stay; a changed [final] trains a run of its own."""
+    space, options = {"unit_options": {"beta": [0.6, 0.8]}}, {"gamma": 0.01}
+    first = run_sweep(tiny_sweep(space, epochs=1, final={"seeds": [5], "unit_options": options}), tmp_path)
+    (winner,) = first.winners
+    beta = winner.best.trial.point["unit_options.beta"]
+    assert winner.best.trial.settings.unit_options == {"step_size": 0.03, "beta": beta, **options}
+    second = run_sweep(tiny_sweep(space, epochs=1, final={"seeds": [6], "unit_options": options}), tmp_path)
+    assert second.winners[0].best.trial.settings.seeds == (6,)
+    assert second.tests != first.tests
+    names = sorted(path.name for path in (tmp_path / "final").iterdir())
+    assert [name.partition("-")[2] for name in names] == ["adding", "adding~2"]
+    again = run_sweep(tiny_sweep(space, epochs=1, final={"seeds": [5], "unit_options": options}), tmp_path)
+    assert again.tests == first.tests
+
+
+def test_a_damaged_run_stops_no_other(tmp_path: Path) -> None:
+    sweep = tiny_sweep({"learning_rate": [0.01, 0.02, 0.05]}, epochs=1)
+    run_sweep(sweep, tmp_path)
+    (tmp_path / "runs" / "00000" / "config.json").write_text("{")
+    (tmp_path / "runs" / "00001" / "metrics.jsonl").write_bytes(b"\xff\n")
+    outcome = run_sweep(sweep, tmp_path)
+    assert [each.state for each in outcome.trials] == ["failed", "failed", "complete"]
+    assert ["00000/config.json" in (each.error or "") for each in outcome.trials] == [True, False, False]
+    assert outcome.winners[0].best.trial.number == 2
+    shutil.rmtree(tmp_path / "runs" / "00000")
+    assert run_sweep(sweep, tmp_path).trials[0].state == "complete"
+
+
+def test_folders_that_cannot_be_used_are_told_before_anything_runs(tmp_path: Path) -> None:
+    sweep = tiny_sweep({"learning_rate": [0.01]})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="is a file, not a folder"):
+        check_sweep(sweep, tmp_path / "file")
+    (tmp_path / "sweep.json").write_text('{"settings": 3}')
+    with pytest.raises(RunConflict, match=r"\[settings\]"):
+        check_sweep(sweep, tmp_path)
+
+
+@needs("optuna")
+@pytest.mark.parametrize("text", [b"{nonsense\n", b"\xff\xfe\n\n", b'{"op_code": 4}\n'])
+def test_a_damaged_journal_is_told(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "optuna.journal").write_bytes(text)
+    with pytest.raises(RunError, match=r"optuna\.journal is damaged .*; restore it from a copy"):
+        Search(tiny_sweep({"learning_rate": [0.01]}, sweep={"pruning": "median"}), tmp_path, {})
 
 
 @needs("optuna")

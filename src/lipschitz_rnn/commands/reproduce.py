@@ -204,11 +204,11 @@ def _on(engine: Engine | None, campaign: Campaign) -> Campaign:
     return replace(campaign, engine=engine, out=campaign.out.absolute(), results=campaign.results.absolute())
 
 
-def _engine(engine: EngineName, jobs: int, address: str | None, gpus: float | None, **_: Any) -> Any:
+def _engine(engine: EngineName, jobs: int, address: str | None, gpus: float | None, device: str, **_: Any) -> Any:
     """The engine of all studies; None for processes that each study starts itself."""
     if engine == "local" and address is None and gpus is None:
         return nullcontext()
-    return make_engine(engine, jobs if jobs > 1 else None, address=address, gpus=gpus)
+    return make_engine(engine, jobs if jobs > 1 else None, address=address, gpus=gpus, device=device)
 
 
 def _facts(outcomes: list[Outcome]) -> dict[str, Any]:

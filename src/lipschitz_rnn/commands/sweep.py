@@ -23,6 +23,7 @@ from lipschitz_rnn.commands.sweep_board import choose_board
 from lipschitz_rnn.commands.threads import choose_threads_for_runs, usable_cores, with_threads
 from lipschitz_rnn.documents.numbers import show_duration, show_score, show_scores
 from lipschitz_rnn.experiments.engines import make_engine
+from lipschitz_rnn.experiments.engines.base import slots_here
 from lipschitz_rnn.experiments.sweeps import Sweep, read_sweep, run_sweep
 from lipschitz_rnn.experiments.sweeps.cost import estimate, show_steps
 from lipschitz_rnn.experiments.sweeps.running import Outcome, check_sweep
@@ -98,12 +99,13 @@ def sweep(
     with spinner("checking", quiet=as_json):
         trials = check_sweep(found, folder, **place)
     choose_threads_for_runs([trial.settings for trial in trials])
+    chosen = trials[0].settings.device
+    slots = slots_here(jobs, chosen)
     if dry_run:
-        _print_plan(found, as_json, jobs or 1, place)
+        _print_plan(found, as_json, slots, place)
         return
-    slots = jobs or max(1, torch.cuda.device_count())
     threads = max(1, min(torch.get_num_threads(), usable_cores() // slots)) if engine == "local" else 1
-    with make_engine(engine, jobs, threads=threads, address=address, gpus=gpus) as runner:
+    with make_engine(engine, jobs, threads=threads, address=address, gpus=gpus, device=chosen) as runner:
         outcome = run_sweep(found, folder, engine=runner, board=choose_board(as_json), threads=threads, **place)
     _print_outcome(outcome, as_json)
     if outcome.failed:

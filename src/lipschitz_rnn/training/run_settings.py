@@ -22,22 +22,9 @@ def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool)
 
     Raises `RunConflict` if it holds another run, `RunError` if it cannot be used.
     """
+    check_place(path)
     folder = Path(path)
-    try:
-        if "\0" in os.fspath(path):
-            raise RunError(f"the run folder {os.fspath(path)!r} has a NUL in its name; choose another folder")
-        place = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-        if not place.is_dir():
-            raise RunError(f"{place} is a file, not a folder; choose another folder for the run")
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise RunError(
-                f"cannot set up the run in {folder}: Permission denied, {place} is not writable; "
-                "change its permissions, or choose another folder"
-            )
-        taken = (folder / "config.json").exists()
-    except OSError as error:  # a name that is too long, a loop of links
-        raise RunError(f"cannot set up the run in {folder}: {error.strerror}; choose another folder") from error
-    if not taken:
+    if not (folder / "config.json").exists():
         return
     if not resume:
         raise RunConflict(f"{folder} already holds a run; resume it with --resume, or choose another folder")
@@ -51,6 +38,25 @@ def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool)
             f"{folder} holds a run with {name} = {frozen!r}, but this call has {asked!r}; "
             "resume without changed settings, or choose another folder"
         )
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Raise `RunError` if this folder cannot be made or written to; nothing is written."""
+    folder = Path(path)
+    try:
+        if "\0" in os.fspath(path):
+            raise RunError(f"the run folder {os.fspath(path)!r} has a NUL in its name; choose another folder")
+        place = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+        if not place.is_dir():
+            raise RunError(f"{place} is a file, not a folder; choose another folder for the run")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise RunError(
+                f"cannot set up the run in {folder}: Permission denied, {place} is not writable; "
+                "change its permissions, or choose another folder"
+            )
+        (folder / "config.json").exists()
+    except OSError as error:  # a name that is too long, a loop of links
+        raise RunError(f"cannot set up the run in {folder}: {error.strerror}; choose another folder") from error
 
 
 def check_builder(folder: Path, sources: Mapping[str, Any]) -> None:

@@ -33,7 +33,8 @@ Split = Literal["test", "validation"]
 class Cell:
     """One row on one task: the score of every seed, None where there is none.
 
-    A network that diverged late has the score of its selected epoch; `diverged` counts all that diverged.
+    A network that diverged late has the score of its selected epoch; `diverged` counts all that diverged, or whose
+    score is not finite.
     """
 
     row: str
@@ -49,6 +50,11 @@ class Cell:
     sources: tuple[str, ...]
     diverged: int
     summary: Summary | None = None
+
+    @property
+    def missing(self) -> int:
+        """Networks without a score, which the mean leaves out."""
+        return sum(score is None for score in self.scores.values())
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,11 @@ class Comparison:
         found = [cell for (_, name), cell in self.cells.items() if name == column and cell.summary is not None]
         return self.best_first(found)[0].row if found else None
 
+    def is_best(self, cell: Cell) -> bool:
+        """Whether no row has a better mean on this task; several may be equal."""
+        best = self.best(cell.column)
+        return best is not None and cell.summary is not None and _mean(self.cells[best, cell.column]) == _mean(cell)
+
     @staticmethod
     def best_first(cells: Sequence[Cell]) -> list[Cell]:
         """Cells of one task by their means; those without a score last."""
@@ -114,6 +125,8 @@ def compare(
     """
     if not 0 < alpha < 1:
         raise ValueError(f"alpha is {alpha}; it must be between 0 and 1")
+    if not paths:
+        raise ValueError("no runs are given; name run folders, or folders that hold runs")
     records, left_out = _read([Path(path) for path in paths])
     if not records:
         raise RunError(f"no run is complete: {'; '.join(left_out)}; resume one first")
@@ -131,16 +144,22 @@ def compare(
 
 
 def _read(paths: Sequence[Path]) -> tuple[list[tuple[Record, str]], list[str]]:
-    """Complete runs as records, one per variant, each with where it is from; and the runs that are not complete."""
+    """Complete runs as records, one per variant, each with where it is from; and the runs that are not complete.
+
+    What is given twice counts once.
+    """
     records: list[tuple[Record, str]] = []
-    left_out = []
+    left_out, seen, taken = [], list[Record](), set[Path]()
     for path in paths:
         if path.is_dir() and not any(path.rglob("config.json")):
             own = [read_record(file) for file in sorted(path.glob("*.json"))] or read_records(path)
-            records += [(part, record.file) for record in own for part in _variants(record)]
+            new = [record for record in own if record not in seen]
+            seen += new
+            records += [(part, record.file) for record in new for part in _variants(record)]
             if own:
                 continue
-        runs = find_runs([path])
+        runs = [run for run in find_runs([path]) if run.path.resolve() not in taken]
+        taken |= {run.path.resolve() for run in runs}
         networks = {run.path: 0 for run in runs}
         for run in runs:
             networks[run.path] += len(run.settings.seeds)
@@ -172,13 +191,20 @@ def _variants(record: Record) -> list[Record]:
 
 
 def _cell(record: Record, source: str, row: str, column: str, split: Split) -> Cell:
-    scores = {int(seed["seed"]): seed[split] for seed in record.seeds}
-    diverged = sum(seed.get("diverged_step") is not None for seed in record.seeds)
+    scores = {int(seed["seed"]): _finite(seed[split]) for seed in record.seeds}
+    diverged = sum(
+        seed.get("diverged_step") is not None or (seed[split] is not None and _finite(seed[split]) is None)
+        for seed in record.seeds
+    )
     curves = tuple(tuple(curve) for curve in record.curves.get(f"validation_{record.metric}", ()))
     seconds = record.seconds / max(len(record.seeds), 1)
     device = str(record.environment.get("device") or "unknown")
     facts = (record.metric, record.percent, record.higher_is_better, scores, record.parameters, seconds)
     return Cell(row, column, *facts, (device,), curves, (source,), diverged)
+
+
+def _finite(score: float | None) -> float | None:
+    return score if score is not None and math.isfinite(score) else None
 
 
 def _joined(one: Cell, other: Cell) -> Cell:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lipschitz_rnn import tasks
 from lipschitz_rnn.training.settings import PLACE_SETTINGS, Settings
 
 # What tells two runs of one unit apart, the most telling first; other settings follow in their own order.
@@ -24,7 +25,8 @@ def flat_settings(settings: Settings) -> dict[str, Any]:
 
 def column_names(all_settings: Sequence[Settings]) -> list[str]:
     """The task of each run, with the options of the task in which runs on it differ."""
-    bases = [_task(settings) for settings in all_settings]
+    files = {_path(settings) for settings in all_settings if settings.task == "file"}
+    bases = [_task(settings, files) for settings in all_settings]
     options = [{k: v for k, v in s.task_options.items() if k not in ("path", "step_size")} for s in all_settings]
     names = []
     for base, own in zip(bases, options, strict=True):
@@ -36,8 +38,23 @@ def column_names(all_settings: Sequence[Settings]) -> list[str]:
     return names
 
 
-def _task(settings: Settings) -> str:
-    return Path(settings.task_options["path"]).stem if settings.task == "file" else settings.task
+def _path(settings: Settings) -> Path:
+    return Path(settings.task_options["path"])
+
+
+def _task(settings: Settings, files: set[Path]) -> str:
+    """The task, or the name of the file, with as much of its path as tells it from other files and from tasks."""
+    if settings.task != "file":
+        return settings.task
+    path = _path(settings)
+    if path.stem not in tasks.available() and all(path.stem != other.stem for other in files - {path}):
+        return path.stem
+    tails = ("/".join(path.parts[-count:]) for count in range(1, len(path.parts)))
+    return next((tail for tail in tails if not any(_ends(other, tail) for other in files - {path})), str(path))
+
+
+def _ends(path: Path, tail: str) -> bool:
+    return path.parts[-tail.count("/") - 1 :] == tuple(tail.split("/"))
 
 
 def row_names(all_settings: Sequence[Settings], columns: Sequence[str], by: Sequence[str] = ()) -> list[str]:
@@ -50,7 +67,7 @@ def row_names(all_settings: Sequence[Settings], columns: Sequence[str], by: Sequ
     known = dict.fromkeys(name for values in flat for name in values)
     for name in (name for name in by if name not in known):
         raise ValueError(f"rows cannot be named by {name!r}; the settings of these runs are {', '.join(known)}")
-    names = list(by) or ["unit", *_telling(flat, columns)]
+    names = list(dict.fromkeys(by)) or ["unit", *_telling(flat, columns)]
     labels = []
     for values in flat:
         same = [each for each in flat if all(_plain(each.get(n)) == _plain(values.get(n)) for n in names[:1])]
@@ -59,8 +76,8 @@ def row_names(all_settings: Sequence[Settings], columns: Sequence[str], by: Sequ
             for name in names[1:]
             if name in values and (by or any(_plain(each.get(name)) != _plain(values.get(name)) for each in same))
         ]
-        first = values.get(names[0])
-        labels.append(", ".join([str(first), *(_shown(name, values[name]) for name in telling)]))
+        first = str(values[names[0]]) if names[0] in values else f"no {names[0]}"
+        labels.append(", ".join([first, *(_shown(name, values[name]) for name in telling)]))
     return labels
 
 

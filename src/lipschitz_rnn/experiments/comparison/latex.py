@@ -18,13 +18,12 @@ def escape(text: str) -> str:
 
 def to_latex(comparison: Comparison) -> str:
     r"""A complete table; the document needs \usepackage{booktabs}."""
-    best = {column: comparison.best(column) for column in comparison.columns}
     header = [" & ".join(["", *map(escape, comparison.columns), "parameters"])]
     header.append(" & ".join(["", *(_unit(comparison, column) for column in comparison.columns), ""]))
     body = []
     for row in comparison.rows:
         cells = [comparison.cells.get((row, column)) for column in comparison.columns]
-        shown = [_score(cell, best[column] == row) for column, cell in zip(comparison.columns, cells, strict=True)]
+        shown = [_score(cell, cell is not None and comparison.is_best(cell)) for cell in cells]
         body.append(" & ".join([escape(row), *shown, _parameters([cell for cell in cells if cell is not None])]))
     lines = [
         r"% needs \usepackage{booktabs}",
@@ -64,7 +63,7 @@ def _score(cell: Cell | None, best: bool) -> str:
         text = rf"\mathbf{{{text}}}"
     if cell.summary.deviation is not None:
         text += rf" \pm {format(scale * cell.summary.deviation, '.2f' if cell.percent else '.2g')}"
-    return f"${text}$"
+    return f"${text}$" + (f" ({cell.missing} of {len(cell.scores)} diverged)" if cell.missing else "")
 
 
 def _parameters(cells: list[Cell]) -> str:

@@ -45,9 +45,9 @@ def blocks(comparison: Comparison) -> list[Block]:
     """The page."""
     networks = sum(len(cell.scores) for cell in comparison.cells.values())
     introduction = (
-        f"{len(comparison.rows)} rows, {len(comparison.columns)} tasks, {networks} trained networks. Scores are of the "
-        f"{comparison.split} split at the epoch selected on validation data: mean ± standard deviation over seeds; the "
-        "best mean of each task is bold."
+        f"{_counted(len(comparison.rows), 'row')}, {_counted(len(comparison.columns), 'task')}, "
+        f"{_counted(networks, 'trained network')}. Scores are of the {comparison.split} split at the epoch selected on "
+        "validation data: mean ± standard deviation over seeds; the best mean of each task is bold."
     )
     page: list[Block] = [Heading(TITLE, 1), Paragraph(introduction), matrix(comparison)]
     if comparison.left_out:
@@ -59,15 +59,19 @@ def blocks(comparison: Comparison) -> list[Block]:
     return [*page, Heading("Learning curves"), *curves] if curves else page
 
 
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
+
 def matrix(comparison: Comparison) -> Table:
     """Rows × tasks: mean ± standard deviation."""
-    best = {column: comparison.best(column) for column in comparison.columns}
     rows = []
     for row in comparison.rows:
         shown = []
         for column in comparison.columns:
-            text = _score(comparison.cells.get((row, column)))
-            shown.append(f"**{text}**" if best[column] == row else text)
+            cell = comparison.cells.get((row, column))
+            text = _score(cell)
+            shown.append(f"**{text}**" if cell is not None and comparison.is_best(cell) else text)
         rows.append([row, *shown])
     return Table(["", *(_column_title(comparison, column) for column in comparison.columns)], rows)
 
@@ -84,10 +88,12 @@ def _score(cell: Cell | None) -> str:
         return "diverged" if cell.diverged else "–"
     mean, deviation = cell.summary.mean, cell.summary.deviation
     if deviation is None:
-        return show_score(mean, cell.percent)
-    if cell.percent:
-        return f"{100 * mean:.2f} ± {100 * deviation:.2f} %"
-    return f"{mean:.4g} ± {deviation:.2g}"
+        text = show_score(mean, cell.percent)
+    elif cell.percent:
+        text = f"{100 * mean:.2f} ± {100 * deviation:.2f} %"
+    else:
+        text = f"{mean:.4g} ± {deviation:.2g}"
+    return f"{text} ({cell.missing} of {len(cell.scores)} diverged)" if cell.missing else text
 
 
 def _about_cost(comparison: Comparison) -> str:

@@ -81,6 +81,7 @@ def make_engine(
     threads: int = 1,
     address: str | None = None,
     gpus: float | None = None,
+    device: str = "auto",
 ) -> Engine:
     """An engine by its name.
 
@@ -90,15 +91,29 @@ def make_engine(
         threads: CPU threads of each function.
         address: ray: of the cluster; by default RAY_ADDRESS, else a cluster on this machine.
         gpus: ray: GPUs of each function; a fraction shares one. By default 1 if the cluster has GPUs.
+        device: of all functions. With "auto" and "cuda" each sees one GPU only; "cuda:1" is local and the same for all.
     """
     if name == "ray":
         from lipschitz_rnn.experiments.engines.cluster import RayEngine
 
-        return RayEngine(address, jobs, threads, gpus)
+        if ":" in device:
+            raise ValueError(f"device is {device!r}, but Ray gives every run GPUs of its own; use cuda or auto")
+        return RayEngine(address, jobs, threads, 0.0 if device == "cpu" and gpus is None else gpus)
     if address is not None or gpus is not None:
         raise ValueError("--address and --gpus are for --engine ray; leave them out")
-    from lipschitz_rnn.experiments.engines.workers import Workers, visible_gpus
+    from lipschitz_rnn.experiments.engines.workers import Workers
 
-    devices = visible_gpus()
-    jobs = jobs or max(1, len(devices))
-    return InProcess() if jobs == 1 else Workers(jobs, threads, devices)
+    jobs = slots_here(jobs, device)
+    return InProcess() if jobs == 1 else Workers(jobs, threads, _own_gpus(device))
+
+
+def slots_here(jobs: int | None, device: str = "auto") -> int:
+    """How many functions the local engine runs at once: `jobs`, or one per GPU, or one."""
+    return jobs or max(1, len(_own_gpus(device)))
+
+
+def _own_gpus(device: str) -> tuple[str, ...]:
+    """The GPUs to hand out, one to each process."""
+    from lipschitz_rnn.experiments.engines.workers import visible_gpus
+
+    return visible_gpus() if device in ("auto", "cuda") else ()

@@ -6,6 +6,7 @@ The run folder must be on a path that all nodes share: a run that starts again g
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from typing import Any
 
@@ -93,7 +94,9 @@ def _run(call: Call, threads: int, modules: tuple[str, ...]) -> str | None:
     try:
         return error_of(call)
     except Interrupted as interrupted:
-        return str(interrupted)
+        if interrupted.number != signal.SIGINT:  # its machine is going away: Ray runs it again elsewhere
+            os._exit(128 + interrupted.number)
+        return str(interrupted)  # cancelled by `close`
 
 
 def import_ray() -> Any:
@@ -108,20 +111,23 @@ def import_ray() -> Any:
 
 def _join(ray: Any, address: str | None) -> None:
     """Connect to a cluster, or start one on this machine. A wrong address is found at once, not after minutes."""
-    address = address or os.environ.get("RAY_ADDRESS")
-    if address not in (None, "auto", "local"):
-        _require_answer(str(address))
+    address = address or os.environ.get("RAY_ADDRESS") or "local"  # which never joins a cluster that happens to be here
+    if address not in ("auto", "local"):
+        _require_answer(address)
     options: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": "ERROR"}
-    if address in (None, "local"):
+    if address == "local":
         options |= {"num_cpus": os.cpu_count()}
     else:
         options.pop("include_dashboard")
     try:
         ray.init(address=address, **options)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-        where = "on this machine" if address in (None, "local") else f"at {address}"
+        where = "on this machine" if address == "local" else f"at {address}"
         reason = str(error).partition("\n")[0]
-        raise ClusterError(f"no Ray cluster answers {where}: {reason}; start one with `ray start --head`") from error
+        token = "" if os.environ.get("RAY_AUTH_MODE") else "; if the cluster asks for a token, set RAY_AUTH_MODE=token"
+        raise ClusterError(
+            f"no Ray cluster answers {where}: {reason}; start one with `ray start --head`{token}"
+        ) from error
 
 
 def _require_answer(address: str) -> None:
@@ -129,8 +135,27 @@ def _require_answer(address: str) -> None:
     if not host or not port.isdecimal():
         raise ClusterError(f"the address is {address!r}; give host:port, ray://host:port or auto")
     try:
-        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+        with socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") in ("0", ""):
+                _greet(connection)
     except (OSError, OverflowError) as error:
         raise ClusterError(
             f"no Ray cluster answers at {address}: {error}; start one with `ray start --head`, or check the address"
         ) from error
+
+
+def _greet(connection: socket.socket) -> None:
+    """Begin to speak gRPC, as Ray does: its server answers at once with a frame of settings.
+
+    If something else listens there, or nothing answers, Ray itself would try again for minutes.
+    """
+    settings = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # HTTP/2: no bytes, type 4, no flags, stream 0
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings)
+    answer = b""
+    while len(answer) < len(settings):
+        received = connection.recv(len(settings) - len(answer))
+        if not received:
+            break
+        answer += received
+    if answer[3:4] != b"\x04":
+        raise OSError("what listens there is not Ray")

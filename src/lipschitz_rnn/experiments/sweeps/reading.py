@@ -117,6 +117,13 @@ class Sweep:
             where = f" (at {show_point(point)})" if point else ""
             raise ValueError(f"{error}{where}") from error
 
+    def final_settings(self, settings: Settings) -> Settings:
+        """The settings of a winner's final run: those of [final], options added to the winner's own."""
+        changes = dict(self.final or {})
+        for name in (name for name in TABLES[:2] if name in changes):
+            changes[name] = {**getattr(settings, name), **changes[name]}
+        return dataclasses.replace(settings, **changes)
+
     def metric_of(self, settings: Settings) -> tuple[str, bool]:
         """The name of the metric to choose by, and whether higher is better."""
         found = _task_metric(settings)
@@ -174,11 +181,17 @@ def make_sweep(raw: Mapping[str, Any]) -> Sweep:
     space = ordered(_read_space(raw.get("space", {})))
     if not space:
         raise ValueError("[space] is empty; give at least one setting with a list of values, or a range")
-    for parameter in (each for each in space if each.path in fixed and not each.when):
-        raise ValueError(f"{parameter.path} is in [settings] and in [space]; give it once")
+    if "variants" in fixed:
+        raise ValueError(
+            "variants are in [settings]; put what differs into [space], e.g. unit_options.beta = [0.6, 0.8]"
+        )
     known = _read_options(options)
     sweep = Sweep(fixed, space, preset, raw.get("data", {}), **known, final=_read_final(raw.get("final")), raw=raw)
+    given = sweep.fixed if "unit" in fixed else {name: value for name, value in sweep.fixed.items() if name != "unit"}
+    for parameter in (each for each in space if each.path in given and not each.when):
+        raise ValueError(f"{parameter.path} is in [settings] and in [space]; give it once")
     _check_search(sweep)
+    _check_conditions(sweep)
     _check_names(sweep)
     return sweep
 
@@ -225,7 +238,9 @@ def _read_options(given: Mapping[str, Any]) -> dict[str, Any]:
 def _read_final(given: Any) -> dict[str, Any] | None:
     if given is None:
         return None
-    _check_keys("[final]", given, sorted(_FREE - {"task", "preset"}))
+    _check_keys("[final]", given, sorted(_FREE - {"task", "preset", "variants"}))
+    for name in (name for name in TABLES if not isinstance(given.get(name, {}), Mapping)):
+        raise ValueError(f"{name} in [final] is {given[name]!r}; write a table [final.{name}]")
     if not given.get("seeds"):
         raise ValueError("[final] names no seeds; give seeds that the search has not used, e.g. seeds = [10, 11, 12]")
     return dict(given)
@@ -247,12 +262,30 @@ def _check_search(sweep: Sweep) -> None:
         for parameter in sweep.space:
             parameter.grid()
     paths = [*sweep.fixed, *(each.path for each in sweep.space), *_FREE]
-    for parameter in sweep.space:
-        for path in (path for path in parameter.when if path not in paths):
-            raise ValueError(f"{parameter.path} depends on {path!r}{nearest(path, paths)}, which is neither in [space] "
-                             "nor in [settings]")  # fmt: skip
     for name in (name for name in sweep.best_per if name not in paths):
         raise ValueError(f"best_per has {name!r}{nearest(name, paths)}; name settings, e.g. unit or unit_options.beta")
+
+
+def _check_conditions(sweep: Sweep) -> None:
+    """A condition on what has no value, or on a value that is not in its list, would silently remove a parameter.
+
+    One on a fixed setting may fail: whoever changes that setting need not change the rest of the file.
+    """
+    space = {each.path: each for each in sweep.space}
+    paths = [*sweep.fixed, *space]
+    for parameter in sweep.space:
+        for path, allowed in parameter.when.items():
+            if path not in paths:
+                raise ValueError(f"{parameter.path} depends on {path!r}{nearest(path, [*paths, *_FREE])}, which is "
+                                 "neither in [space] nor in [settings]")  # fmt: skip
+            known = [*space[path].values, sweep.fixed.get(path)] if path in space and space[path].values else None
+            if known is not None and not any(value in known for value in allowed):
+                raise ValueError(f"{parameter.path} exists only where {path} is {_listed(allowed)}, but [space] has "
+                                 f"{_listed(space[path].values)}: it would never be used")  # fmt: skip
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return " or ".join(map(repr, values))
 
 
 def _check_names(sweep: Sweep) -> None:

@@ -18,6 +18,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ from lipschitz_rnn.experiments.sweeps.scoring import Leaders, Scored, Winner, sc
 from lipschitz_rnn.experiments.sweeps.search import Grid, Search, import_optuna, needs_optuna
 from lipschitz_rnn.experiments.sweeps.space import border_points, grid_points
 from lipschitz_rnn.experiments.sweeps.work import Reporting, Work, is_over
-from lipschitz_rnn.training import Interrupted, RunError
+from lipschitz_rnn.training import Interrupted, RunError, Settings
 from lipschitz_rnn.training.checkpoint import atomic_write
-from lipschitz_rnn.training.folder import RunConflict
+from lipschitz_rnn.training.folder import RunConflict, read_settings
 from lipschitz_rnn.training.reading import read_json
+from lipschitz_rnn.training.run_settings import check_place
 
 POLL_SECONDS = 0.5
 _FINAL = "final"
@@ -87,18 +89,27 @@ def check_sweep(sweep: Sweep, out: Path, **place: Any) -> list[Trial]:
             check_train(trial.settings)
         seen.add(key)
     if sweep.final is not None:
-        dataclasses.replace(trials[0].settings, **sweep.final)
+        for trial in {(trial.settings.task, trial.settings.unit): trial for trial in trials}.values():
+            check_train(_final_settings(sweep, trial))
     return trials
 
 
+def _final_settings(sweep: Sweep, trial: Trial) -> Settings:
+    try:
+        return sweep.final_settings(trial.settings)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{error} (in [final])") from error
+
+
 def _check_folder(sweep: Sweep, out: Path) -> None:
+    check_place(out)
     path = out / "sweep.json"
     if not path.exists():
         return
     before, now = read_json(path), json.loads(json.dumps(sweep.frozen()))
     if before != now:
         table = next(name for name in {**before, **now} if before.get(name) != now.get(name))
-        old, new = before.get(table) or {}, now.get(table) or {}
+        old, new = ({} if not isinstance(each.get(table), Mapping) else each[table] for each in (before, now))
         key = next((name for name in {**old, **new} if old.get(name) != new.get(name)), "")
         raise RunConflict(
             f"{out} holds a sweep with [{table}] {key} = {old.get(key)!r}, but the file has {new.get(key)!r}; go on "
@@ -164,8 +175,9 @@ class _Driver:
         running: dict[str, Job] = {}
         while running or not source.is_over:
             for job in source.next(self._free(len(running))):
-                if is_over(self._place_of(job)):
-                    self._collect(source, job, None)
+                over, error = self._is_over(job)
+                if over or error:
+                    self._collect(source, job, error)
                     continue
                 running[job.name] = job
                 self.engine.submit(job.name, self._work(job))
@@ -186,6 +198,13 @@ class _Driver:
     def _free(self, running: int) -> int:
         """One more than can run, so that no slot waits for this loop."""
         return self.engine.slots + (1 if self.sweep.method == "grid" else 0) - running
+
+    def _is_over(self, job: Job) -> tuple[bool, str | None]:
+        """Whether a run has ended before; or what is wrong with its folder, which stops no other run."""
+        try:
+            return is_over(self._place_of(job)), None
+        except RunError as error:
+            return False, str(error)
 
     def _place_of(self, job: Job) -> Path:
         return self.folder / "runs" / job.name
@@ -210,9 +229,9 @@ class _Driver:
         jobs = {}
         for winner in winners:
             trial = winner.best.trial
-            settings = dataclasses.replace(trial.settings, **(self.sweep.final or {}))
+            settings = self.sweep.final_settings(trial.settings)
             name = "-".join([f"{trial.number:05d}", *(str(value) for value in winner.group.values())])
-            safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:120]
+            safe = self._free_name("".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:60], settings)
             jobs[f"{_FINAL}/{safe}"] = (winner, Job(safe, (dataclasses.replace(trial, settings=settings),), settings))
         for name, (_, job) in jobs.items():
             self.engine.submit(name, Work(job.settings, self.folder / name, None, self.threads))
@@ -227,6 +246,15 @@ class _Driver:
                 raise RunError(f"the final run {self.folder / name} failed: {errors[name]}; run the same command again")
             found.append(dataclasses.replace(winner, best=scored))
         return found
+
+    def _free_name(self, name: str, settings: Settings) -> str:
+        """`name`, with a number if that folder holds a final run with other settings: [final] may have changed."""
+        for number in count(2):
+            folder = self.folder / _FINAL / name
+            if not (folder / "config.json").exists() or not settings.differences(read_settings(folder)):
+                return folder.name
+            name = f"{name.partition('~')[0]}~{number}"
+        raise AssertionError
 
     def _write(self, winners: Sequence[Winner], tests: Sequence[Sequence[float | None]]) -> Outcome:
         trials = [self.scored[number] for number in sorted(self.scored)]

@@ -13,6 +13,7 @@ from lipschitz_rnn.experiments.sweeps.packing import Job, Trial, variant_of
 from lipschitz_rnn.experiments.sweeps.reading import Sweep
 from lipschitz_rnn.experiments.sweeps.work import PRUNED, is_over
 from lipschitz_rnn.tasks.base import METRICS
+from lipschitz_rnn.training import RunError
 from lipschitz_rnn.training.history import Run, read_run
 
 State = Literal["complete", "diverged", "pruned", "failed", "waiting", "running"]
@@ -35,7 +36,10 @@ def score_job(job: Job, folder: Path, sweep: Sweep, metric: str, error: str | No
     """All trials of a run that has ended."""
     if not (folder / "config.json").exists():
         return [Scored(trial, folder, "failed" if error else "waiting", error=error) for trial in job.trials]
-    parts = read_run(folder).by_variant()
+    try:
+        parts = read_run(folder).by_variant()
+    except RunError as damaged:
+        return [Scored(trial, folder, "failed", error=error or str(damaged)) for trial in job.trials]
     found = []
     for trial in job.trials:
         run = parts[variant_of(job, trial)]

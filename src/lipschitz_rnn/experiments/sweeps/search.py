@@ -11,6 +11,7 @@ from typing import Any
 from lipschitz_rnn.experiments.sweeps.packing import Job, Packer, Trial
 from lipschitz_rnn.experiments.sweeps.reading import Sweep
 from lipschitz_rnn.experiments.sweeps.space import Parameter, Point, grid_points
+from lipschitz_rnn.training import RunError
 
 JOURNAL = "optuna.journal"
 _STUDY = "sweep"
@@ -183,13 +184,18 @@ def open_study(sweep: Sweep, folder: Path, metric: str, higher_is_better: bool, 
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(str(folder / JOURNAL))),
-            study_name=_STUDY,
-            direction="maximize" if higher_is_better else "minimize",
-            pruner=pruners[sweep.pruning](),
-            load_if_exists=True,
-        )
+        try:
+            return optuna.create_study(
+                storage=JournalStorage(JournalFileBackend(str(folder / JOURNAL))),
+                study_name=_STUDY,
+                direction="maximize" if higher_is_better else "minimize",
+                pruner=pruners[sweep.pruning](),
+                load_if_exists=True,
+            )
+        except (ValueError, KeyError, TypeError, AssertionError) as error:
+            raise RunError(
+                f"{folder / JOURNAL} is damaged ({error}); restore it from a copy, or choose another folder"
+            ) from error
 
 
 def import_optuna() -> Any:
