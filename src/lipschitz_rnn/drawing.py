@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_MOST_READINGS = 400  # points of a curve that a page can show
 HALF_HEIGHT = 0.32  # of a row of dots
 RED, BLUE, GREY, GREEN, PURPLE = "#c8553d", "#2d6a9f", "#8a8a8a", "#3a7d44", "#7d5ba6"
 
@@ -67,6 +69,54 @@ def transparent_svg(figure: Any) -> bytes:
     for axis in figure.axes:
         axis.patch.set_alpha(0.0)
     return to_svg(figure)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What can be read off one pair of axes. Places are shares of the picture's width and height, from the top left.
+
+    box: left, top, right and bottom of the axes.
+    curves: for each, its name, its colour, and points (place across, place down, x, y).
+    """
+
+    box: tuple[float, float, float, float]
+    label: str
+    curves: Sequence[tuple[str, str, Sequence[tuple[float, float, float, float]]]]
+
+
+def read_panels(figure: Any) -> list[Panel]:
+    """The labelled curves of a figure that has been drawn, as they stand in the picture."""
+    from matplotlib.colors import to_hex
+
+    width, height = figure.bbox.size
+    panels = []
+    for axis in figure.axes:
+        # A line across the axes, such as the paper's number, has another transform and no points of its own.
+        lines = [line for line in axis.get_lines() if not str(line.get_label()).startswith("_")]
+        lines = [line for line in lines if line.get_transform() is axis.transData]
+        stride = -(-max((len(line.get_xdata()) for line in lines), default=1) // _MOST_READINGS)
+        curves = []
+        for line in lines:
+            values = np.column_stack([np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)])
+            values = values[::stride]
+            values = values[np.isfinite(values).all(axis=1)]
+            places = axis.transData.transform(values) / (width, height)
+            points = [(_short(a), _short(1 - b), float(x), float(y))
+                      for (a, b), (x, y) in zip(places, values, strict=True)]  # fmt: skip
+            curves.append((str(line.get_label()).replace(r"\$", "$"), str(to_hex(line.get_color())), points))
+        left, bottom, right, top = (float(value) for value in axis.get_position().extents)
+        box = (_short(left), _short(1 - top), _short(right), _short(1 - bottom))
+        panels += [Panel(box, axis.get_xlabel(), curves)] if any(points for *_, points in curves) else []
+    return panels
+
+
+def _short(place: float) -> float:
+    return round(float(place), 5)
+
+
+def plain_label(text: str) -> str:
+    """A name from elsewhere: its dollar signs are no mathematics."""
+    return text.replace("$", r"\$")
 
 
 def whole_epochs(axis: Any) -> None:

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.commands.reproduce_list import inventory
-from lipschitz_rnn.documents.blocks import Table, to_html
+from lipschitz_rnn.documents.blocks import Table
 from lipschitz_rnn.documents.files import fill_marks
+from lipschitz_rnn.documents.html import to_html
 from lipschitz_rnn.experiments.campaign import Campaign, Measures, Plan
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.report import group_runs

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -33,56 +35,106 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def written(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The report of all of them."""
+    return write_report([runs], tmp_path_factory.mktemp("report"))
+
+
 def test_seeds_of_one_configuration_are_laid_together(runs: Path) -> None:
     groups = group_runs(find_runs([runs]))
     assert [group.record.name for group in groups] == ["digits, lipschitz, N = 6", "digits, lstm, N = 6"]
+    assert [(group.task, group.name) for group in groups] == [("digits", "lipschitz"), ("digits", "lstm")]
     assert [seed["seed"] for seed in groups[0].record.seeds] == [0, 1, 2]
 
 
-def test_the_report_shows_minimum_mean_and_maximum(runs: Path, tmp_path: Path) -> None:
-    written = write_report([runs], tmp_path)
+def test_the_report_shows_minimum_mean_and_maximum(runs: Path, written: dict[str, Path], tmp_path: Path) -> None:
     text = written["markdown"].read_text()
     results = [json.loads((runs / name / "result.json").read_text()) for name in ("a", "b")]
     scores = [seed["test"] for result in results for seed in result["seeds"]]
-    row = next(line for line in text.splitlines() if line.startswith("| digits, lipschitz"))
+    row = next(line for line in text.splitlines() if line.startswith("| lipschitz | 6 |"))
     shown = [f"{100 * value:.2f} %" for value in (min(scores), sum(scores) / 3, max(scores))]
     assert f"| 3 | {' | '.join(shown)} |" in row
     for picture in re.findall(r"\]\((figures/[^)]+)\)", text):
-        assert (tmp_path / picture).read_bytes().startswith(b"<?xml")
-    assert "run-1-eigenvalues" in text
-    assert "run-2-eigenvalues" not in text  # an LSTM has no A and W
+        assert (written["markdown"].parent / picture).read_bytes().startswith(b"<?xml")
+    assert "task-1-eigenvalues" in text
+    lstm = write_report([runs / "lstm"], tmp_path)["markdown"].read_text()
+    assert "eigenvalues" not in lstm  # it has no A and W
+    assert "Units and tasks" not in lstm  # there is only one
 
 
-def test_the_html_needs_no_other_file(runs: Path, tmp_path: Path) -> None:
-    page = write_report([runs / "a"], tmp_path)["html"].read_text()
+def test_units_are_compared_where_there_are_several(runs: Path, written: dict[str, Path], tmp_path: Path) -> None:
+    text = written["markdown"].read_text()
+    assert "## Units and tasks\n" in text
+    assert re.search(
+        r"\| unit \| digits \(accuracy\) \|\n\| --- \| ---: \|\n\| lipschitz \| \*?\*?[\d.]+ ± [\d.]+ %", text
+    )
+    copy = tmp_path / "copy"
+    shutil.copytree(runs / "lstm", copy)
+    twice = write_report([runs, copy], tmp_path / "twice")["markdown"].read_text()
+    assert "These runs cannot be compared: seed 0 of lstm on digits is in" in twice
+
+
+def test_a_task_has_one_section_whatever_the_number_of_runs(written: dict[str, Path]) -> None:
+    text = written["markdown"].read_text()
+    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## Units and tasks", "## digits"]
+    kept = [line for line in text.splitlines() if line.startswith("### ")]
+    assert kept == ["### Differences and their p-values"] * ("p, corrected" in text) + [
+        "### Every seed", "### Settings", "### Runs and hardware",
+    ]  # fmt: skip
+    assert "| lipschitz | 6 |" in text
+    assert re.search(r"\| configuration \| unit \|.*\n.*\n\| lipschitz \| lipschitz \|", text)  # what differs
+    assert "All configurations share:" in text
+
+
+def test_the_html_needs_no_other_file(written: dict[str, Path]) -> None:
+    page = written["html"].read_text()
+    assert page.count("<svg role") == 2
     sources = re.findall(r'(?:src|href)="([^"]{0,40})', page)
-    assert len(sources) == 2
-    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
-    assert "http" not in re.sub(r"data:[^\"]+", "", page)
+    assert all(source.startswith(("#", "data:,")) for source in sources)
+    assert "http" not in page.replace("http-equiv", "")
 
 
-def test_runs_on_one_task_share_a_picture_with_whole_epochs(runs: Path, tmp_path: Path) -> None:
+def test_runs_on_one_task_share_a_picture_with_whole_epochs(written: dict[str, Path]) -> None:
     """Two configurations of three runs: one joint picture, without a background, ticks at 1 and 2 but not at 1.25."""
-    text = write_report([runs], tmp_path)["markdown"].read_text()
-    assert text.count("![All runs on digits") == 1
-    for path in (tmp_path / "figures").glob("*.svg"):
+    text, folder = written["markdown"].read_text(), written["markdown"].parent / "figures"
+    assert text.count("![Learning curves on digits: all 2 configurations.") == 1
+    for path in folder.glob("*.svg"):
         svg = path.read_text()
         assert "opacity: 0" in svg  # the background
         ticks = re.findall(r"<!-- ([−\d.]+) -->", svg)
         assert {"1", "2"} <= set(ticks)
         assert not {"1.2", "1.25", "1.4", "1.50"} & set(ticks)
-    joint = (tmp_path / "figures" / "all-1.svg").read_text()
-    assert "digits, lipschitz, N = 6" in joint
-    assert "digits, lstm, N = 6" in joint
-    alone = write_report([runs / "a"], tmp_path / "alone")["markdown"].read_text()
-    assert "All runs" not in alone
+    joint = (folder / "task-1-learning.svg").read_text()
+    assert "<!-- lipschitz -->" in joint
+    assert "<!-- lstm -->" in joint
 
 
-def test_wide_tables_scroll_and_pictures_suit_a_dark_page(runs: Path, tmp_path: Path) -> None:
-    page = write_report([runs], tmp_path)["html"].read_text()
-    assert page.count('<div class="scroll"><table>') == page.count("<table>") > 0
+def test_curves_carry_their_numbers(runs: Path, written: dict[str, Path]) -> None:
+    """What the pointer reads is what was measured, inside its panel."""
+    page = written["html"].read_text()
+    found = re.findall(r'data-panels="([^"]+)"', page)
+    assert len(found) == 2
+    loss, score = json.loads(unescape(found[0]))
+    records = [json.loads(line) for line in (runs / "lstm" / "metrics.jsonl").read_text().splitlines()]
+    accuracy = [100 * record["accuracy"][0] for record in records if record["kind"] == "validation"]
+    (points,) = (points for name, _, points in score["curves"] if name == "lstm")
+    assert [x for *_, x, _ in points] == [1, 2]
+    assert [y for *_, y in points] == pytest.approx(accuracy, rel=1e-3)
+    for panel in (loss, score):
+        left, top, right, bottom = panel["box"]
+        places = [point[:2] for _, _, points in panel["curves"] for point in points]
+        assert all(left <= across <= right and top <= down <= bottom for across, down in places)
+        assert len(places) == 4
+
+
+def test_wide_tables_scroll_and_pictures_suit_a_dark_page(written: dict[str, Path]) -> None:
+    page = written["html"].read_text()
+    boxes = re.findall(r'<div class="scroll" role="group" aria-label="[^"]+" tabindex="0"><table>', page)
+    assert len(boxes) == page.count("<table>") > 0
     assert "overflow-x: auto" in page
     assert "prefers-color-scheme: dark" in page
+    assert "stroke: var(--c0)" in page
     assert "background: white" not in page
 
 

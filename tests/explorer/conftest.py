@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from explorer_browser import Opened, find_browser, open_page, started_browser
+from browser import started_browser
+from explorer_browser import Opened, open_page
 
 from lipschitz_rnn.explorer import build_page
 
@@ -26,8 +27,6 @@ def page_file(page_text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    pytest.importorskip("playwright", reason="needs playwright, which is not installed")
-    find_browser()
     with started_browser() as found:
         yield found
 

@@ -1,9 +1,7 @@
-"""A page of the explorer in the Chromium of this machine; tests are skipped where there is none."""
+"""A page of the explorer in the Chromium of this machine."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,29 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
-
-def find_browser() -> str:
-    """The path of an installed Chromium or Chrome."""
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
-    return found
+from browser import watched_page
 
 
 class Opened:
-    """One open page, what it said on its console, and what it asked the network for."""
+    """One open page."""
 
     def __init__(self, page: Any) -> None:
         self.page = page
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("request", lambda request: self.requests.append(request.url))
 
     def set(self, **values: Any) -> None:
         """Move sliders and choose from lists by the events that a hand would cause, then let the page compute."""
@@ -67,26 +50,8 @@ class Opened:
 
 @contextmanager
 def open_page(browser: Any, file: Path, width: int = 1280, theme: str = "light", **options: Any) -> Iterator[Opened]:
-    """The file in a window of its own, without any network, closed afterwards; a complaint of the page is an error."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, offline=True, **options)
-    opened = Opened(context.new_page())
-    try:
-        opened.page.goto(file.as_uri())
+    """The file in a window of its own, once it draws."""
+    with watched_page(browser, file, width, theme, **options) as page:
+        opened = Opened(page)
         opened.wait_until("window.explorer && explorer.frames() > 2")
         yield opened
-    finally:
-        context.close()
-    assert opened.complaints == [], opened.complaints
-    assert opened.requests == [file.as_uri()], opened.requests  # nothing but the page itself
-
-
-@contextmanager
-def started_browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # Chromium refuses its sandbox to root, which is who runs in containers.
-        arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=find_browser(), args=arguments)
-        yield browser
-        browser.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import serious_faults
 from explorer_browser import Opened, open_page
 
 from lipschitz_rnn.explorer import build_page
@@ -174,12 +175,8 @@ def test_the_layout_check_sees_faults(explorer: Opened) -> None:
 @pytest.mark.needs("axe_playwright_python")
 @pytest.mark.parametrize("theme", THEMES)
 def test_axe_finds_no_serious_fault(browser: Any, page_file: Path, theme: str) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
     with open_page(browser, page_file, 1280, theme, reduced_motion="reduce") as opened:
-        found = Axe().run(opened.page).response["violations"]
-        serious = [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in found]
-        assert serious == []
+        assert serious_faults(opened.page) == []
 
 
 def test_it_moves_and_stops(browser: Any, page_file: Path) -> None:

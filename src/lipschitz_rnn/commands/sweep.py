@@ -26,6 +26,7 @@ from lipschitz_rnn.experiments.engines import make_engine
 from lipschitz_rnn.experiments.engines.base import slots_here
 from lipschitz_rnn.experiments.sweeps import Sweep, read_sweep, run_sweep
 from lipschitz_rnn.experiments.sweeps.cost import estimate, show_steps
+from lipschitz_rnn.experiments.sweeps.page import write_sweep_page
 from lipschitz_rnn.experiments.sweeps.running import Outcome, check_sweep
 from lipschitz_rnn.experiments.sweeps.space import show_point
 from lipschitz_rnn.training import RunError
@@ -107,7 +108,9 @@ def sweep(
     threads = max(1, min(torch.get_num_threads(), usable_cores() // slots)) if engine == "local" else 1
     with make_engine(engine, jobs, threads=threads, address=address, gpus=gpus, device=chosen) as runner:
         outcome = run_sweep(found, folder, engine=runner, board=choose_board(as_json), threads=threads, **place)
-    _print_outcome(outcome, as_json)
+    with spinner("writing the page", quiet=as_json):
+        pages = write_sweep_page(found, outcome, folder)
+    _print_outcome(dataclasses.replace(outcome, written=(*outcome.written, *pages)), as_json)
     if outcome.failed:
         first = outcome.failed[0]
         raise RunError(

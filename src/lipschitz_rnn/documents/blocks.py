@@ -1,12 +1,11 @@
-"""The blocks of a page. A page is a list of blocks, written as Markdown; HTML is made from the Markdown."""
+"""The blocks of a page. A page is a list of blocks, written as Markdown here and as HTML by `documents.html`."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import Any
+
+from lipschitz_rnn.drawing import Panel
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,15 @@ class Commands:
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG. Markdown links to a file next to the page; HTML embeds the picture."""
+    """An SVG. Markdown links to a file next to the page; HTML embeds the picture.
+
+    panels: what to read off its curves, for pages that show the numbers under the pointer.
+    """
 
     name: str
     svg: bytes
     caption: str
+    panels: Sequence[Panel] = ()
 
     @property
     def file(self) -> str:
@@ -72,50 +75,25 @@ class Picture:
         return f"![{self.caption}]({self.file})\n\n*{self.caption}*"
 
 
-Block = Heading | Paragraph | Table | Commands | Picture
+@dataclass(frozen=True)
+class Details:
+    """Blocks that few readers need: folded away in HTML, a subsection in Markdown."""
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.55 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.7rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; border-bottom: 1px solid #8884; }
-.scroll { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-size: .85rem; }
-th, td { padding: .3rem .5rem; border-bottom: 1px solid #8884; text-align: left; vertical-align: top; }
-td { overflow-wrap: break-word; max-width: 22rem; font-variant-numeric: tabular-nums; }
-img { max-width: 100%; }
-@media (prefers-color-scheme: dark) { img { filter: invert(1) hue-rotate(180deg); } }
-"""
+    title: str
+    blocks: Sequence[Heading | Paragraph | Table | Commands | Picture]
+
+    def markdown(self) -> str:
+        return "\n\n".join([f"### {self.title}", *(block.markdown() for block in self.blocks)])
+
+
+Block = Heading | Paragraph | Table | Commands | Picture | Details
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
     return "\n\n".join(block.markdown() for block in blocks) + "\n"
 
 
-def to_html(title: str, blocks: Sequence[Block]) -> str:
-    """A single file with embedded pictures. HTML in the text of a block is shown as text."""
-    from markdown_it import MarkdownIt
-
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    for name, rule in (("image", _image), ("table_open", _table_open), ("table_close", _table_close)):
-        parser.add_render_rule(name, rule)
-    pictures = {block.file: block.svg for block in blocks if isinstance(block, Picture)}
-    body = parser.render(to_markdown(blocks), {"pictures": pictures})
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-    return (
-        f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n'
-    )
-
-
-def _image(renderer: Any, tokens: Sequence[Any], index: int, options: Any, env: Mapping[str, Any]) -> str:
-    """Embed a picture of the page; other images are not linked."""
-    svg = env["pictures"].get(tokens[index].attrs["src"])
-    source = "" if svg is None else f' src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"'
-    return f'<img alt="{escape(tokens[index].content)}"{source}>'
-
-
-def _table_open(*_: Any) -> str:
-    return '<div class="scroll"><table>\n'  # scrolls on its own if the screen is too narrow
-
-
-def _table_close(*_: Any) -> str:
-    return "</table></div>\n"
+def pictures(blocks: Sequence[Block]) -> list[Picture]:
+    """All pictures of a page."""
+    inner = [each for block in blocks for each in (block.blocks if isinstance(block, Details) else (block,))]
+    return [block for block in inner if isinstance(block, Picture)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lipschitz_rnn.documents.blocks import Block, Picture, to_markdown
+from lipschitz_rnn.documents.blocks import Block, pictures, to_markdown
 from lipschitz_rnn.training.checkpoint import atomic_write
 
 _STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -53,7 +53,7 @@ def file_inside(folder: Path, name: str) -> Path:
 def write_page(blocks: Sequence[Block], path: Path) -> list[Path]:
     """Write a page as Markdown, with its pictures in figures/ next to it; returns the paths."""
     contents = {path: to_markdown(blocks).encode()}
-    contents |= {file_inside(path.parent, block.file): block.svg for block in blocks if isinstance(block, Picture)}
+    contents |= {file_inside(path.parent, picture.file): picture.svg for picture in pictures(blocks)}
     return write_files(contents)
 
 

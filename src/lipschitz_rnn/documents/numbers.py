@@ -51,3 +51,8 @@ def show_seeds(seeds: Sequence[int]) -> str:
     if len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
         return f"{seeds[0]}-{seeds[-1]}"
     return ",".join(map(str, seeds))
+
+
+def counted(number: int, noun: str) -> str:
+    """For example 1 task, 3 tasks."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

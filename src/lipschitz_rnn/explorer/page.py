@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn._version import __version__
+from lipschitz_rnn.documents.assets import read_asset
 from lipschitz_rnn.explorer.shipped import digit_networks, pendulums
 from lipschitz_rnn.ops.lipschitz.integrators import INTEGRATORS
 from lipschitz_rnn.ops.lipschitz.nonlinearities import NONLINEARITIES
@@ -19,7 +20,6 @@ SCRIPTS = (
     *("data", "linear", "recurrence", "certificate", "chance", "plot", "settings"),
     *("portrait", "spectra", "distance", "pendulum", "attack", "digits", "main"),
 )
-STYLES = ("style",)
 
 
 def build_page(own: Sequence[dict[str, Any]] = ()) -> str:
@@ -32,7 +32,7 @@ def build_page(own: Sequence[dict[str, Any]] = ()) -> str:
         "pendulums": pendulums(),
     }
     parts = {
-        "style": "\n".join(_read(f"{name}.css") for name in STYLES),
+        "style": f"{read_asset('theme.css')}\n{_read('style.css')}",
         "data": _inline_json(numbers),
         "script": "\n".join(_read(f"{name}.js") for name in SCRIPTS),
     }

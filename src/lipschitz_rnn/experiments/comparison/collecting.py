@@ -24,7 +24,7 @@ from lipschitz_rnn.experiments.comparison.statistics import (
 )
 from lipschitz_rnn.experiments.results import Record, describe_run, read_record, read_records, result_of_diverged
 from lipschitz_rnn.training.folder import RunError
-from lipschitz_rnn.training.history import find_runs
+from lipschitz_rnn.training.history import Run, find_runs
 
 Split = Literal["test", "validation"]
 
@@ -128,6 +128,23 @@ def compare(
     if not paths:
         raise ValueError("no runs are given; name run folders, or folders that hold runs")
     records, left_out = _read([Path(path) for path in paths])
+    return _compare(records, left_out, by, split, test, correction, alpha)
+
+
+def compare_runs(runs: Sequence[Run]) -> Comparison:
+    """Compare runs that have been read, as `compare` does by default."""
+    return _compare(*_complete(runs), (), "test", "t", "holm", 0.05)
+
+
+def _compare(
+    records: Sequence[tuple[Record, str]],
+    left_out: Sequence[str],
+    by: Sequence[str],
+    split: Split,
+    test: PairedTest,
+    correction: Correction,
+    alpha: float,
+) -> Comparison:
     if not records:
         raise RunError(f"no run is complete: {'; '.join(left_out)}; resume one first")
     columns = column_names([record.setup for record, _ in records])
@@ -149,7 +166,8 @@ def _read(paths: Sequence[Path]) -> tuple[list[tuple[Record, str]], list[str]]:
     What is given twice counts once.
     """
     records: list[tuple[Record, str]] = []
-    left_out, seen, taken = [], list[Record](), set[Path]()
+    left_out: list[str] = []
+    seen, taken = list[Record](), set[Path]()
     for path in paths:
         if path.is_dir() and not any(path.rglob("config.json")):
             own = [read_record(file) for file in sorted(path.glob("*.json"))] or read_records(path)
@@ -160,17 +178,26 @@ def _read(paths: Sequence[Path]) -> tuple[list[tuple[Record, str]], list[str]]:
                 continue
         runs = [run for run in find_runs([path]) if run.path.resolve() not in taken]
         taken |= {run.path.resolve() for run in runs}
-        networks = {run.path: 0 for run in runs}
-        for run in runs:
-            networks[run.path] += len(run.settings.seeds)
-        for run in runs:
-            result = run.result or result_of_diverged(run)
-            if result is None:
-                left_out.append(f"{run.path} has {len(run.of_kind('validation'))} of {run.settings.epochs} epochs")
-                continue
-            record = describe_run(dataclasses.replace(run, result=result), "", run.title)
-            share = len(run.settings.seeds) / networks[run.path]
-            records.append((dataclasses.replace(record, seconds=share * record.seconds), str(run.path)))
+        found, unfinished = _complete(runs)
+        records += found
+        left_out += unfinished
+    return records, list(dict.fromkeys(left_out))
+
+
+def _complete(runs: Sequence[Run]) -> tuple[list[tuple[Record, str]], list[str]]:
+    """Complete runs as records, each with its share of the time of its folder, and the runs that are not complete."""
+    networks = {run.path: 0 for run in runs}
+    for run in runs:
+        networks[run.path] += len(run.settings.seeds)
+    records, left_out = [], []
+    for run in runs:
+        result = run.result or result_of_diverged(run)
+        if result is None:
+            left_out.append(f"{run.path} has {len(run.of_kind('validation'))} of {run.settings.epochs} epochs")
+            continue
+        record = describe_run(dataclasses.replace(run, result=result), "", run.title)
+        share = len(run.settings.seeds) / networks[run.path]
+        records.append((dataclasses.replace(record, seconds=share * record.seconds), str(run.path)))
     return records, list(dict.fromkeys(left_out))
 
 

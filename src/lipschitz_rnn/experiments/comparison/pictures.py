@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from lipschitz_rnn.documents.blocks import Picture
-from lipschitz_rnn.drawing import BLUE, RED, draw_curves, empty_figure, new_figure, transparent_svg, whole_epochs
+from lipschitz_rnn.drawing import BLUE, RED, empty_figure, plain_label, transparent_svg
 from lipschitz_rnn.experiments.comparison.collecting import Comparison
 from lipschitz_rnn.experiments.comparison.statistics import Ranking
+from lipschitz_rnn.experiments.pages.joint_curves import (
+    MOST_CURVES,
+    CurvePanel,
+    joint_curves,
+    percent_curves,
+    which_of,
+)
 
 _LINE = 0.32  # inches a name
 _LONGEST = 40  # characters of a name
-_CURVES = 12  # most rows in one picture
 
 
 def critical_difference(ranking: Ranking) -> Picture:
@@ -44,32 +50,21 @@ def critical_difference(ranking: Ranking) -> Picture:
     return Picture("ranks", transparent_svg(figure), caption)
 
 
-def joint_curves(comparison: Comparison) -> list[Picture]:
+def learning_curves(comparison: Comparison) -> list[Picture]:
     """The validation curves of all rows, one picture per task."""
     pictures = []
     for number, column in enumerate(comparison.columns, 1):
-        cells = [cell for (_, name), cell in comparison.cells.items() if name == column and any(cell.curves)]
-        if not cells:
+        found = [cell for (_, name), cell in comparison.cells.items() if name == column and any(cell.curves)]
+        if not found:
             continue
-        cells, all_cells = comparison.best_first(cells)[:_CURVES], cells
-        figure, (axis,) = new_figure(1, width=7.2, height=3.8)
-        for index, cell in enumerate(cells):  # ten colours, then the same ones dashed
-            scale, longest = 100.0 if cell.percent else 1.0, max(map(len, cell.curves))
-            curves = [
-                [*(None if value is None else scale * value for value in curve), *[None] * (longest - len(curve))]
-                for curve in cell.curves
-            ]
-            line = ("-", "--", ":")[index // 10 % 3]
-            draw_curves(axis, range(1, longest + 1), curves, f"C{index % 10}", _short(cell.row), line)
+        cells = comparison.best_first(found)[:MOST_CURVES]
         unit = " (%)" if cells[0].percent else ""
-        axis.set(xlabel="epoch", ylabel=f"validation {cells[0].metric}{unit}")
-        whole_epochs(axis)
-        axis.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        some = f"the best {_CURVES} of {len(all_cells)} rows; " if len(all_cells) > _CURVES else ""
-        caption = f"Validation curves on {column}: {some}thin lines are seeds, strong lines their mean."
-        pictures.append(Picture(f"curves-{number}", transparent_svg(figure), caption))
+        curves = [(cell.row, percent_curves(cell.curves, cell.percent)) for cell in cells]
+        caption = f"Validation curves on {column}: {which_of(len(cells), len(found), 'row')}."
+        panel = CurvePanel(f"validation {cells[0].metric}{unit}", curves)
+        pictures.append(joint_curves(f"curves-{number}", caption, [panel]))
     return pictures
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+    return plain_label(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…")

@@ -9,12 +9,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Table, to_html
+from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Table
 from lipschitz_rnn.documents.files import write_files, write_page
-from lipschitz_rnn.documents.numbers import show_duration, show_score
+from lipschitz_rnn.documents.html import to_html
+from lipschitz_rnn.documents.numbers import counted, show_duration, show_score
 from lipschitz_rnn.experiments.comparison.collecting import Cell, Comparison, Pair
 from lipschitz_rnn.experiments.comparison.latex import to_latex
-from lipschitz_rnn.experiments.comparison.pictures import critical_difference, joint_curves
+from lipschitz_rnn.experiments.comparison.pictures import critical_difference, learning_curves
 
 TITLE = "Comparison"
 _TESTS = {"t": "a paired t-test", "wilcoxon": "Wilcoxon's signed-rank test"}
@@ -45,22 +46,19 @@ def blocks(comparison: Comparison) -> list[Block]:
     """The page."""
     networks = sum(len(cell.scores) for cell in comparison.cells.values())
     introduction = (
-        f"{_counted(len(comparison.rows), 'row')}, {_counted(len(comparison.columns), 'task')}, "
-        f"{_counted(networks, 'trained network')}. Scores are of the {comparison.split} split at the epoch selected on "
-        "validation data: mean ± standard deviation over seeds; the best mean of each task is bold."
+        f"{counted(len(comparison.rows), 'row')}, {counted(len(comparison.columns), 'task')}, "
+        f"{counted(networks, 'trained network')}. Scores are of the "
+        f"{comparison.split} split at the epoch selected on validation data: mean ± standard deviation over seeds; the "
+        "best mean of each task is bold."
     )
     page: list[Block] = [Heading(TITLE, 1), Paragraph(introduction), matrix(comparison)]
     if comparison.left_out:
         page.append(Paragraph(f"Left out, because they are not complete: {'; '.join(comparison.left_out)}."))
     page += [Heading("Scores and cost"), Paragraph(_about_cost(comparison)), _details(comparison)]
-    page += _pair_blocks(comparison)
+    page += [Heading("Differences"), *pair_blocks(comparison)]
     page += [Heading("Ranks"), *_rank_blocks(comparison)]
-    curves = joint_curves(comparison)
+    curves = learning_curves(comparison)
     return [*page, Heading("Learning curves"), *curves] if curves else page
-
-
-def _counted(number: int, name: str) -> str:
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
 def matrix(comparison: Comparison) -> Table:
@@ -73,7 +71,7 @@ def matrix(comparison: Comparison) -> Table:
             text = _score(cell)
             shown.append(f"**{text}**" if cell is not None and comparison.is_best(cell) else text)
         rows.append([row, *shown])
-    return Table(["", *(_column_title(comparison, column) for column in comparison.columns)], rows)
+    return Table(["unit", *(_column_title(comparison, column) for column in comparison.columns)], rows)
 
 
 def _column_title(comparison: Comparison, column: str) -> str:
@@ -129,9 +127,10 @@ def _plain(value: float | None, cell: Cell) -> str:
     return show_score(value, cell.percent).removesuffix(" %")
 
 
-def _pair_blocks(comparison: Comparison) -> list[Block]:
+def pair_blocks(comparison: Comparison) -> list[Paragraph | Table]:
+    """Every paired test, with what it is."""
     if not comparison.pairs:
-        return [Heading("Differences"), Paragraph("No two rows have two seeds in common on a task: nothing to test.")]
+        return [Paragraph("No two rows have two seeds in common on a task: nothing to test.")]
     significant = sum(pair.adjusted is not None and pair.adjusted < comparison.alpha for pair in comparison.pairs)
     text = (
         f"Differences over the seeds that two rows have in common, with Student's 95 % interval; p-values of "
@@ -140,7 +139,7 @@ def _pair_blocks(comparison: Comparison) -> list[Block]:
     )
     header = ["task", "first", "second", "seeds", "first − second", "95 % interval", "p", "p, corrected"]
     rows = [_pair_row(comparison, pair) for pair in comparison.pairs]
-    return [Heading("Differences"), Paragraph(text), Table(header, rows, left=3)]
+    return [Paragraph(text), Table(header, rows, left=3)]
 
 
 def _pair_row(comparison: Comparison, pair: Pair) -> list[str]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lipschitz_rnn.data.metrics import PERCENT
-from lipschitz_rnn.documents.blocks import Block, Commands, Heading, Paragraph, Picture, Table, to_html
+from lipschitz_rnn.documents.blocks import Block, Commands, Heading, Paragraph, Picture, Table
 from lipschitz_rnn.documents.files import write_files, write_page
+from lipschitz_rnn.documents.html import to_html
 from lipschitz_rnn.documents.numbers import show_score
 from lipschitz_rnn.drawing import BLUE, GREY, RED, draw_curves, new_figure, to_svg, whole_epochs
 from lipschitz_rnn.training.history import Run, read_run

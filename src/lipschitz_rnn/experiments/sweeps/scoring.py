@@ -82,6 +82,12 @@ class Winner:
     percent: bool
 
 
+def group_of(sweep: Sweep, trial: Trial) -> dict[str, Any]:
+    """What a trial competes in: its task, and its values of `best_per`."""
+    values = {**sweep.fixed, **trial.point}
+    return {name: values.get(name) for name in ("task", *sweep.best_per)}
+
+
 class Leaders:
     """The best complete trial of every task, and of every value of `best_per`; the earliest of equals."""
 
@@ -92,8 +98,7 @@ class Leaders:
     def consider(self, scored: Scored) -> None:
         if scored.score is None:
             return
-        values = {**self._sweep.fixed, **scored.trial.point}
-        group = {name: values.get(name) for name in ("task", *self._sweep.best_per)}
+        group = group_of(self._sweep, scored.trial)
         metric, higher = self._sweep.metric_of(scored.trial.settings)
         key, sign = json.dumps(group, sort_keys=True), 1.0 if higher else -1.0
         before = self._best.get(key)
