@@ -308,3 +308,15 @@ def test_on_a_gpu_times_come_with_and_without_python() -> None:
         assert row["notes"] == []
         assert 0 < row["training_replayed"]["median_ms"] < row["training"]["median_ms"]
         assert row["memory_bytes"] > 0
+
+
+def test_only_measures_the_rows_that_it_names() -> None:
+    done = bench("--quick", "--only", "LAYER", "--only", "nn.RNN [float32", "--json", "-")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert list(rows_of(document)) == ["LipschitzRNN layer", "nn.RNN"]
+    assert document["command"].endswith("--only LAYER --only 'nn.RNN [float32'")
+    wrong = bench("--quick", "--only", "nn.Transformer")
+    assert wrong.exit_code == 2
+    assert "'nn.Transformer'" in wrong.output
+    assert "nn.GRU [float32 highest]" in " ".join(wrong.output.split())

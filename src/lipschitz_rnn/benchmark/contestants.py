@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -74,6 +75,14 @@ def contestants_for(device: torch.device, *, compile_loop: bool = True, streamin
         precision = TF32 if on_gpu else FLOAT32
         rows.append(Contestant("torch.compile", precision, compiled_loop, scan_with("reference"), compiles=True))
     return rows
+
+
+def choose(rows: Sequence[Contestant], texts: Sequence[str]) -> list[Contestant]:
+    """The rows whose key contains one of the texts, in any case; all of them without texts."""
+    for text in texts:
+        if not any(text.lower() in row.key.lower() for row in rows):
+            raise ValueError(f"no row matches {text!r}; the rows are {', '.join(row.key for row in rows)}")
+    return [row for row in rows if not texts or any(text.lower() in row.key.lower() for text in texts)]
 
 
 def reference_loop(precision: Precision) -> Contestant:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -68,6 +69,15 @@ def bench(
         bool,
         typer.Option("--compile/--no-compile", help="Also measure torch.compile of the loop.", rich_help_panel=METHOD),
     ] = True,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Only rows with this in their name, e.g. 'nn.RNN [float16]'; repeat for more.",
+            show_default=False,
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
     parallel: Annotated[
         bool,
         typer.Option(
@@ -128,6 +138,7 @@ def bench(
       lipschitz-rnn bench --hidden 64 --no-compile
     """
     from lipschitz_rnn.benchmark import Effort, Workload, contestants_for, measure, scaling, tables
+    from lipschitz_rnn.benchmark.contestants import choose
     from lipschitz_rnn.benchmark.explain import explain as explain_choice
     from lipschitz_rnn.benchmark.workload import ONE_SEQUENCE, SMALL
     from lipschitz_rnn.training.parallel import choose_device
@@ -171,7 +182,7 @@ def bench(
             alone = batch_one or size == ONE_SEQUENCE
             rows = contestants_for(place, compile_loop=compile_loop and not quick and size is work, streaming=alone)
             own = replace(effort, backward=not alone)
-            reports.append(measure(size, place, rows, own, lambda text: show(text, 0, None)))
+            reports.append(measure(size, place, choose(rows, only or ()), own, lambda text: show(text, 0, None)))
         report, swept = reports[0], None
         if plot is not None:
             swept = scaling.sweep(work, place, effort, quick=quick, note=lambda text: show(text, 0, None))
@@ -258,7 +269,8 @@ def _command(context: typer.Context) -> str:
         if isinstance(value, bool):
             words.append(option.opts[0] if value else option.secondary_opts[0])
         else:
-            words.append(f"{option.opts[0]} {value}")
+            several = value if isinstance(value, list | tuple) else [value]
+            words += [f"{option.opts[0]} {shlex.quote(str(each))}" for each in several]
     return " ".join(words)
 
 
