@@ -12,10 +12,11 @@ import torch
 from tiny_tasks import NextValue, SignTask
 
 from lipschitz_rnn.stability import certified_radius
-from lipschitz_rnn.training import Settings, fit
+from lipschitz_rnn.training import Moment, Settings, fit
 from lipschitz_rnn.training.ensemble import Ensemble
 from lipschitz_rnn.training.model import SequenceModel, build_model
 from lipschitz_rnn.training.robust import Robust, kernel_norm
+from lipschitz_rnn.training.schedules import robust_share, why_not_longer
 
 OPTIONS: dict[str, Any] = {"stability": "contracting", "step_size": 0.2, "rate": 0.05}
 
@@ -115,3 +116,35 @@ def test_a_margin_is_for_classes_only(tmp_path: Path) -> None:
     fit(settings(unit_options={}, margin=1.0, epochs=1), SignTask(), tmp_path / "free")  # any unit may have a margin
     with pytest.raises(ValueError, match=r"margin is -1\.0; it must be at least 0"):
         settings(margin=-1.0)
+
+
+def test_a_ramp_raises_all_terms_from_nothing_to_their_full_size() -> None:
+    torch.manual_seed(0)
+    robust = Robust(margin=0.7, radius=0.3, gain_penalty=0.2)
+    outputs, targets = torch.randn(2, 5, 3), torch.randint(3, (2, 5))
+    own = torch.rand(2, 3, 3, dtype=torch.float64)
+    whole, penalty = robust.terms(outputs, targets, lambda steps: own, 4)
+    for share in (0.0, 0.25, 1.0):
+        raised, extra = robust.terms(outputs, targets, lambda steps: own, 4, torch.tensor(share))
+        torch.testing.assert_close(raised, outputs + share * (whole - outputs))
+        torch.testing.assert_close(extra, share * penalty)
+    shares = [robust_share(settings(robust_ramp=0.5, epochs=4), step, steps_per_epoch=5) for step in range(20)]
+    assert shares == [step / 10 for step in range(10)] + [1.0] * 10
+    assert robust_share(settings(), 0, 5) == 1.0
+    assert why_not_longer(settings(robust_ramp=0.5)) is not None
+
+
+def test_a_ramp_changes_the_run_and_a_resumed_one_equals_it(tmp_path: Path) -> None:
+    asked = settings(train_radius=0.1, robust_ramp=1.0, epochs=3)
+    whole = fit(asked, SignTask(), tmp_path / "whole")
+    sudden = fit(dataclasses.replace(asked, robust_ramp=0.0), SignTask())
+    assert not torch.equal(*(result.models[0].head.weight for result in (whole, sudden)))
+
+    def stop(networks: object, moment: Moment) -> dict[str, list[float]]:
+        if moment.epoch == 1:
+            raise KeyboardInterrupt
+        return {}
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(asked, SignTask(), tmp_path / "resumed", probe=stop)
+    assert fit(asked, SignTask(), tmp_path / "resumed", resume=True).seeds == whole.seeds

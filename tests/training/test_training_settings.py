@@ -58,6 +58,7 @@ WRONG: dict[str, list[tuple[object, str]]] = {
     "train_radius": [(-0.1, "at least 0"), (float("inf"), "finite")],
     "gain_penalty": [(-1.0, "at least 0")],
     "head_penalty": [(-1.0, "at least 0")],
+    "robust_ramp": [(1.5, "between 0 and 1"), (-0.1, "between")],
     "averaging": [(2.0, "between 0 and 1"), (0.0, "without 0")],
     "precision": [("float16", "bfloat16")],
     "ensemble": [("all", "vmap")],

@@ -21,7 +21,7 @@ from lipschitz_rnn.training.parallel import World
 from lipschitz_rnn.training.patience import Patience
 from lipschitz_rnn.training.probing import Moment, Probe, Probing
 from lipschitz_rnn.training.results import Result, SeedResult, Selection
-from lipschitz_rnn.training.schedules import learning_rate
+from lipschitz_rnn.training.schedules import learning_rate, robust_share
 from lipschitz_rnn.training.settings import Member, Settings
 from lipschitz_rnn.training.sources import Builder, describe_sources
 from lipschitz_rnn.training.streams import Stream, derived_seed
@@ -121,7 +121,8 @@ class Trainer:
 
     def _train_epoch(self) -> None:
         while self.step < self.stream.steps:
-            self.updater.set_rate(learning_rate(self.settings, self.done, self.stream.steps), self.done)
+            when = (self.settings, self.done, self.stream.steps)
+            self.updater.set_rate(learning_rate(*when), self.done, robust_share(*when))
             seeds = None
             if self.ensemble.random:
                 seeds = [derived_seed("forward", member.seed, self.done) for member in self.members]

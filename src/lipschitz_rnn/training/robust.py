@@ -59,14 +59,21 @@ class Robust:
         return self.margin > 0 or self.needs_gains
 
     def terms(
-        self, outputs: Tensor, targets: Tensor, gains: Callable[[int], Tensor], steps: int
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        gains: Callable[[int], Tensor],
+        steps: int,
+        share: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Scores (S, B, q) with those of wrong classes raised, for the task's loss, and what is added to it, (S,).
 
         Args:
             gains: number of steps -> (S, q, q), see `score_gains`.
+            share: of all terms, while they rise; None: all of them.
         """
         wrong = 1.0 - nn.functional.one_hot(targets, outputs.shape[-1]).to(outputs.dtype)
+        wrong = wrong if share is None else wrong * share.to(outputs.dtype)
         raised, extra = outputs + self.margin * wrong, torch.zeros((), device=outputs.device)
         if self.radius or self.gain_penalty:
             whole = gains(steps)
@@ -75,6 +82,7 @@ class Robust:
             extra = extra + self.gain_penalty * _mean_square(whole)
         if self.head_penalty:
             extra = extra + self.head_penalty * _mean_square(gains(0))
+        extra = extra if share is None else extra * share
         return raised, extra.to(outputs.dtype if outputs.dtype == torch.float64 else torch.float32)
 
 

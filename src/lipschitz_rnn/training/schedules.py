@@ -24,11 +24,22 @@ def learning_rate(settings: Settings, step: int, steps_per_epoch: int) -> float:
     return top * _ease(1.0, settings.final_rate, (step - rising) / max(total - 1 - rising, 1))
 
 
+def robust_share(settings: Settings, step: int, steps_per_epoch: int) -> float:
+    """The share of margin, radius and penalties that counts in a step: it rises linearly within `robust_ramp`."""
+    rising = round(settings.robust_ramp * settings.epochs * steps_per_epoch)
+    return 1.0 if step >= rising else step / rising
+
+
 def why_not_longer(settings: Settings) -> str | None:
     """Why a run with these settings cannot be given more epochs; None if it can.
 
     It can if the rate of a step does not depend on the number of epochs: then the longer run has had the same steps.
     """
+    if settings.robust_ramp:
+        return (
+            f"its robust_ramp of {settings.robust_ramp:g} is a fraction of all {settings.epochs} epochs, so a longer "
+            "run would have had another loss from the start; train it anew with more epochs"
+        )
     if settings.schedule in ("constant", "step"):
         return None
     return (

@@ -152,6 +152,15 @@ class Settings:
         float,
         Setting("Contracting units: weight of the squared gain of the head alone.", OPTIMISATION, low=0),
     ] = 0.0
+    robust_ramp: Annotated[
+        float,
+        Setting(
+            "Fraction of the run in which --margin, --train-radius and both penalties rise from 0 to their full size.",
+            OPTIMISATION,
+            low=0,
+            high=1,
+        ),
+    ] = 0.0
     averaging: Annotated[
         float | None,
         Setting(

@@ -38,6 +38,8 @@ class Updater:
         self.parameters = list(trained.values())
         self._before = [torch.empty_like(parameter) for parameter in self.parameters]  # the last step's
         self._mix = torch.zeros((), device=self.device)
+        # A tensor, so that a captured step sees it change; None: always whole.
+        self._robust_share = torch.zeros((), device=self.device) if settings.robust_ramp else None
         self.optimiser = build_optimiser(settings, self.parameters)
         self.average = None
         if settings.averaging is not None:
@@ -58,8 +60,10 @@ class Updater:
         """The parameters and buffers for evaluation; averaged parameters if there is an average."""
         return self.ensemble.values | (self.average or {})
 
-    def set_rate(self, rate: float, step: int) -> None:
-        """Set the learning rate and the averaging weight before a step, on the host."""
+    def set_rate(self, rate: float, step: int, robust: float = 1.0) -> None:
+        """Set the learning rate, the averaging weight and the share of robust terms before a step, on the host."""
+        if self._robust_share is not None:
+            self._robust_share.fill_(robust)
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
@@ -120,7 +124,7 @@ class Updater:
         judged = outputs
         if self._robust.asked:
             gains = partial(self.ensemble.score_gains, self.ensemble.values)
-            judged, extra = self._robust.terms(outputs, batch.targets, gains, seen.inputs.shape[-3])
+            judged, extra = self._robust.terms(outputs, batch.targets, gains, seen.inputs.shape[-3], self._robust_share)
             penalties = penalties + extra
         losses = self._task.loss(judged, batch) + penalties
         if self._world.size == 1:
