@@ -19,10 +19,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import lipschitz_rnn as lr
-from lipschitz_rnn.benchmark.time_parallel import PRECISION, Size, measure_layer, to_table, trained_layer
+from lipschitz_rnn.benchmark.time_parallel import Size, chosen_precision, measure_layer, to_table, trained_layer
 from lipschitz_rnn.drawing import BLUE, GREY, RED, new_figure, to_svg
 from lipschitz_rnn.ops import Parallel
-from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.tasks.audio import read_recordings
 from lipschitz_rnn.tasks.base import DataError
 from lipschitz_rnn.tasks.registry import load as load_task
@@ -129,7 +128,7 @@ def trained(weights: str, steps: int, data_dir: str | None) -> None:
     """A trained contracting layer: τ, ρ, step and speed-up."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     layer, x = trained_layer(weights).to(device), pixels(steps, data_dir)
-    with float32_products(PRECISION):
+    with chosen_precision(device):
         rows = [measure_layer(layer, Size(steps, 1, training), device, 5, x) for training in (False, True)]
     Console().print(to_table(rows, device))
 
