@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from lipschitz_rnn.training.runs import load_run
 from lipschitz_rnn.units.lipschitz import LipschitzRNN
 
 MEASURED_MEMORY = 65_536  # steps on which the fading is measured
-PRECISION = "high"  # of products that are free to choose: a contracting layer's states are exact in any case
+PRECISION = "high"  # of a GPU's products that are free to choose: a contracting layer's states are exact in any case
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def measure_parallel(
         weights: a trained contracting layer instead of fresh ones: a pretrained name, a file, or a run folder.
     """
     rows = []
-    with float32_products(PRECISION):
+    with chosen_precision(device):
         for layer in (
             [trained_layer(weights)] if weights is not None else _fresh_layers(hidden, integrator, rates, step_size)
         ):
@@ -129,6 +130,10 @@ def measure_parallel(
                 note(f"{weights or f'rate {layer.rate:g}'}, {size}")
                 rows.append(measure_layer(layer, size, device, repeats))
     return rows
+
+
+def chosen_precision(device: torch.device) -> AbstractContextManager[None]:
+    return float32_products(PRECISION) if device.type == "cuda" else nullcontext()
 
 
 def _fresh_layers(hidden: int, integrator: str, rates: Sequence[float], step_size: float) -> Iterator[LipschitzRNN]:
@@ -206,7 +211,8 @@ def _cut(bound: ScanBound) -> str:
 
 def to_table(rows: Sequence[Row], device: torch.device) -> Table:
     place = describe_environment(device)["device"]
-    table = Table(title=f"Sequential and parallel over time, {place}; gradients at {PRECISION!r}", show_lines=True)
+    gradients = f"; gradients at {PRECISION!r}" if device.type == "cuda" else ""
+    table = Table(title=f"Sequential and parallel over time, {place}{gradients}", show_lines=True)
     table.add_column("layer and size")
     for heading in ("sequential ms", "parallel ms", "faster", "difference", "proved bound"):
         table.add_column(heading, justify="right")

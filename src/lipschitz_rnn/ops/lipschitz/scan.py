@@ -114,14 +114,17 @@ def lipschitz_scan(
         reason = "parallel is None" if settings is None else "a compiled program divides steps in one piece"
         bound.run_sequentially(reason, u.detach().new_zeros((), dtype=torch.float64))
 
-    def run_plain(problem: Problem, ends: Tensor | None = None) -> tuple[Tensor | None, Tensor]:
-        if settings is not None:
-            counted = None if lengths is None or mask is None else lengths * repeats
-            active = _counted_steps(counted, ends)
-            return run_parallel(problem, backend, need_output, settings, contraction, active, recompute_every, bound)
+    def run_whole(problem: Problem) -> tuple[Tensor | None, Tensor]:
         if recompute_every is None:
             return run(problem, backend, need_output)
         return _run_in_chunks(problem, backend, need_output, recompute_every)
+
+    def run_plain(problem: Problem, ends: Tensor | None = None) -> tuple[Tensor | None, Tensor]:
+        if settings is None:
+            return run_whole(problem)
+        counted = None if lengths is None or mask is None else lengths * repeats
+        known = (contraction, _counted_steps(counted, ends), recompute_every, bound)
+        return run_parallel(problem, backend, need_output, settings, *known, sequential=run_whole)
 
     with without_autocast(u.device):
         if max_step is None:

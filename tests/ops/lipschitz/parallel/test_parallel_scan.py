@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lipschitz_rnn import lipschitz_scan
 from lipschitz_rnn.ops import Contraction, ContradictedFactorError, Parallel, ScanBound
+from lipschitz_rnn.ops.lipschitz import scan
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 
 WIDE = {"dtype": torch.float64}
@@ -120,15 +121,20 @@ def test_only_the_last_state_is_kept() -> None:
     torch.testing.assert_close(found, last, rtol=1e-5, atol=1e-5)
 
 
-def test_one_chunk_is_the_sequential_scan_bit_for_bit() -> None:
-    case = plain_case()
-    bound = ScanBound()
-    states, last = case.in_parallel(bound, Parallel(1))
-    expected = case.run()
-    assert torch.equal(states, expected[0])
-    assert torch.equal(last, expected[1])
+@pytest.mark.parametrize("every", [None, 7])
+def test_one_chunk_is_the_sequential_scan_bit_for_bit(every: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States and gradients, and with recompute_every in its memory: the states are still computed again."""
+    case, bound, recomputed = plain_case(), ScanBound(), []
+    real = scan._run_in_chunks
+    monkeypatch.setattr(scan, "_run_in_chunks", lambda *given: (recomputed.append(given), real(*given))[1])
+    expected, states = case.gradients(1, recompute_every=every)
+    options = {"parallel": 1, "contraction": case.contraction, "bound": bound, "recompute_every": every}
+    found, parallel = case.gradients(1, **options)
+    assert torch.equal(parallel, states)
+    assert all(torch.equal(found[name], gradient) for name, gradient in expected.items())
     assert float(bound.states) == 0.0
     assert bound.sequential
+    assert len(recomputed) == (0 if every is None else 2)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -47,10 +48,13 @@ def run_parallel(
     active: Tensor | None = None,
     every: int | None = None,
     bound: ScanBound | None = None,
+    *,
+    sequential: Callable[[Problem], tuple[Tensor | None, Tensor]],
 ) -> tuple[Tensor | None, Tensor]:
-    """States and last state, as ``dispatch.run`` gives them, within the tolerance of the settings.
+    """States and last state, as ``sequential`` gives them, within the tolerance of the settings.
 
     Args:
+        sequential: runs the problem in one piece, where that is best.
         active: (B,) or (S, B), the steps of each sample that count; states beyond may be anything.
         every: the backward pass keeps one state in this many.
     """
@@ -60,13 +64,15 @@ def run_parallel(
     _refuse(problem, settings)
     reason = _hindrance()
     if reason:
-        return _sequential(problem, backend, keep, bound, reason)
+        bound.run_sequentially(reason, problem.A.detach().new_zeros((), dtype=torch.float64))
+        return sequential(problem)
     if contraction is None and settings.proved:
         raise ValueError(NO_CONTRACTION)
     dtype = problem.A.dtype
     wide = state_dtype(compute_dtype(dtype, problem.A.device, True))
     if wide != dtype:  # ends of chunks are handed on in the dtype of the state
-        states, last = run_parallel(problem.to(wide), backend, keep, settings, contraction, active, every, bound)
+        known = (contraction, active, every, bound)
+        states, last = run_parallel(problem.to(wide), backend, keep, settings, *known, sequential=sequential)
         return (None if states is None else states.to(dtype)), last.to(dtype)
     lifted = problem.lifted()
     S, T, B, _ = lifted.shape
@@ -84,7 +90,9 @@ def run_parallel(
 
     plan = line.agree(own_plan, T, B, lifted.A.device)
     if plan.chunks * line.size == 1:
-        return _sequential(problem, backend, keep, bound, f"{T} steps of {S * B} samples are best left in one piece")
+        reason = f"{T} steps of {S * B} samples are best left in one piece"
+        bound.run_sequentially(reason, lifted.A.detach().new_zeros((), dtype=torch.float64))
+        return sequential(problem)
     bound.start(str(plan), proved)
     usual = 2 if settings.fixed else most_passes(lifted.A.device, plan.chunks * line.size)
     cut = Cut(
@@ -209,13 +217,6 @@ class ParallelScan(torch.autograd.Function):
                         bound.gradients = {name: value + more[name] for name, value in bound.gradients.items()}
         gradients = [gradient if need else None for gradient, need in zip(found, needs, strict=True)]
         return (*gradients, *nothing)
-
-
-def _sequential(
-    problem: Problem, backend: str, keep: bool, bound: ScanBound, reason: str
-) -> tuple[Tensor | None, Tensor]:
-    bound.run_sequentially(reason, problem.A.detach().new_zeros((), dtype=torch.float64))
-    return dispatch.run(problem, backend, keep)
 
 
 def _require_stretches(line: Line, active: Tensor | None) -> None:
