@@ -13,6 +13,7 @@ from rich.table import Table
 
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.options import AsJson
+from lipschitz_rnn.commands.parsing import require_folder
 from lipschitz_rnn.commands.progress import spinner
 from lipschitz_rnn.experiments.comparison import compare as compare_runs
 from lipschitz_rnn.experiments.comparison import write_comparison
@@ -65,6 +66,7 @@ def compare(
       lipschitz-rnn compare runs/a runs/b --by unit --by learning_rate
       lipschitz-rnn compare results/mnist --test wilcoxon --json
     """
+    require_folder(out)
     with spinner("comparing", quiet=as_json):
         found = compare_runs(runs, by=by or (), split=split, test=test, correction=correction, alpha=alpha)
         written = write_comparison(found, out)

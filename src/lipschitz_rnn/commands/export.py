@@ -71,7 +71,9 @@ def export(
     from lipschitz_rnn.data.rereading import read_for
 
     if out.suffix not in _ENDINGS:
-        raise ValueError(f"the output is {str(out)!r}; its name must end in {', '.join(_ENDINGS)}")
+        raise ValueError(
+            f"the output is {str(out)!r}; its name must end in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}"
+        )
     require_writable(out)
     saved = open_models(source, seed, variant)
     console = Console()

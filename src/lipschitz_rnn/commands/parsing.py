@@ -87,6 +87,12 @@ def require_writable(*paths: Path | None) -> None:
             raise ValueError(f"{path} cannot be written: permission denied; choose another file")
 
 
+def require_folder(path: Path) -> None:
+    """Raise now if a folder cannot be made, not after the work."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file; name a folder")
+
+
 def require_picture(path: Path | None) -> None:
     """Raise now if a picture cannot be drawn or written."""
     if path is None:

@@ -10,6 +10,7 @@ import typer
 
 from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.options import AsJson
+from lipschitz_rnn.commands.parsing import require_folder
 from lipschitz_rnn.commands.progress import spinner
 from lipschitz_rnn.commands.threads import with_threads
 from lipschitz_rnn.documents.files import has_marks
@@ -52,6 +53,8 @@ def report(
       lipschitz-rnn report runs -o report
       lipschitz-rnn report --check results
     """
+    if out is not None:
+        require_folder(out)
     if check or _are_results(runs):
         _report_results(runs, out, check, as_json)
         return

@@ -105,8 +105,9 @@ def require_no_file_options(file: dict[str, Any], task: str | None) -> None:
     if file:
         flag = next(name for name in _OPTIONS if name in file)
         shown = "--task" if flag == "kind" else f"--{flag.replace('_', '-')}"
+        what = "not a file" if task is not None and Path(task).exists() else "the name of a task"
         raise ValueError(
-            f"{shown} is for a file, but {task!r} is the name of a task; give a file that ends in .csv, .parquet, "
+            f"{shown} is for a file, but {task!r} is {what}; give a file that ends in .csv, .parquet, "
             ".npz or .ts, or leave the option out"
         )
 

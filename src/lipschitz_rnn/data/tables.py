@@ -194,5 +194,7 @@ def _require_pandas() -> Any:
 def require_file(path: str | os.PathLike[str]) -> Path:
     place = Path(path)
     if not place.is_file():
+        if place.exists():
+            raise SeriesError(f"{place} is {'a folder' if place.is_dir() else 'a device'}, not a file; check the path")
         raise SeriesError(f"there is no file {place}; check the path")
     return place

@@ -19,6 +19,7 @@ from lipschitz_rnn.training.run_settings import check_builder, check_folder
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.times import require_timed
 from lipschitz_rnn.training.variation import check_variants
+from lipschitz_rnn.units.lipschitz.parallel import require_trainable
 
 _LARGE = 1024  # from this hidden size on, building takes noticeable time or memory
 _COPIES = 4  # per parameter, at least: its value, gradient, copy for the selected epoch, and optimiser state
@@ -48,8 +49,8 @@ def check_start(
     if getattr(shapes, "timed", False):  # not recorded by earlier versions
         require_timed(plain, settings.task)
     check_variants(plain, settings.unit, settings.variants)
-    for variant in settings.variants:
-        _built(settings.of_variant(variant), shapes)
+    for model in (plain, *(_built(settings.of_variant(variant), shapes) for variant in settings.variants)):
+        require_trainable(model)
     _check_memory(plain, len(settings.members), device)
     graph_obstacle(settings, device, draws_random_numbers(plain), World())
     return device

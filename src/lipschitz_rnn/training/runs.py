@@ -109,7 +109,9 @@ class LoadedRun:
         """The settings and the networks, by seed, of the run or of one of its variants, counted from 0."""
         variants, seeds = self.settings.variants, self.settings.seeds
         if variant not in (range(len(variants)) if variants else (None,)):
-            known = "; ".join(f"{index}: {options}" for index, options in enumerate(variants)) or "none"
+            if not variants:
+                raise ValueError(f"variant is {variant}, but {self.name} has no variants; leave it out")
+            known = "; ".join(f"{index}: {options}" for index, options in enumerate(variants))
             raise ValueError(f"variant is {variant}; the variants of {self.name} are {known}; give one by its number")
         start = (variant or 0) * len(seeds)
         chosen = self.checkpoint(which)[start : start + len(seeds)]

@@ -219,3 +219,10 @@ def test_a_layer_is_copied_after_a_call_under_torch_func() -> None:
     for copied in (copy.deepcopy(rnn), pickle.loads(pickle.dumps(rnn))):
         assert copied.bounds == ()
         torch.testing.assert_close(copied(x)[0], rnn(x)[0])
+
+
+def test_the_meta_device_gives_shapes() -> None:
+    rnn = contracting(parallel=4, device="meta")
+    output, _ = rnn(torch.empty(40, 2, 3, device="meta", **WIDE))
+    assert output.shape == (40, 2, 5)
+    assert "meta" in rnn.bounds[0].sequential

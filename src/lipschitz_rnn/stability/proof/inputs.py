@@ -207,6 +207,7 @@ def subjects(target: Any, precision: str | None = None, **overrides: Any) -> lis
         return [_of_pair(A, W, name, precision, overrides) for name, A, W in pairs_in_file(Path(target))]
     raise TypeError(
         f"cannot certify a {type(target).__name__}; give a pair (A, W), a module, or the path of a file with A and W"
+        f"{'; of an estimator, one of its models_' if hasattr(target, 'models_') else ''}"
     )
 
 

@@ -147,6 +147,7 @@ def _statement(model: Any) -> StatedClassifier:
         raise TypeError(
             f"cannot certify a radius for a {type(model).__name__}; give a SequenceModel, a SeriesModel, or "
             "lipschitz_rnn.stability.StatedClassifier(unit, head)"
+            f"{'; of an estimator, one of its models_' if hasattr(model, 'models_') else ''}"
         )
     kind = type(model)
     if kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch._dynamo"):

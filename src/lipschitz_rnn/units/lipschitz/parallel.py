@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lipschitz_rnn.ops.common.precision import float32_setting, rounds_float32
 from lipschitz_rnn.ops.common.validation import seen_values
@@ -136,6 +136,23 @@ def _input_gain(cell: LipschitzRNNCell) -> float:
     stretched = float(torch.linalg.matrix_norm(seen, ord=2)) * R / float(norms.extremes[0])
     rest = 1.0 - float(norms.factor.max())
     return stretched / rest if rest > 0.0 else math.inf
+
+
+def require_trainable(model: nn.Module) -> None:
+    """Raise for layers of a model whose ``parallel`` a training call would refuse."""
+    from lipschitz_rnn.ops.lipschitz.parallel.run import NO_CONTRACTION, NOISY
+
+    for module in model.modules():
+        cells = getattr(module, "cells", None)
+        settings = getattr(module, "parallel", None)
+        if not isinstance(cells, nn.ModuleDict) or settings is None:
+            continue
+        proved = not isinstance(settings, Parallel) or settings.proved
+        for cell in cells.values():
+            if getattr(cell, "noisy", False):
+                raise ValueError(NOISY)
+            if proved and not getattr(cell, "contracting", False):  # training changes what a certificate is about
+                raise ValueError(NO_CONTRACTION)
 
 
 def refuse_directions(layer: LipschitzRNN) -> None:

@@ -111,7 +111,9 @@ def read_pretrained(name: str | os.PathLike[str]) -> Pretrained:
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if metadata.get("format", "").startswith(SERIES_FORMAT):
-        raise ValueError(f"{path} is a whole model of series; open it with lipschitz_rnn.data.load_model")
+        raise ValueError(
+            f"{path} is a whole model of series; use `lipschitz-rnn predict` or lipschitz_rnn.data.load_model"
+        )
     if metadata.get("format") != FORMAT:
         raise ValueError(f"{path} was not written by this package: its metadata has no format {FORMAT!r}")
     try:

@@ -31,6 +31,7 @@ from lipschitz_rnn.ops.lipschitz.parallel.operators import (
 from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel, Plan, allowed, make_plan, most_passes
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 
+NOISY = "parallel was given with noise on the state, which belongs to single steps; omit one of them"
 NO_CONTRACTION = (
     "parallel needs a network that is known to contract, and this one is not: nothing says how far the start of a "
     "chunk may be wrong. Use a contracting layer (stability='contracting'), attach a certificate "
@@ -60,9 +61,9 @@ def run_parallel(
     """
     bound = ScanBound() if bound is None else bound
     if problem.noise is not None:
-        raise ValueError("parallel was given with noise on the state, which belongs to single steps; omit one of them")
+        raise ValueError(NOISY)
     _refuse(problem, settings)
-    reason = _hindrance()
+    reason = _hindrance(problem)
     if reason:
         bound.run_sequentially(reason, problem.A.detach().new_zeros((), dtype=torch.float64))
         return sequential(problem)
@@ -244,8 +245,10 @@ def _refuse(problem: Problem, settings: Parallel) -> None:
         )
 
 
-def _hindrance() -> str:
+def _hindrance(problem: Problem) -> str:
     """Why this call can only run sequentially, whatever the network."""
+    if problem.A.is_meta:
+        return "the meta device has no values"
     if exporting():
         return "an exported program has no chunks"
     if forward_mode():
