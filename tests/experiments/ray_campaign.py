@@ -1,7 +1,7 @@
 """A sweep on a Ray cluster of three nodes on this machine, disturbed while it runs; started in a process of its own.
 
-`python ray_campaign.py OUT RUNS EPOCHS` kills a node once a third of the runs have ended, and the process of a run
-every few seconds, but not before another run has ended: on a slow machine, nothing would ever end.
+`python ray_campaign.py OUT RUNS EPOCHS` kills a node once a third of the runs have ended, and kills or terminates the
+process of a run every few seconds, but not before another run has ended: on a slow machine, nothing would ever end.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main(out: str, runs: int, epochs: int) -> None:
             due = time.monotonic() - last > draw.uniform(2.0, 5.0) and engine.done > ended
             if due and (found := runs_of(raylets(cluster))):
                 try:
-                    os.kill(draw.choice(found), signal.SIGKILL)
+                    os.kill(draw.choice(found), draw.choice((signal.SIGKILL, signal.SIGTERM)))
                     killed["processes"] += 1
                 except ProcessLookupError:
                     pass

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lipschitz_rnn.experiments.engines import Ended, InProcess, cluster, make_engine
 from lipschitz_rnn.experiments.engines.base import slots_here
-from lipschitz_rnn.experiments.engines.cluster import ClusterError, _require_answer
+from lipschitz_rnn.experiments.engines.cluster import ClusterError, _join, _require_answer
 from lipschitz_rnn.experiments.engines.workers import Workers, visible_gpus
 
 
@@ -64,6 +65,29 @@ def test_every_process_sees_a_gpu_of_its_own(tmp_path: Path) -> None:
 def test_ray_hands_out_gpus_itself() -> None:
     with pytest.raises(ValueError, match=r"device is 'cuda:1', but Ray gives every run GPUs of its own"):
         make_engine("ray", device="cuda:1")
+
+
+def test_a_cluster_that_happens_to_run_here_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only an address joins one; without it, Ray would take whatever it finds on the machine."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    calls: list[dict[str, object]] = []
+    ray = SimpleNamespace(init=lambda **options: calls.append(options))
+    _join(ray, None)
+    _join(ray, "auto")
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    _join(ray, None)
+    assert [call["address"] for call in calls] == ["local", "auto", "auto"]
+    assert ["num_cpus" in call for call in calls] == [True, False, False]
+
+
+def test_a_refused_token_is_hinted_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+
+    def refuse(**_: object) -> None:
+        raise ConnectionError("Failed to connect")
+
+    with pytest.raises(ClusterError, match="if the cluster asks for a token, set RAY_AUTH_MODE=token"):
+        _join(SimpleNamespace(init=refuse), "auto")
 
 
 @contextmanager

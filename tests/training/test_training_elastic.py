@@ -11,7 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from test_training_nothing_lost import assert_same_run
+
+from lipschitz_rnn.training.parallel import joined_world
 
 EPOCHS = 12
 
@@ -29,7 +32,7 @@ def agents(folder: Path) -> list[subprocess.Popen[str]]:
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "elastic"]
     command = ["-m", "lipschitz_rnn", "train", "digits", "-t", "steps=8", "-e", str(EPOCHS), "-n", "8", "-s", "0,1"]
     options = ["--precision", "float64", "--device", "cpu", "--resume", "--out", str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return [
         subprocess.Popen(
             [sys.executable, *torchrun, *meeting, *(["--local-addr", "127.0.0.1"]), *command, *options],
@@ -53,9 +56,22 @@ def worker_of(agent: int) -> int | None:
 
 
 def finish(started: list[subprocess.Popen[str]]) -> None:
-    for process in started:
-        output = process.communicate(timeout=600)[0]
-        assert process.returncode == 0, output[-4000:]
+    try:
+        for process in started:
+            output = process.communicate(timeout=600)[0]
+            assert process.returncode == 0, output[-4000:]
+    finally:
+        for process in started:
+            process.terminate()  # an agent ends its workers; nothing happens to what has ended
+
+
+def test_restarts_that_can_hang_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a store that is shared between restarts, processes wait for the addresses of dead ones."""
+    environment = {"WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_MAX_RESTARTS": "3"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"), joined_world(torch.device("cpu")):
+        pass
 
 
 @pytest.mark.full

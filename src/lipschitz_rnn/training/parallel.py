@@ -70,6 +70,7 @@ def joined_world(device: torch.device) -> Iterator[World]:
         return
     owner = not dist.is_initialized()
     if owner:
+        _require_restarts_work()
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield World(dist.get_rank(), size)
@@ -78,6 +79,15 @@ def joined_world(device: torch.device) -> Iterator[World]:
     finally:
         if owner:
             dist.destroy_process_group()
+
+
+def _require_restarts_work() -> None:
+    """torchrun's agents keep one store for all restarts, in which processes find addresses of dead ones, and hang."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ.get("TORCHELASTIC_MAX_RESTARTS") != "0":
+        raise ValueError(
+            "torchrun has --max-restarts, but its store is shared between restarts, after which a run can hang; set "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun (PyTorch issue 135712)"
+        )
 
 
 def choose_device(name: str) -> torch.device:
