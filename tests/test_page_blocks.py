@@ -88,7 +88,9 @@ def test_text_is_never_markup_and_pictures_are_inside() -> None:
 
 def test_a_picture_takes_the_colours_of_the_page_and_names_of_its_own() -> None:
     svg = inline_svg(SVG, "p7-", "A picture")
-    assert svg.startswith('<svg role="img" aria-label="A picture" viewBox="0 0 72 36" style="width: 96px">')
+    assert svg.startswith(
+        '<svg role="img" aria-label="A picture" viewBox="0 0 72 36" style="width: 96px; min-width: min(96px, 34rem)">'
+    )
     assert "http" not in svg
     assert "script" not in svg
     assert 'id="p7-line"' in svg

@@ -103,7 +103,8 @@ def test_every_kind_of_task_trains_and_reports(
     assessment = json.loads((run / "assessment.json").read_text())
     assert answer["baseline"] == assessment["baseline"]
     page = (run / "report.html").read_text()
-    assert page.count("<img") >= 2
+    assert page.count("<svg role") >= 2
+    assert "<figure data-panels" in page  # curves can be read
     opened = load_run(run)
     record = opened.shapes.series
     model = data.SeriesModel.from_record(opened.networks[0], record)

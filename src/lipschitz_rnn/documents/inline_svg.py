@@ -28,7 +28,8 @@ def inline_svg(svg: bytes, prefix: str, description: str) -> str:
     opening = _OPENING.match(text)
     assert opening is not None, "an SVG starts with its own element"
     box = re.search(r'viewBox="([\d. -]+)"', opening[0])
-    size = f' viewBox="{box[1]}" style="width: {_pixels(box[1])}px"' if box else ""
+    width = f"{_pixels(box[1])}px" if box else ""
+    size = f' viewBox="{box[1]}" style="width: {width}; min-width: min({width}, 34rem)"' if box else ""
     return f'<svg role="img" aria-label="{escape(description)}"{size}{opening[1]}>{text[opening.end() :]}'
 
 

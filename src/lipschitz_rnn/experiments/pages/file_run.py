@@ -12,7 +12,7 @@ from lipschitz_rnn.documents.blocks import Block, Commands, Heading, Paragraph, 
 from lipschitz_rnn.documents.files import write_files, write_page
 from lipschitz_rnn.documents.html import to_html
 from lipschitz_rnn.documents.numbers import show_score
-from lipschitz_rnn.drawing import BLUE, GREY, RED, draw_curves, new_figure, to_svg, whole_epochs
+from lipschitz_rnn.drawing import BLUE, GREY, RED, draw_curves, new_figure, read_panels, transparent_svg, whole_epochs
 from lipschitz_rnn.training.history import Run, read_run
 
 
@@ -104,7 +104,8 @@ def _curves(run: Run) -> Picture:
     right.set(xlabel="epoch", ylabel=f"validation {run.metric}{' (%)' if run.percent else ''}")
     for axis in (left, right):
         whole_epochs(axis)
-    return Picture("learning", to_svg(figure), "Loss and validation score by epoch; thin lines are single seeds.")
+    caption = "Loss and validation score by epoch; thin lines are single seeds."
+    return Picture("learning", transparent_svg(figure), caption, read_panels(figure))
 
 
 def _class_blocks(assessment: Mapping[str, Any]) -> list[Block]:
@@ -140,7 +141,7 @@ def _calibration(bins: Sequence[Mapping[str, float]]) -> Picture:
     axis.scatter([entry["confidence"] for entry in bins], [entry["accuracy"] for entry in bins], s=sizes, color=BLUE)
     axis.set(xlabel="probability of the predicted class", ylabel="share that was right", xlim=(0, 1.02), ylim=(0, 1.02))
     return Picture(
-        "calibration", to_svg(figure), "Points on the line are well calibrated; larger ones hold more cases."
+        "calibration", transparent_svg(figure), "Points on the line are well calibrated; larger ones hold more cases."
     )
 
 
@@ -154,7 +155,7 @@ def _pairs(assessment: Mapping[str, Any]) -> Picture:
         axis.plot([low, high], [low, high], color=GREY, linewidth=1, linestyle=":")
         axis.scatter(true, found, s=7, color=BLUE, alpha=0.5, linewidths=0)
         axis.set(xlabel=f"true {name}", ylabel=f"predicted {name}")
-    return Picture("predicted", to_svg(figure), "Test split; predictions are the mean over networks.")
+    return Picture("predicted", transparent_svg(figure), "Test split; predictions are the mean over networks.")
 
 
 def _horizon(horizon: Mapping[str, Any]) -> Picture:
@@ -164,7 +165,8 @@ def _horizon(horizon: Mapping[str, Any]) -> Picture:
     axis.set(xlabel="steps ahead", ylabel="RMSE")
     whole_epochs(axis)
     axis.legend(frameon=False, fontsize=8)
-    return Picture("free-run", to_svg(figure), f"Error in {horizon['unit']}, when predictions are fed back as inputs.")
+    caption = f"Error in {horizon['unit']}, when predictions are fed back as inputs."
+    return Picture("free-run", transparent_svg(figure), caption, read_panels(figure))
 
 
 def _worst(worst: Sequence[Mapping[str, Any]]) -> Table:
@@ -174,8 +176,10 @@ def _worst(worst: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _certificate(certificate: Mapping[str, Any]) -> list[Block]:
-    verdict = {True: "Certified. ", False: "Not certified. ", None: ""}[certificate["holds"]]
-    blocks: list[Block] = [Heading("Certificate of contraction"), Paragraph(verdict + certificate["sentence"])]
+    verdict = {True: "Certified", False: "Not certified", None: ""}[certificate["holds"]]
+    sentence = certificate["sentence"]
+    text = sentence if sentence.startswith(verdict) else f"{verdict}. {sentence}"
+    blocks: list[Block] = [Heading("Certificate of contraction"), Paragraph(text)]
     if certificate["next_step"]:
         blocks.append(Paragraph(f"What to try: {certificate['next_step']}."))
     return [*blocks, Paragraph("Ask again, with more time:"), Commands(["lipschitz-rnn certify RUN"])]
