@@ -138,3 +138,16 @@ def test_every_unit_in_every_format(unit: str, missing: str, tmp_path: Path) -> 
     for step in (False, True):
         done = data.export_model(tmp_path / f"model.{ending}", [model], step=step, series=irregular(6, seed=1))
         assert done.difference <= 1e-5
+
+
+def test_a_layer_in_chunks_predicts_short_series() -> None:
+    model = make_model(options=CONTRACTING | {"parallel": 4})
+    short = data.from_arrays([np.ones((2, 2))], times=[np.array([0.0, 1.0])], columns=["x", "y"])
+    assert np.isfinite(data.SavedModels((model,)).predict(short).mean).all()
+
+
+@pytest.mark.full
+def test_a_layer_in_chunks_is_exported_without_them(tmp_path: Path) -> None:
+    model = make_model(options=CONTRACTING | {"parallel": 4})
+    assert data.export_model(tmp_path / "model.pt2", [model]).difference <= 1e-5
+    assert data.export_model(tmp_path / "step.pt2", [model], step=True).difference <= 1e-5

@@ -134,6 +134,7 @@ def frozen_copy(model: SeriesModel) -> SeriesModel:
         if isinstance(own.unit, Recurrent):
             own.unit.freeze()
         if isinstance(own.unit, LipschitzRNN):
+            own.unit.parallel = None  # a program has no chunks
             for cell in own.unit.cells.values():
                 assert isinstance(cell, LipschitzRNNCell)
                 _store_matrices(cell)

@@ -226,3 +226,26 @@ def test_the_meta_device_gives_shapes() -> None:
     output, _ = rnn(torch.empty(40, 2, 3, device="meta", **WIDE))
     assert output.shape == (40, 2, 5)
     assert "meta" in rnn.bounds[0].sequential
+
+
+@pytest.mark.needs("cvxpy", "scipy")
+def test_errors_of_lower_layers_are_carried_up_by_the_longest_step_of_the_certificate() -> None:
+    """h⁺ = h + ε(U x − h) settles at U x for every step: an error of the lower layer reaches the output |U| times."""
+    options = {"beta": 1.0, "gamma": (1.0, 0.0), "nonlinearity": "identity", "step_size": 0.05, "parallel": 4}
+    rnn = lr.LipschitzRNN(1, 1, num_layers=2, tolerance=1e-2, **options, **WIDE)  # type: ignore[arg-type]
+    rnn.attach_certificate(lr.stability.certify(rnn, step_size=(0.05, 0.5)))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 1, 1, generator=generator, **WIDE)
+    rnn(x, timespans=torch.full((40, 1), 0.5, **WIDE))
+    lower, upper = (float(bound.states) for bound in rnn.bounds)
+    assert lower > 0
+    assert rnn.output_bound() >= upper + float(rnn.cell(1).weight_ih.detach().abs()) * lower
+
+
+def test_a_sequence_of_fewer_steps_than_chunks_runs_as_ever() -> None:
+    rnn = contracting(parallel=4, num_layers=2)
+    x = torch.randn(3, 2, 3, **WIDE)
+    output, _ = rnn(x)
+    assert all("one piece" in bound.sequential for bound in rnn.bounds)
+    rnn.parallel = None
+    assert torch.equal(output, rnn(x)[0])

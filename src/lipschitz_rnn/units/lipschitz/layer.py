@@ -26,7 +26,13 @@ from lipschitz_rnn.units.lipschitz.dropin import (
     refuse_tracing,
     set_weight,
 )
-from lipschitz_rnn.units.lipschitz.parallel import attach_certificate, contraction_of, output_bound, refuse_directions
+from lipschitz_rnn.units.lipschitz.parallel import (
+    attach_certificate,
+    chunks_for,
+    contraction_of,
+    output_bound,
+    refuse_directions,
+)
 from lipschitz_rnn.units.lipschitz.quick import quick_call
 from lipschitz_rnn.units.lipschitz.settings import CellSetting, SettingsModule, describe
 from lipschitz_rnn.units.lipschitz.stream import LipschitzStream
@@ -69,9 +75,9 @@ class LipschitzRNN(SettingsModule, Recurrent):
         noise, multiplicative_noise: a and m in h ← (1 + m r u) h + a r ξ after each step, in training only. ξ is
             standard normal, u is uniform in [−1, 1], and r = √(length of the step / step_size), so 1 without
             ``timespans``. The seed comes from PyTorch's default generator, or from ``generator`` in the call.
-        parallel: ``"auto"``, or a number of chunks: run parts of long sequences beside each other. For a contracting
-            layer, or one with a certificate attached; ``bounds`` then says how far the last call may be from the
-            sequential one. See ``docs/long-sequences.md``.
+        parallel: ``"auto"``, or a number of chunks: run parts of long sequences beside each other; shorter ones than
+            that run as ever. For a contracting layer, or one with a certificate attached; ``bounds`` then says how far
+            the last call may be from the sequential one. See ``docs/long-sequences.md``.
         tolerance: what that error may be at most, relative to the largest state; else the call runs sequentially.
         proj_size: must be 0, as in an ``nn.LSTM`` without projection.
 
@@ -307,7 +313,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
         if self.parallel is not None:
             refuse_directions(self)
             in_parallel = {
-                "parallel": self.parallel,
+                "parallel": chunks_for(self, len(x)),
                 "tolerance": self.tolerance,
                 "bound": self._new_bound(layer, direction),
             }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops.common.precision import float32_setting, rounds_float32
+from lipschitz_rnn.ops.common.tracing import exporting
 from lipschitz_rnn.ops.common.validation import seen_values
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction, Norms
 from lipschitz_rnn.ops.lipschitz.parallel.gradient_bounds import drive_sensitivity
@@ -83,6 +84,8 @@ def contraction_of(cell: LipschitzRNNCell, A: Tensor, W: Tensor) -> Contraction 
 
 def _require_unchanged(cell: LipschitzRNNCell, pair: ContractingPair) -> None:
     """Raise if the matrices of a contracting unit may be others than those that its construction proves to contract."""
+    if exporting():  # which wraps modules, and has no chunks
+        return
     hooked = pair._forward_hooks or pair._forward_pre_hooks
     own = type(pair).forward is ContractingPair.forward and "forward" not in vars(pair)
     if hooked or not own or "hidden_matrices" in vars(cell) or _makes_others(type(cell)):
@@ -136,6 +139,16 @@ def _input_gain(cell: LipschitzRNNCell) -> float:
     stretched = float(torch.linalg.matrix_norm(seen, ord=2)) * R / float(norms.extremes[0])
     rest = 1.0 - float(norms.factor.max())
     return stretched / rest if rest > 0.0 else math.inf
+
+
+def chunks_for(layer: LipschitzRNN, steps: int) -> Parallel | str | int | None:
+    """The layer's ``parallel`` for a sequence: one chunk, so the sequential scan, if it has fewer steps than chunks."""
+    given = layer.parallel
+    if given is None or given == "auto" or exporting():  # an exported program has no chunks
+        return given
+    settings = Parallel.read(given, layer.tolerance)
+    short = settings.group is None and isinstance(settings.chunks, int) and settings.chunks > steps
+    return replace(settings, chunks=1) if short else given
 
 
 def require_trainable(model: nn.Module) -> None:
