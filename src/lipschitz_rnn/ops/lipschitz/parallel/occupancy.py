@@ -8,19 +8,21 @@ from lipschitz_rnn.ops.common.cuda import compiler
 from lipschitz_rnn.ops.common.triton.device import multiprocessors, shared_memory
 from lipschitz_rnn.ops.common.triton.launching import divide_up
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel, clusters_beside, find_plan
-from lipschitz_rnn.ops.lipschitz.triton.backend import matmul_precision
+from lipschitz_rnn.ops.lipschitz.parallel.plan import ROWS_OF_A_BLOCK
+from lipschitz_rnn.ops.lipschitz.problem import Problem
+from lipschitz_rnn.ops.lipschitz.triton.backend import problem_precision
 from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan
 from lipschitz_rnn.ops.lipschitz.triton.plan import _plan as triton_plan
 
-SAMPLES_OF_A_BLOCK = 8  # for which the kernels are at their quickest
 
-
-def rows_at_once(networks: int, units: int, dtype: torch.dtype, stages: int, exact: bool, device: torch.device) -> int:
-    """Samples of all networks that the forward kernel runs beside each other."""
+def rows_at_once(problem: Problem) -> int:
+    """Samples of all networks of a lifted problem that the forward kernel runs beside each other."""
+    networks, _, _, units = problem.shape
+    dtype, device, stages = problem.A.dtype, problem.A.device, len(problem.scheme.tableau)
     processors, room = multiprocessors(device), shared_memory(device)
     # Which kernel runs depends on the batch: ask for the one of a batch that fills the GPU.
-    shape = (networks, divide_up(SAMPLES_OF_A_BLOCK * processors, networks), units)
-    precision = matmul_precision(dtype, units, exact)
+    shape = (networks, divide_up(ROWS_OF_A_BLOCK * processors, networks), units)
+    precision = problem_precision(problem)
     if compiler.library() is not None:
         kernel, capability = Kernel(stages, dtype.itemsize), torch.cuda.get_device_capability(device)
         plan = find_plan(shape, precision, kernel, capability, processors, room)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from lipschitz_rnn.ops.common.validation import require_count, require_number
-from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
 ROWS_OF_A_CORE = 16  # samples that walk together in the CPU's kernels
+ROWS_OF_A_BLOCK = 8  # samples for which a GPU's kernels are at their quickest
 # Below, what is run again costs more than is saved: a GPU is idle otherwise, a core has its hands full.
 SHORTEST_CHUNK = {"cuda": 256, "cpu": 4096}
 USUAL_WARM_UP = 256
@@ -109,11 +109,10 @@ def make_plan(settings: Parallel, problem: Problem, backend: str, whole: bool = 
 
     ``whole``: no step may be left over.
     """
-    chunks, (networks, steps, batch, units), device = settings.chunks, problem.shape, problem.A.device
+    chunks, (networks, steps, batch, _) = settings.chunks, problem.shape
     if isinstance(chunks, str):
         shortest = SHORTEST_CHUNK["cuda" if problem.A.is_cuda else "cpu"]
-        exact = problem.scheme.exact_products
-        useful = useful_rows(networks, units, problem.A.dtype, problem.scheme.integrator, exact, backend, str(device))
+        useful = useful_rows(problem, backend)
         chunks = _dividing(max(1, min(useful // max(1, networks * batch), steps // shortest)), steps)
         if whole:
             chunks = next(number for number in range(chunks, 0, -1) if steps % number == 0)
@@ -125,19 +124,16 @@ def make_plan(settings: Parallel, problem: Problem, backend: str, whole: bool = 
     return Plan(chunks, length, steps - chunks * length, min(settings.warm_up or USUAL_WARM_UP, length))
 
 
-@torch.compiler.assume_constant_result
-def useful_rows(
-    networks: int, units: int, dtype: torch.dtype, integrator: str, exact: bool, backend: str, place: str
-) -> int:
+def useful_rows(problem: Problem, backend: str) -> int:
     """How many samples at once keep a device busy, and no more: on a GPU a second round of blocks doubles the time."""
-    device = torch.device(place)
+    device = problem.A.device
     if device.type != "cuda":
         return ROWS_OF_A_CORE * torch.get_num_threads()
-    if backend == "triton":
+    if backend == "triton" and not torch.compiler.is_compiling():  # which cannot look at the kernels' plans
         from lipschitz_rnn.ops.lipschitz.parallel.occupancy import rows_at_once  # imports Triton
 
-        return rows_at_once(networks, units, dtype, len(get_integrator(integrator)), exact, device)
-    return ROWS_OF_A_CORE * torch.cuda.get_device_properties(device).multi_processor_count
+        return rows_at_once(problem)
+    return ROWS_OF_A_BLOCK * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _dividing(wanted: int, steps: int) -> int:
