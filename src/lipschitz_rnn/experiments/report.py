@@ -92,7 +92,7 @@ def _units_and_tasks(runs: Sequence[Run], groups: Sequence[Group]) -> list[Block
         return []
     try:
         found = compare_runs(runs)
-    except (RunError, ValueError) as error:
+    except (RunError, ValueError, ImportError) as error:  # e.g. without SciPy
         return [Heading("Units and tasks"), Paragraph(f"These runs cannot be compared: {error}.")]
     text = (
         "Mean ± standard deviation over seeds of the test score; the best mean of each task is bold. "
