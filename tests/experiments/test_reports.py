@@ -145,8 +145,17 @@ def test_an_unfinished_run_is_reported_as_far_as_it_is(runs: Path, tmp_path: Pat
         (folder / name).write_bytes((runs / "a" / name).read_bytes())
     lines = (runs / "a" / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_bytes(b"".join(lines[:3]) + b'{"kind": "tra')
-    text = write_report([folder], tmp_path / "page")["markdown"].read_text()
-    assert "is not complete: 1 of 2 epochs" in text
+    waiting = tmp_path / "waiting"
+    waiting.mkdir()
+    for name in ("config.json", "environment.json"):
+        (waiting / name).write_bytes((runs / "lstm" / name).read_bytes())
+    text = write_report([waiting, folder], tmp_path / "page")["markdown"].read_text()
+    assert "going is not complete: 1 of 2 epochs" in text
+    assert "waiting is not complete: 0 of 2 epochs" in text
+    assert re.findall(r"^## .*|configuration.*, min", text, re.MULTILINE)[:2] == [
+        "## digits",
+        "configuration | N | parameters | seeds | accuracy, min",
+    ]
 
 
 def test_the_papers_number_stands_beside_ours(runs: Path, tmp_path: Path) -> None:

@@ -39,18 +39,25 @@ def write_report(paths: Sequence[Path], folder: Path) -> dict[str, Path]:
         "mean and maximum where it prints them."
     )
     page: list[Block] = [Heading(TITLE, 1), Paragraph(introduction), *_units_and_tasks(runs, groups)]
-    by_task: dict[tuple[str, str], list[Group]] = {}
-    for group in groups:
-        by_task.setdefault((group.task, group.record.metric), []).append(group)
-    titles = [
-        task if [name for name, _ in by_task].count(task) == 1 else f"{task}, {metric}" for task, metric in by_task
-    ]
-    for number, (title, own) in enumerate(zip(titles, by_task.values(), strict=True), 1):
+    for number, (title, own) in enumerate(_by_task(groups).items(), 1):
         page += task_section(title, own, f"task-{number}")
     written = {"markdown": folder / "report.md", "html": folder / "report.html"}
     write_page(page, written["markdown"])
     atomic_write(written["html"], to_html(TITLE, page).encode())
     return written
+
+
+def _by_task(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    """The groups of each task, and of each metric where a task has several; a run without an epoch has none yet."""
+    metrics: dict[str, list[str]] = {}
+    for group in groups:
+        if group.has_curves and group.record.metric not in metrics.setdefault(group.task, []):
+            metrics[group.task].append(group.record.metric)
+    sections: dict[str, list[Group]] = {}
+    for group in groups:
+        several = group.has_curves and len(metrics[group.task]) > 1
+        sections.setdefault(f"{group.task}, {group.record.metric}" if several else group.task, []).append(group)
+    return sections
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
@@ -85,7 +92,7 @@ def _units_and_tasks(runs: Sequence[Run], groups: Sequence[Group]) -> list[Block
         return []
     try:
         found = compare_runs(runs)
-    except (RunError, ValueError) as error:
+    except (RunError, ValueError, ImportError) as error:  # e.g. without SciPy
         return [Heading("Units and tasks"), Paragraph(f"These runs cannot be compared: {error}.")]
     text = (
         "Mean ± standard deviation over seeds of the test score; the best mean of each task is bold. "

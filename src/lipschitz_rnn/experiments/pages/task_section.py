@@ -35,6 +35,11 @@ class Group:
     task: str
     name: str
 
+    @property
+    def has_curves(self) -> bool:
+        """Whether an epoch has ended; before that, the metric of an unfinished run is not known."""
+        return any(self.record.curves[f"validation_{self.record.metric}"])
+
 
 def task_section(title: str, groups: Sequence[Group], picture: str) -> list[Block]:
     blocks: list[Block] = [Heading(title), Paragraph(_hardware(groups)), _scores(groups), *_notes(groups)]
@@ -71,7 +76,8 @@ def _scores(groups: Sequence[Group]) -> Table:
     """The paper's column is there if the paper has one of the numbers."""
     printed = [_paper(group.record) for group in groups]
     known = any(text != "–" for text in printed)
-    header = ["configuration", "N", "parameters", "seeds", f"{groups[0].record.metric}, min", "mean", "max"]
+    metric = next((group for group in groups if group.has_curves), groups[0]).record.metric
+    header = ["configuration", "N", "parameters", "seeds", f"{metric}, min", "mean", "max"]
     header += ["last epoch, mean", *(["paper"] if known else []), "time"]
     rows = []
     for group, paper in zip(groups, printed, strict=True):
@@ -151,7 +157,7 @@ def _words(name: str) -> str:
 
 def _learning(title: str, groups: Sequence[Group], picture: str) -> list[Block]:
     """Training loss and validation metric by epoch, with the paper's number if it is one for all."""
-    drawn = [group for group in groups if any(_validation(group.record))]
+    drawn = [group for group in groups if group.has_curves]
     if not drawn:
         return []
     best = _best_first(drawn)[:MOST_CURVES]
