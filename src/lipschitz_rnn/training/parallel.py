@@ -71,7 +71,7 @@ def joined_world(device: torch.device) -> Iterator[World]:
         return
     owner = not dist.is_initialized()
     if owner:
-        # The first optimizer step imports PyTorch's compiler, which holds a group that is there by then: threads of gloo
+        # The first optimizer step imports PyTorch's compiler, which holds a group that is there by then: gloo threads
         # would outlive it, and can abort the process at its end.
         import_module("torch._dynamo")
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
