@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 import torch.distributed as dist
@@ -71,6 +72,9 @@ def joined_world(device: torch.device) -> Iterator[World]:
     owner = not dist.is_initialized()
     if owner:
         _require_restarts_work()
+        # The first optimizer step imports PyTorch's compiler, which holds a group that is there by then: gloo threads
+        # would outlive it, and can abort the process at its end.
+        import_module("torch._dynamo")
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield World(dist.get_rank(), size)

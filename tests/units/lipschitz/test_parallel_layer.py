@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import lipschitz_rnn as lr
 from lipschitz_rnn.ops import Parallel
+from lipschitz_rnn.ops.lipschitz.parallel import plan
 
 WIDE = {"dtype": torch.float64}
 
@@ -194,12 +195,13 @@ def test_copies_and_repr() -> None:
 
 
 @pytest.mark.slow
-def test_compiled() -> None:
-    """One graph without breaks; the bound is there for the caller to check."""
+def test_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One graph without breaks, also where it chooses the chunks; the bound is there for the caller to check."""
     torch._dynamo.reset()
+    monkeypatch.setattr(plan, "SHORTEST_CHUNK", {"cuda": 60, "cpu": 60})
     rnn = contracting()
     sequential, _ = both_ways(rnn, None)
-    rnn.parallel = 4
+    rnn.parallel = "auto"
     x = torch.randn(300, 2, 3, generator=torch.Generator().manual_seed(1), **WIDE)
     compiled = torch.compile(rnn, backend="aot_eager", fullgraph=True)
     output, h_n = compiled(x)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # see below
 import torch.distributed as dist
 
 import lipschitz_rnn as lr
@@ -96,7 +97,8 @@ if __name__ == "__main__":
             dist.barrier()  # a process that is done closes the connections through which others may still be reading
     finally:
         # A thread of gloo that lets go of a tensor while the interpreter shuts down aborts the process, with "terminate
-        # called without an active exception". Destroying the group waits for its threads, also after an error.
+        # called without an active exception". Destroying the group ends its threads, also after an error, unless it is
+        # held: PyTorch's compiler holds a group that is there when it is imported, as by the first optimizer step.
         if dist.is_initialized():
             dist.destroy_process_group()
     left = {name for name in threads() if "gloo" in name or "tcpstore" in name}

@@ -127,6 +127,10 @@ def make_plan(settings: Parallel, problem: Problem, backend: str, whole: bool = 
 def useful_rows(problem: Problem, backend: str) -> int:
     """How many samples at once keep a device busy, and no more: on a GPU a second round of blocks doubles the time."""
     device = problem.A.device
+    if device.type != "cuda" and torch.compiler.is_compiling():
+        from lipschitz_rnn.ops.lipschitz.parallel.compiled import threads
+
+        return ROWS_OF_A_CORE * threads()
     if device.type != "cuda":
         return ROWS_OF_A_CORE * torch.get_num_threads()
     if backend == "triton" and not torch.compiler.is_compiling():  # which cannot look at the kernels' plans
