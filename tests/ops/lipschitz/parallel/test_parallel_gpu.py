@@ -1,8 +1,7 @@
-"""The parallel scan on a GPU: the same results by other kernels and strides, CUDA graphs, and what it waits for."""
+"""The parallel scan on a GPU: the same results by other kernels and strides, and ten million steps."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from torch import Tensor
 
 import lipschitz_rnn as lr
 from lipschitz_rnn import lipschitz_scan
-from lipschitz_rnn.ops import Contraction, ContradictedFactorError, Parallel, ScanBound
+from lipschitz_rnn.ops import Contraction, ContradictedFactorError
 
 pytestmark = [
     pytest.mark.gpu,
@@ -80,58 +79,6 @@ def test_a_factor_that_is_too_small_is_caught() -> None:
         planted = Contraction(0.5, cell.hidden.metric_root(), 0.1)  # type: ignore[union-attr]
         with pytest.raises(ContradictedFactorError):
             lipschitz_scan(x @ cell.weight_ih.mT, A, W, step_size=0.1, parallel="auto", contraction=planted)
-
-
-@pytest.mark.parametrize("full", [False, True], ids=["diagonal metric", "full metric"])
-def test_cuda_graph_with_fixed_passes(full: bool) -> None:
-    """Nothing waits while the graph is captured; its bound is checked outside."""
-    cell = layer(hidden=32).cell()
-    with torch.no_grad():
-        (A, W), root = cell.hidden_matrices(), cell.hidden.metric_root()  # type: ignore[union-attr]
-    known = Contraction(math.exp(-0.1), torch.diag(root) if full else root, 0.1)
-    u = torch.randn(STEPS, 1, 32, device="cuda")
-    leaves = [tensor.clone().requires_grad_() for tensor in (u, A, W)]
-    settings = Parallel(16, passes=2, warm_up=200, fixed=True)
-
-    def call() -> tuple[Tensor, ScanBound, tuple[Tensor, ...]]:
-        bound = ScanBound()
-        states, _ = lipschitz_scan(*leaves, step_size=0.1, parallel=settings, contraction=known, bound=bound)
-        assert states is not None
-        return states, bound, torch.autograd.grad(states.square().mean(), leaves)
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        states, bound, gradients = call()
-    with torch.no_grad():
-        leaves[0].normal_()
-    graph.replay()
-    expected, _ = lipschitz_scan(*leaves, step_size=0.1)
-    assert expected is not None
-    difference = float((states - expected).norm(dim=-1).max())
-    assert difference <= float(bound.states) + 1e-4
-    assert float(bound.relative) < 1e-3
-    for found, exact in zip(gradients, torch.autograd.grad(expected.square().mean(), leaves), strict=True):
-        assert float((found - exact).norm()) <= 1e-3 * float(exact.norm())
-
-
-def test_a_call_waits_for_the_gpu_only_to_decide() -> None:
-    """Once per comparison of two passes and per bound; every other wait would be hidden in an operation."""
-    rnn, x = layer(hidden=128), torch.randn(32_768, 1, 1, device="cuda")
-    rnn.parallel = "auto"
-    with torch.no_grad():
-        rnn(x)  # compiles
-        torch.cuda.synchronize()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            rnn(x)
-    waits = sum(event.count for event in profile.key_averages() if event.key == "cudaStreamSynchronize")
-    stops = rnn.bounds[0].warm_up // 256 + 1
-    assert waits <= stops + 6
 
 
 def test_ten_million_steps_train() -> None:
