@@ -124,7 +124,7 @@ def test_the_list_says_what_is_committed_and_how_long_it_takes() -> None:
     entries = {(entry.study, entry.plan.name): entry for entry in inventory(STUDIES.values(), ROOT / "results")}
     for record in RECORDS:
         assert entries[record.study, record.name].seconds == record.seconds
-    missing = entries["cifar", "noise-padded-cifar10/lipschitz/128/euler"]
+    missing = entries["cifar", "fixed/noise-padded-cifar10/noise-fixed/lipschitz/128/euler"]
     assert missing.record is None
     known: Record = entries["cifar", "ordered-cifar10/lipschitz/128/euler"].record  # type: ignore[assignment]
     steps = scan_steps(missing.plan.settings) / scan_steps(known.setup)

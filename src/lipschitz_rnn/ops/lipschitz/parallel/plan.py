@@ -148,7 +148,11 @@ def _dividing(wanted: int, steps: int) -> int:
         length, left = divmod(steps, chunks)
         return length + left + (length // 8 if left else 0)
 
-    return min(nearby, key=lambda chunks: (cost(chunks), -chunks))
+    best = wanted
+    for chunks in reversed(nearby):  # torch.compile does not know min() with a key
+        if cost(chunks) < cost(best):
+            best = chunks
+    return best
 
 
 def allowed(tolerance: float, dtype: torch.dtype) -> float:
