@@ -58,7 +58,7 @@ def time_calls(call: Call, device: torch.device, repeats: int, most_seconds: flo
         started = _now(device)
         call()
         once = max(_now(device) - started, 1e-9)
-        if started + once - first >= min(WARM_UP_SECONDS, most_seconds):
+        if started + once - first >= min(WARM_UP_SECONDS, repeats * once, most_seconds):  # no longer than what is timed
             break
     repeats = max(min(repeats, FEWEST), min(repeats, int(most_seconds / once)))
     with _no_garbage_collection():
