@@ -93,7 +93,8 @@ def test_every_option_of_train_reaches_its_setting(tmp_path: Path) -> None:
     """Zeros, too; what is not given stays the preset's, or the file's."""
     given = {
         "seeds": ("3,5-6", [3, 5, 6]), "unit": ("lipschitz", "lipschitz"), "hidden-size": ("7", 7),
-        "num-layers": ("2", 2), "dropout": ("0", 0.0), "embedding-dropout": ("0.5", 0.5), "epochs": ("0", 0), "patience": ("4", 4), "batch-size": ("9", 9),
+        "num-layers": ("2", 2), "dropout": ("0", 0.0), "embedding-dropout": ("0.5", 0.5),
+        "epochs": ("0", 0), "patience": ("4", 4), "batch-size": ("9", 9),
         "eval-batch-size": ("11", 11),
         "optimiser": ("sgd", "sgd"), "lr": ("0.5", 0.5), "momentum": ("0", 0.0), "smoothing": ("0.25", 0.25),
         "weight-decay": ("0.1", 0.1), "clip": ("0", None), "schedule": ("step", "step"), "decay-factor": ("0", 0.0),
