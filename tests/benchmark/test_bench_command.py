@@ -85,6 +85,7 @@ def test_tables_in_the_terminal_and_as_markdown(tmp_path: Path) -> None:
     assert both.count("Made by `") == 2
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_scaling_writes_a_plot_and_its_numbers(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
@@ -259,6 +260,7 @@ def test_a_warning_about_one_row_becomes_its_note(monkeypatch: pytest.MonkeyPatc
     assert rows["cpu backend"]["training"]["median_ms"] > 0
 
 
+@pytest.mark.full
 def test_a_compiler_that_fails_costs_one_row_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object, **options: object) -> None:
         raise RuntimeError("no compiler today")
@@ -282,6 +284,7 @@ def test_a_compiler_that_hangs_is_stopped() -> None:
     time.sleep(0.3)  # the timer is off again
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_compiled_loop_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced and differentiated ahead of time, but without generated code, which takes a minute to build."""

@@ -56,6 +56,7 @@ def pages(swept: tuple[Sweep, Outcome, Path], tmp_path_factory: pytest.TempPathF
     }
 
 
+@pytest.mark.full
 def test_a_sweep_has_a_page(swept: tuple[Sweep, Outcome, Path]) -> None:
     page = swept[2]
     text = page.with_suffix(".md").read_text()

@@ -81,7 +81,7 @@ class Stopping(InProcess):
 
 @pytest.mark.parametrize(
     "search",
-    [{}, pytest.param({"method": "random", "trials": 4}, marks=needs("optuna")),
+    [{}, pytest.param({"method": "random", "trials": 4}, marks=[needs("optuna"), pytest.mark.full]),
      pytest.param({"method": "bayes", "trials": 4}, marks=needs("optuna")),
      pytest.param({"pruning": "median"}, marks=needs("optuna"))],
     ids=["grid", "random", "bayes", "pruned grid"],
