@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor
 
 import lipschitz_rnn as lr
 from lipschitz_rnn import lipschitz_scan
-from lipschitz_rnn.ops import Contraction, ContradictedFactorError
+from lipschitz_rnn.ops import Contraction, ContradictedFactorError, Parallel, ScanBound
 
 pytestmark = [
     pytest.mark.gpu,
@@ -91,3 +92,59 @@ def test_ten_million_steps_train() -> None:
     assert rnn.bounds[0].passes >= 2
     assert torch.cuda.max_memory_allocated() - before < 8e9  # all states alone are 5 GB, with σ and κ, d 20
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in rnn.parameters())
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["diagonal metric", "full metric"])
+def test_cuda_graph_with_fixed_passes(full: bool) -> None:
+    """Nothing waits while the graph is captured; its bound is checked outside."""
+    cell = layer(hidden=32).cell()
+    with torch.no_grad():
+        (A, W), root = cell.hidden_matrices(), cell.hidden.metric_root()  # type: ignore[union-attr]
+    known = Contraction(math.exp(-0.1), torch.diag(root) if full else root, 0.1)
+    u = torch.randn(STEPS, 1, 32, device="cuda")
+    settings = Parallel(16, passes=2, warm_up=200, fixed=True)
+    leaves: list[Tensor] = []
+
+    def call() -> tuple[Tensor, ScanBound, tuple[Tensor, ...]]:
+        bound = ScanBound()
+        states, _ = lipschitz_scan(*leaves, step_size=0.1, parallel=settings, contraction=known, bound=bound)
+        assert states is not None
+        return states.detach(), bound, torch.autograd.grad(states.square().mean(), leaves)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # a leaf belongs to the stream on which it is first used
+        leaves += [tensor.detach().clone().requires_grad_() for tensor in (u, A, W)]
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        states, bound, gradients = call()
+    with torch.no_grad():
+        leaves[0].normal_()
+    graph.replay()
+    torch.cuda.synchronize()
+    fresh = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+    expected, _ = lipschitz_scan(*fresh, step_size=0.1)
+    assert expected is not None
+    difference = float((states - expected.detach()).norm(dim=-1).max())
+    assert difference <= float(bound.states) + 1e-4
+    assert float(bound.relative) < 1e-3
+    for found, exact in zip(gradients, torch.autograd.grad(expected.square().mean(), fresh), strict=True):
+        assert float((found - exact).norm()) <= 1e-3 * float(exact.norm())
+
+
+def test_a_call_waits_for_the_gpu_only_to_decide() -> None:
+    """Once per comparison of two passes and per bound; every other wait would be hidden in an operation."""
+    rnn, x = layer(hidden=128), torch.randn(32_768, 1, 1, device="cuda")
+    rnn.parallel = "auto"
+    with torch.no_grad():
+        rnn(x)  # compiles
+        torch.cuda.synchronize()
+        kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=kinds, acc_events=True) as profile:
+            rnn(x)
+    waits = {event.key: event.count for event in profile.key_averages() if "Synchronize" in event.key}
+    stops = rnn.bounds[0].warm_up // 256 + 1
+    assert sum(waits.values()) <= stops + 8, waits  # the profiler's own wait at its end is among them
