@@ -65,8 +65,8 @@ def shown(record: Record) -> str:
     return json.dumps([measures, record.seeds, record.curves], sort_keys=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("units", [["lipschitz"], pytest.param(["lipschitz", "urnn"], marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("units", [["lipschitz"], ["lipschitz", "urnn"]])
 def test_processes_measure_what_one_process_measures(units: list[str], tmp_path: Path) -> None:
     plans = tiny_plans(*units)
     alone, _ = campaign(tmp_path / "alone").run(plans, line_watcher)

@@ -327,7 +327,7 @@ def test_useful_at_eight_units(setting: Setting) -> None:
         (64, 20.0, {}),
         (64, 20.0, {"step_size": 0.03}),
         (64, 20.0, {"step_size": 0.03, "integrator": "midpoint"}),
-        (128, 180.0, {"step_size": 0.03}),
+        pytest.param(128, 180.0, {"step_size": 0.03}, marks=pytest.mark.full),
     ],
     ids=["64 continuous", "64 euler", "64 midpoint", "128 euler"],
 )

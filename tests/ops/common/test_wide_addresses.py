@@ -116,7 +116,7 @@ CASES = [
     (20, "midpoint", False, torch.float32),
     (20, "euler", True, torch.float32),
     (64, "euler", True, torch.bfloat16),  # matrices in registers
-    (130, "euler", True, torch.bfloat16),
+    pytest.param(130, "euler", True, torch.bfloat16, marks=pytest.mark.full),
 ]
 
 

@@ -199,7 +199,10 @@ def test_large(case: Case, device: torch.device) -> None:
     check(case, device)
 
 
-@pytest.mark.parametrize("case", [Case(4, 5, 20, one_feature=True, integrator="midpoint"), Case(2, 1, 130)], ids=str)
+_WIDE = pytest.param(Case(2, 1, 130), marks=pytest.mark.full)  # slow in the interpreter; test_small has the size
+
+
+@pytest.mark.parametrize("case", [Case(4, 5, 20, one_feature=True, integrator="midpoint"), _WIDE], ids=str)
 def test_same_input_same_bits(case: Case, device: torch.device) -> None:
     first, second = (results(case, device, "triton", torch.float32) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
@@ -231,7 +234,7 @@ def test_inference_stores_nothing_and_agrees(device: torch.device) -> None:
     torch.testing.assert_close(last, same)  # another kernel, to the compiler
 
 
-@pytest.mark.parametrize(("steps", "units"), [(1, 8), (4, 8), (3, 130)])
+@pytest.mark.parametrize(("steps", "units"), [(1, 8), (4, 8), pytest.param(3, 130, marks=pytest.mark.full)])
 def test_without_a_start_the_state_is_zero(steps: int, units: int, device: torch.device) -> None:
     made = {name: tensor.float() for name, tensor in tensors(Case(steps, 2, units), device).items()}
     zero = torch.zeros_like(made.pop("hx"))

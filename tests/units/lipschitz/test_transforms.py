@@ -171,7 +171,7 @@ def distributed_worker(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_processes_equal_one(tmp_path: Path, generator: torch.Generator) -> None:
     """DistributedDataParallel over halves of a batch against one process on the whole."""
     x = sequence(generator, 6, 8, 3)
