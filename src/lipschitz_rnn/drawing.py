@@ -173,6 +173,10 @@ def draw_dots(axis: Any, row: int, values: Sequence[float], colour: str) -> None
 
 def log_ticks(limits: tuple[float, float]) -> list[float]:
     """Round numbers, more of them where less than a power of ten is shown."""
+    from matplotlib.ticker import MaxNLocator
+
     low, high = limits
     digits = (1, 2, 3, 4, 5, 6, 8) if high < 10 * low else (1, 2, 5)
-    return [value for power in (-1, 0, 1, 2) for digit in digits if low <= (value := digit * 10.0**power) <= high]
+    ticks = [value for power in (-1, 0, 1, 2) for digit in digits if low <= (value := digit * 10.0**power) <= high]
+    even = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)  # in a narrow range a logarithm is nearly linear
+    return ticks if len(ticks) > 2 else [round(float(value), 12) for value in even if low <= value <= high]
