@@ -81,6 +81,10 @@ def _ordered(label: str, why: str, **changes: Any) -> Row:
 
 _SWEEP = (
     *(_padded(f"rate-{rate:g}", f"Adam {rate:g}, eight units", learning_rate=rate) for rate in (0.003, 0.008, 0.02)),
+    _padded(
+        "sgd", "the printed SGD with gradients clipped at 1",
+        optimiser="sgd", learning_rate=0.1, schedule="step", decay_epochs=(18,), decay_factor=0.2, warmup=0.0,
+    ),
     _padded("augmented", "images cropped and flipped at random", task_options={"augment": True}),
     _ordered("rate-0.002", "Adam 0.002, seven units"),
     _ordered(
