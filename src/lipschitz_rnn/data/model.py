@@ -157,7 +157,7 @@ class SeriesModel(nn.Module):
         def prepare(values: Tensor, times: Tensor | None, lengths: Tensor | None) -> NetworkInputs:
             from lipschitz_rnn.data.exact_inputs import exact_inputs
 
-            found = exact_inputs(self.preprocessing, values, times, lengths)
+            found = exact_inputs(self.preprocessing, values, times, lengths, self.head_dtype)
             spans = found.timespans if self.takes_timespans else None
             return replace(found, timespans=None if spans is None else spans.to(self.head_dtype))
 

@@ -10,6 +10,7 @@ import torch
 
 from lipschitz_rnn.stability.proof.arithmetic import arithmetic
 from lipschitz_rnn.stability.proof.inputs import as_array
+from lipschitz_rnn.stability.proof.precision import as_precision
 from lipschitz_rnn.stability.proof.rounding import Matrix
 from lipschitz_rnn.stability.proof.running import PartBound
 from lipschitz_rnn.stability.proof.stepping import OWN
@@ -70,14 +71,7 @@ class RoundingBound:
         return (state + own[:, :, None] + own[:, None, :]) * (1 - np.eye(q))
 
     def _head_rounding(self, C: Matrix, c: Matrix, precision: str | None) -> tuple[Matrix, Matrix]:
-        """What multiplies the magnitude of the output, and what is added."""
-        name = self.precision if precision is None else precision
-        model = arithmetic(name)
-        half = name in ("bfloat16", "float16")
-        relative = model.product(C.shape[1] + 1) + model.matrices + 1.01 * (model.returned if half else model.unit)
-        # A head may be cast to 16 bits with its matrix, its bias and its result.
-        relative += 4 * model.returned if half else 0.0
-        return relative * C, relative * c + model.smallest * (2 + C.shape[1] + C.sum(1))
+        return head_rounding(C, c, self.precision if precision is None else precision)
 
     def _through(self, C: Matrix, relative: Matrix, lost: Matrix, everywhere: bool) -> Matrix:
         width = 0
@@ -102,6 +96,16 @@ class RoundingBound:
         lengths = torch.from_numpy(self.ends + 1)
         tops = self._top()
         return [tops[0].states, *(reverse(torch.from_numpy(p.states), lengths).numpy() for p in tops[1:])]
+
+
+def head_rounding(C: Matrix, c: Matrix, precision: str) -> tuple[Matrix, Matrix]:
+    """Of C h + c, from |C| (q, D) and |c| (q,): what multiplies the magnitude of h (q, D), and what is added (q,)."""
+    model = arithmetic(precision)
+    half = as_precision(precision).name in ("bfloat16", "float16")
+    relative = model.product(C.shape[1] + 1) + model.matrices + 1.01 * (model.returned if half else model.unit)
+    # A head may be cast to 16 bits with its matrix, its bias and its result.
+    relative += 4 * model.returned if half else 0.0
+    return relative * C, relative * c + model.smallest * (2 + C.shape[1] + C.sum(1))
 
 
 def collect(found: list[PartBound], directions: int, ends: Matrix, precision: str) -> RoundingBound:
