@@ -68,10 +68,15 @@ class RoundingBound:
         pairs = (C[:, None] - C[None]).reshape(q * q, -1)
         state = self._through(pairs, 0.0 * pairs, np.zeros(q * q), False).reshape(-1, q, q)
         own = self._through(0.0 * C, relative, lost, False)
-        return (state + own[:, :, None] + own[:, None, :]) * (1 - np.eye(q))
+        found: Matrix = np.where(np.eye(q) > 0, 0.0, state + own[:, :, None] + own[:, None, :])
+        return found
 
     def _head_rounding(self, C: Matrix, c: Matrix, precision: str | None) -> tuple[Matrix, Matrix]:
-        return head_rounding(C, c, self.precision if precision is None else precision)
+        """What multiplies the magnitude of the output, and what is added: infinite for results that may overflow."""
+        name = self.precision if precision is None else precision
+        relative, lost = head_rounding(C, c, name)
+        largest = (self.sizes @ C.T + c).reshape(-1, len(C)).max(0)
+        return relative, np.where(largest < arithmetic(name).largest, lost, np.inf)
 
     def _through(self, C: Matrix, relative: Matrix, lost: Matrix, everywhere: bool) -> Matrix:
         width = 0
