@@ -18,6 +18,7 @@ from lipschitz_rnn.stability.proof.inputs import as_array
 from lipschitz_rnn.stability.proof.precision import as_precision, in_force, rounded
 from lipschitz_rnn.stability.proof.rounding import Matrix
 from lipschitz_rnn.stability.running.layers import running_precision
+from lipschitz_rnn.units.arguments import unit_name
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
 from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
 from lipschitz_rnn.units.readout import NetworkInputs, StatedClassifier, require_plain_linear
@@ -111,7 +112,7 @@ def read_network(model: Any, precision: str | None = "exact") -> Network:
         raise ValueError(f'readout is {stated.readout!r}; it must be "last", "mean" or "state"')
     if not isinstance(unit, LipschitzRNN):
         raise UnstatedRecurrenceError(
-            f"the unit is a {type(unit).__name__}; a radius is certified for LipschitzRNN, whose input enters as U x + "
+            f"the unit is {unit_name(unit)}; a radius is certified for LipschitzRNN, whose input enters as U x + "
             'b. Train one, best with unit_options={"stability": "contracting"}'
         )
     require_own_statement(unit)
