@@ -50,3 +50,35 @@ def test_it_is_within_a_thousand_with_the_certified_factor(rate: float, measured
     assert bound.states.max() < 1000 * seen.max()
     # What the factor costs: all errors in one direction, 1/(1 − ρ) of them.
     assert bound.states.max() > 0.2 * bound.added.max() / (1 - certificate.factor) * (1 - certificate.factor**500)
+
+
+def test_a_contracting_layer_asked_about_half_precision_counts_the_rounding_of_its_output() -> None:
+    """Under autocast it still runs in float32, but what comes out has 8 bits."""
+    torch.manual_seed(0)
+    layer = lr.LipschitzRNN(2, 4, stability="contracting", rate=0.5, step_size=0.2, num_layers=2)
+    x = torch.randn(20, 3, 2)
+    bound = rounding_bound(layer, x, precision="bfloat16")
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        output, _ = layer(x)
+        assert np.array_equal(rounding_bound(layer, x).coordinates, bound.coordinates)
+    with torch.no_grad():
+        plain, _ = layer(x)
+    off = np.abs((output.double() - plain.double()).numpy())
+    assert np.all(off <= bound.coordinates)
+    assert np.any(off > rounding_bound(layer, x).coordinates)
+
+
+def test_scores_that_overflow_have_no_bound() -> None:
+    torch.manual_seed(0)
+    layer = lr.LipschitzRNN(1, 2, stability="contracting", rate=0.5, step_size=0.2).half()
+    head = torch.nn.Linear(2, 3, dtype=torch.float16)
+    with torch.no_grad():
+        head.weight.fill_(6e4)
+        head.weight[0] = 1.0
+    bound = rounding_bound(layer, torch.ones(5, 1, 1).half())
+    assert np.isinf(bound.reading(head.weight, head.bias, precision="float16")[0]).tolist() == [False, True, True]
+    assert np.isinf(bound.differences(head.weight, head.bias, precision="float16")[0, 1]).tolist() == [
+        True,
+        False,
+        True,
+    ]

@@ -148,3 +148,11 @@ def test_a_ramp_changes_the_run_and_a_resumed_one_equals_it(tmp_path: Path) -> N
     with pytest.raises(KeyboardInterrupt):
         fit(asked, SignTask(), tmp_path / "resumed", probe=stop)
     assert fit(asked, SignTask(), tmp_path / "resumed", resume=True).seeds == whole.seeds
+
+
+def test_a_ramp_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"robust_ramp is 0\.5, but none of margin, train_radius"):
+        fit(settings(robust_ramp=0.5), SignTask())
+    for wrong in (float("nan"), float("inf"), "0.5", True):
+        with pytest.raises((ValueError, TypeError), match="robust_ramp is"):
+            settings(train_radius=0.1, robust_ramp=wrong)

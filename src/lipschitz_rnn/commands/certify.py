@@ -132,7 +132,7 @@ def certify(
     model takes, also if those of the file were regular.
 
     With --radius: certified accuracy of a classifier against the radius, beside the accuracy that PGD and DeepFool
-    leave. It is proved for the exact network; docs/stability.md has the theorems.
+    leave. Rounding of the network that runs is included; docs/stability.md has the theorems.
 
     Exit codes: 0 certified; 3 not certified, with the reason and what to try, or no sample certified at any radius;
     2 wrong usage, a damaged file, or a network that cannot be certified; 1 a missing file or run.

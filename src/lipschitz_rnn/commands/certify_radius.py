@@ -207,7 +207,7 @@ def _print(
     for name, curve in found.items():
         console.print(
             f"{escape(name)}: {curve.samples:,} samples, clean accuracy {100 * curve.clean:.2f} %, "
-            f"norm {options.norm}, bound {curve.found.method}",
+            f"norm {options.norm}, bound {curve.found.method}, computed in {curve.found.arithmetic}",
             highlight=False,
         )
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -223,8 +223,8 @@ def _print(
         console.print(table)
         if curve.contradictions:
             console.print(
-                f"[red]{curve.contradictions} samples were fooled within their radius:[/] rounding in the running "
-                "network decides them, which radii of the exact network do not cover",
+                f"[red]{curve.contradictions} samples were fooled within their radius:[/] this must not happen; please "
+                "report it with the run",
                 highlight=False,
             )
     for name, error in refused.items():

@@ -15,7 +15,7 @@ from lipschitz_rnn.data.free_runs import check_future, require_forecast, run_on,
 from lipschitz_rnn.data.preprocessing import Preprocessing
 from lipschitz_rnn.data.steps import possible_spans
 from lipschitz_rnn.data.target import Target
-from lipschitz_rnn.units.arguments import require_time_major
+from lipschitz_rnn.units.arguments import require_time_major, unit_name
 from lipschitz_rnn.units.readout import NetworkInputs, StatedClassifier, require_plain_linear
 from lipschitz_rnn.units.recurrence import (
     Recurrence,
@@ -127,7 +127,7 @@ class SeriesModel(nn.Module):
         require_own_statement(self)
         if not callable(getattr(type(self.unit), "stated_recurrences", None)):
             raise UnstatedRecurrenceError(
-                f"the unit of this model ({type(self.unit).__name__}) does not state its recurrence, so nothing can be "
+                f"the unit of this model ({unit_name(self.unit)}) does not state its recurrence, so nothing can be "
                 "certified about it; train one with unit 'lipschitz'"
             )
         require_no_hooks(self.unit)
@@ -138,7 +138,7 @@ class SeriesModel(nn.Module):
         steps = [item for item in stated if isinstance(item, Recurrence)]
         if len(steps) < len(stated):
             raise UnstatedRecurrenceError(
-                f"this model passes the times between samples to its {type(self.unit).__name__}, whose map is stated "
+                f"this model passes the times between samples to its unit {unit_name(self.unit)}, whose map is stated "
                 "for steps of one length only; train one with unit 'lipschitz' for irregular times"
             )
         return [replace(item, step_range=spans) for item in steps]
@@ -157,7 +157,7 @@ class SeriesModel(nn.Module):
         def prepare(values: Tensor, times: Tensor | None, lengths: Tensor | None) -> NetworkInputs:
             from lipschitz_rnn.data.exact_inputs import exact_inputs
 
-            found = exact_inputs(self.preprocessing, values, times, lengths)
+            found = exact_inputs(self.preprocessing, values, times, lengths, self.head_dtype)
             spans = found.timespans if self.takes_timespans else None
             return replace(found, timespans=None if spans is None else spans.to(self.head_dtype))
 

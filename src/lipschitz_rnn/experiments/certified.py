@@ -80,8 +80,7 @@ class CertifiedCurve:
         certified_of_attacked: as ``certified``, of the attacked samples only: never more than any attack leaves.
         samples, attacked_samples: how many.
         clean: accuracy without any change, of all samples.
-        contradictions: attacks that succeeded within a certified radius. Zero, unless rounding in the running network
-            decides: radii are about the exact one.
+        contradictions: attacks that succeeded within a certified radius: zero, or something is wrong.
         found: the radius of every sample, and the certificate.
     """
 
@@ -112,6 +111,7 @@ class CertifiedCurve:
             "norm": self.found.norm,
             "method": self.found.method,
             "arithmetic": self.found.arithmetic,
+            "median_rounding": _finite(float(self.found.rounding.median())),
             "samples": self.samples,
             "attacked_samples": self.attacked_samples,
             "clean_accuracy": self.clean,

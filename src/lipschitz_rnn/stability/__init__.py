@@ -1,6 +1,8 @@
 """Spectra, the paper's theorem, and contraction certificates for the network that runs."""
 
 from lipschitz_rnn.stability.certification import certify as certify
+from lipschitz_rnn.stability.gated import GatedCertificate as GatedCertificate
+from lipschitz_rnn.stability.gated import certify_gru as certify_gru
 from lipschitz_rnn.stability.memory import MemoryLength as MemoryLength
 from lipschitz_rnn.stability.memory import memory_length as memory_length
 from lipschitz_rnn.stability.proof.certificate import Certificate as Certificate

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lipschitz_rnn import units
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.times import require_timed
-from lipschitz_rnn.units.arguments import require_time_major
+from lipschitz_rnn.units.arguments import require_time_major, unit_name
 from lipschitz_rnn.units.base import Recurrent
 from lipschitz_rnn.units.readout import StatedClassifier, require_plain_linear
 from lipschitz_rnn.units.recurrence import UnstatedRecurrenceError, require_no_hooks, require_own_statement
@@ -74,11 +74,11 @@ class SequenceModel(nn.Module):
             return self._read(state[0][-1] if isinstance(state, tuple) else state[-1], keep), state
         result = self.unit(x, **options) if state is None else self.unit(x, state, **options)
         if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
-            raise TypeError(f"the unit {type(self.unit).__name__} must return (output, h_n), as nn.RNN does")
+            raise TypeError(f"the unit {unit_name(self.unit)} must return (output, h_n), as nn.RNN does")
         hidden, state = result
         if expected is not None and hidden.shape[-1] != expected:
             raise ValueError(
-                f"the unit {type(self.unit).__name__} gives out {hidden.shape[-1]} values at a step, but its "
+                f"the unit {unit_name(self.unit)} gives out {hidden.shape[-1]} values at a step, but its "
                 f"output_size, which is its hidden size unless it says so, is {expected}; set output_size"
             )
         if self.readout == "last":

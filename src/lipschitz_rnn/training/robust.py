@@ -38,6 +38,11 @@ class Robust:
         asked = {"margin": found.margin, "train_radius": found.radius}
         asked |= {"gain_penalty": found.gain_penalty, "head_penalty": found.head_penalty}
         names = [name for name, value in asked.items() if value > 0]
+        if settings.robust_ramp and not names:
+            raise ValueError(
+                f"robust_ramp is {settings.robust_ramp:g}, but none of {', '.join(asked)} is set, so nothing rises; set "
+                "one of them, or leave it out"
+            )
         if names and not (task.readout == "last" and task.metric.name == "accuracy"):
             raise ValueError(
                 f"{names[0]} is {asked[names[0]]:g}, but {task.name} does not have one class per sequence; leave it out"

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lipschitz_rnn.tasks import Split, Task
+from lipschitz_rnn.units.arguments import unit_name
 from lipschitz_rnn.units.catalogue import ROWS
 
 
@@ -40,9 +41,8 @@ def require_timed(model: nn.Module, task: str = "") -> None:
             f"{given}, but the forward of the model {type(model).__name__} does not take them; add an argument "
             f"timespans=None, (T, B), and pass it to the recurrent layer. Or {alternative}"
         )
-    named = getattr(unit, "registered_name", None)
     takers = ", ".join(row.name for row in ROWS if row.timespans)
     raise ValueError(
-        f"{given}, but the unit {(named() if callable(named) else type(unit).__name__)!r} does not take them; "
+        f"{given}, but the unit {unit_name(unit)!r} does not take them; "
         f"use one that does: {takers}, or your own with takes_timespans = True. Or {alternative}"
     )

@@ -72,10 +72,16 @@ def require_parameter_dtype(name: str, tensor: Tensor, parameter: Tensor) -> Non
         )
 
 
+def unit_name(unit: Any) -> str:
+    """What a user calls a unit: its name in `units.build`, or its class."""
+    named = getattr(unit, "registered_name", None)
+    return str(named()) if callable(named) else type(unit).__name__
+
+
 def require_time_major(unit: nn.Module, model: nn.Module) -> None:
     """Raise for a unit that would take the time axis of its model's inputs for the batch."""
     if getattr(unit, "batch_first", False):
         raise ValueError(
-            f"the unit {type(unit).__name__} has batch_first=True, but a {type(model).__name__} calls it with "
+            f"the unit {unit_name(unit)} has batch_first=True, but a {type(model).__name__} calls it with "
             "(T, B, p); build it with batch_first=False"
         )

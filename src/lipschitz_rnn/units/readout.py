@@ -27,12 +27,16 @@ class NetworkInputs:
         error: (T, B), a bound on ‖inputs − exact inputs‖₂ from rounding in the preprocessing; None for none.
         scale: (p,) or (T, p): an input changes by at most this times a change of the value it comes from. Zero for
             inputs that nobody changes, such as flags. None: the inputs are the values.
+        computed: (T, B, p), by how much the inputs that the running model computes may differ from the exact ones, and
+            ``computed_relative``: by how much more for each unit of change of an input. None: by nothing.
     """
 
     inputs: Tensor
     timespans: Tensor | None = None
     error: Tensor | None = None
     scale: Tensor | None = None
+    computed: Tensor | None = None
+    computed_relative: float = 0.0
 
 
 @dataclass(frozen=True)

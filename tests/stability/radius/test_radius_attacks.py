@@ -125,9 +125,12 @@ def test_weights_of_every_precision_are_taken_as_they_are(dtype: torch.dtype) ->
     assert torch.equal(found.prediction[decided], exact.argmax(1)[decided])
     gaps = exact.gather(1, found.prediction[:, None]) - exact
     assert bool((found.margin <= gaps.gather(1, found.runner_up[:, None]).squeeze(1)).all())
+    plain = certified_radius(network, x, precision="exact")
     with torch.autocast("cpu", dtype=torch.bfloat16):  # the exact network does not know of it
-        again = certified_radius(network, x)
-    assert torch.equal(again.radius, found.radius)
+        again, running = certified_radius(network, x, precision="exact"), certified_radius(network, x)
+    assert torch.equal(again.radius, plain.radius)
+    assert bool((running.radius <= found.radius).all())
+    assert bool((found.margin < plain.margin).all())
 
 
 def test_padding_cannot_change_and_has_no_effect(generator: torch.Generator) -> None:

@@ -130,7 +130,7 @@ def test_models_that_are_something_else_are_refused() -> None:
         certified_radius((plain.unit, plain.head), X)
     with pytest.raises(UnstatedRecurrenceError, match="does not say what it reads from its unit"):
         certified_radius(nn.Sequential(plain.unit, plain.head), X)
-    with pytest.raises(UnstatedRecurrenceError, match=r"the unit is a LSTM; .*\"stability\": \"contracting\""):
+    with pytest.raises(UnstatedRecurrenceError, match=r"the unit is LSTM; .*\"stability\": \"contracting\""):
         certified_radius(StatedClassifier(nn.LSTM(2, 3).double(), plain.head), X)
     doubled = Twice(2, 3, stability="contracting", dtype=torch.float64)
     with pytest.raises(UnstatedRecurrenceError, match="Twice overrides forward"):

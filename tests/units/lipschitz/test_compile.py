@@ -10,6 +10,8 @@ from lipschitz_layers import layer, sequence
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
+import lipschitz_rnn as lr
+
 SHAPES = ((7, 2), (9, 3), (5, 4), (20, 6), (3, 2), (40, 7))
 
 pytestmark = pytest.mark.slow
@@ -104,3 +106,26 @@ def test_a_cell_with_a_time_that_varies(options: dict[str, Any], generator: torc
     for dt in (0.01, 0.02, 0.05, 0.2, 0.15):
         torch.testing.assert_close(compiled(x, h, dt), cell(x, h, dt), rtol=1e-12, atol=1e-13)
     assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize("slowed", [pytest.param(False, marks=pytest.mark.full), True])
+def test_a_contracting_midpoint_layer_compiles_as_one_graph(slowed: bool) -> None:
+    """Its matrices come from a search that no graph can hold; with its gradients, it is an operator of its own."""
+    torch.manual_seed(0)
+    layer = lr.LipschitzRNN(2, 5, stability="contracting", integrator="midpoint", step_size=0.3).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_((1.5 if slowed else 0.0) * torch.randn(parameter.shape, dtype=torch.float64))
+    x = torch.randn(6, 3, 2, dtype=torch.float64)
+
+    def gradients(run: Any) -> list[Tensor]:
+        output, _ = run(x)
+        found = torch.autograd.grad(output.square().sum(), list(layer.parameters()), allow_unused=True)
+        return [output, *(torch.zeros(()) if own is None else own for own in found)]
+
+    torch._dynamo.reset()
+    compiled = gradients(torch.compile(layer, backend="aot_eager", fullgraph=True))
+    for own, expected in zip(compiled, gradients(layer), strict=True):
+        torch.testing.assert_close(own, expected)
+    scale = layer.cell().hidden._midpoint(layer.cell().hidden._numbers())[1]  # type: ignore[operator, union-attr]
+    assert (float(scale.detach()) < 1.0) == slowed

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from lipschitz_rnn.units.arguments import unit_name
 from lipschitz_rnn.units.base import Recurrent
 from lipschitz_rnn.units.cells import Cell, CellStack
 from lipschitz_rnn.units.recurrence import (
@@ -56,7 +57,8 @@ def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
         alone = "; pass a single LipschitzRNN to certify it alone" if found else ""
         raise UnstatedRecurrenceError(
             f"{', '.join(others)}: recurrent, but does not state its recurrence, so nothing can be certified about it; "
-            f"LipschitzRNN, ContractingPair and the units rnn, fastrnn, cornn and ren can be{alone}"
+            "LipschitzRNN, ContractingPair and the units rnn, fastrnn, cornn and ren can be, and a GRU by certify_gru"
+            f"{alone}"
         )
     if not found:
         raise TypeError(
@@ -82,7 +84,9 @@ def _has_hidden_matrices(module: nn.Module) -> bool:
 
 
 def _kind(module: nn.Module) -> str:
-    """What a module is, with the name of the cell where the class alone does not say it."""
+    """What a module is: a unit by its name, or another module by its class and the cells in it."""
+    if isinstance(module, Recurrent):
+        return f"the unit {unit_name(module)!r}"
     cells = sorted({type(child).__name__ for child in module.modules() if isinstance(child, Cell)})
     return (
         f"{type(module).__name__} of {', '.join(cells)}"

@@ -169,6 +169,13 @@ class RunningPart:
         off = (self.inputs.matrices + 1.01 * self.model.unit) * np.abs(self.U)
         return self.step_model.feed(x, np.abs(self.U), off, bias, self.inputs)
 
+    def feed_growth(self, rows: Matrix, off: float = 0.0) -> Feed:
+        """By how much the feed grows when |U x| grows by ``rows`` (N,), and x is off by ``off`` times that growth."""
+        held = self.inputs.matrices + 1.01 * self.model.unit
+        relative = self.inputs.product(self.step_model.terms) + self.inputs.received + 2 * self.model.unit
+        size = rows * (1.0 + off) * OWN
+        return Feed(size[None], ((held + relative * (1.0 + held)) * size + off * rows)[None] * OWN)
+
     def exact_feed(self, x: Matrix) -> Feed:
         """The same for the float64 run that stands in for exact arithmetic."""
         if self.U is None:
@@ -230,6 +237,13 @@ class Disturbance:
         size, argument = np.full((*steps.shape, features), radius), np.zeros((*steps.shape, part.size))
         return Disturbance(size, argument, nothing, nothing, near * OWN)
 
+    @staticmethod
+    def of_computed(part: RunningPart, steps: Matrix, off: Matrix) -> Disturbance:
+        """Inputs that the network computes itself: off from the given ones by at most ``off`` (T, B, p)."""
+        assert part.U is not None
+        nothing = np.zeros(steps.shape)
+        return Disturbance(off, off @ np.abs(part.U).T * OWN, nothing, nothing, nothing)
+
 
 def trajectory(
     part: RunningPart,
@@ -254,7 +268,8 @@ def trajectory(
     rows, lengths = np.abs(before).reshape(T * B, N), steps.reshape(T * B, 1)
     size = np.abs(x).reshape(T * B, -1)
     exact_feed = part.exact_feed(size)
-    own = part.length(part.exact_model.local(rows, exact_feed, lengths)[0]).reshape(T, B)
+    own_rounding, moved = part.exact_model.local(rows, exact_feed, lengths)
+    own = part.length(own_rounding).reshape(T, B)
     if disturbed is not None:
         size = size + disturbed.size.reshape(T * B, -1)
         own = own + disturbed.exact
@@ -262,14 +277,13 @@ def trajectory(
     if disturbed is not None:
         feed = Feed(feed.size, feed.error + disturbed.argument.reshape(T * B, N))
     local = part.step_model.local(rows, feed, lengths)[0]
-    kept = np.where(lengths > 0.0, between, 0.0)
-    local = local + kept * (rows + part.exact_model.local(rows, exact_feed, lengths)[1])
+    if between:
+        local = local + np.where(lengths > 0.0, between, 0.0) * (rows + moved)
     added = part.length(local).reshape(T, B)
     if disturbed is not None:
         added = added + disturbed.norm
     factors, longest = part.factors(steps), float(steps.max(initial=0.0))
-    sensitivity = _sensitivity(part, longest, between)
-    sensitivity_exact = _sensitivity(part, longest, 0.0, exact=True)
+    growth, growth_exact = sensitivity(part, longest, between), sensitivity(part, longest, 0.0, exact=True)
     cast = part.model.returned if between or part.precision.name in ("bfloat16", "float16") else 2 * part.model.unit
     error = part.length(cast * np.abs(start) + part.model.smallest)
     reference = np.zeros(B)
@@ -277,11 +291,9 @@ def trajectory(
     found, off, around = np.empty((T, B)), np.empty((T, B)), np.zeros((T, B))
     for t in range(T):
         moves = steps[t] > 0.0
-        grown = np.where(moves, sensitivity, 0.0) * (error + reference + near)
+        grown = np.where(moves, growth, 0.0) * (error + reference + near)
         error = (factors[t] * error + added[t] + grown) * (1 + 1e-12)
-        reference = (factors[t] * reference + own[t] + np.where(moves, sensitivity_exact, 0.0) * reference) * (
-            1 + 1e-12
-        )
+        reference = (factors[t] * reference + own[t] + np.where(moves, growth_exact, 0.0) * reference) * (1 + 1e-12)
         if disturbed is not None:
             near = (factors[t] * near + disturbed.near[t]) * (1 + 1e-12)
         found[t], off[t], around[t] = error, reference, near
@@ -314,7 +326,7 @@ def measured(part: RunningPart, x: Matrix, steps: Matrix, states: Matrix, start:
     return PartBound(part, added, found, np.zeros((T, B)), np.zeros((T, B)), np.abs(states))
 
 
-def _sensitivity(part: RunningPart, step: float, between: float, exact: bool = False) -> float:
+def sensitivity(part: RunningPart, step: float, between: float, exact: bool = False) -> float:
     """By how much the local error grows at most, in ‖·‖_P, for each unit of ‖·‖_P that the state is larger."""
     model = part.exact_model if exact else part.step_model
     return float(part.length(model.growth(part.reach, step) + between * 1.01 * part.reach))
@@ -355,7 +367,7 @@ def anywhere(part: RunningPart, x: Matrix, start: float = 0.0) -> PeakBound:
     decay = 1.0 - part.factors(np.full((1, 1), shortest))[0, 0]
     local, moved = part.step_model.local(np.zeros((1, part.size)), part.feed(np.abs(x)[None]), np.full((1, 1), longest))
     constant, motion = float(part.length(local)[0]), float(part.length(moved)[0]) * shortest / longest
-    growth = _sensitivity(part, longest, 0.0)
+    growth = sensitivity(part, longest, 0.0)
     # Decay and motion are in proportion to the step, the rest is not: the shortest step decides.
     room = decay - growth
     state = max(start, (motion + constant) / room * OWN) if room > 0.0 else math.inf

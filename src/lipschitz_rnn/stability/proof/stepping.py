@@ -79,28 +79,40 @@ class StepModel:
 
         A step of length zero changes nothing, in any kernel. Where something may overflow, r is infinite.
         """
-        stages: list[tuple[Matrix, Matrix]] = []  # |k̂ᵢ| and |k̂ᵢ − kᵢ|
-        for row in self.tableau.stages:
-            point, off = self._advanced(state, row, stages, steps) if any(row) else (state, np.zeros_like(state))
-            stages.append(self._slope(point, off, feed))
+        stages = self._stages(state, feed, steps)
         reach, error = self._advanced(state, self.tableau.weights, stages, steps)
-        largest = np.max([reach, *(size for size, _ in stages)], axis=(0, 2))[:, None]
-        error = np.where(largest < self.arithmetic.largest, error, np.inf)
+        error = np.where(_largest(reach, stages) < self.arithmetic.largest, error, np.inf)
         error = np.where(np.isnan(error), np.inf, error)
         moved = steps * sum(abs(b) * size for b, (size, _) in zip(self.tableau.weights, stages, strict=True))
         return np.where(steps > 0.0, error * OWN, 0.0), np.where(steps > 0.0, moved * OWN, 0.0)
 
-    def growth(self, state: Matrix, steps: float) -> Matrix:
-        """By how much r grows at most when the magnitude of the state grows by ``state`` (N,): (N,).
+    def growth(self, state: Matrix, steps: float, feed: Feed | None = None) -> Matrix:
+        """By how much r grows at most when the magnitude of the state grows by ``state`` (N,), and that of the input by
+        what ``feed`` says: (N,).
 
         r is made of sums, products with constants and minima with constants, so r(m + δ) ≤ r(m) + r₀(δ), where r₀ is r
         without its constant terms.
         """
         model = _without_constants(self)
-        return model.local(state[None], Feed.none(len(state)), np.full((1, 1), steps))[0][0]
+        return model.local(state[None], feed or Feed.none(len(state)), np.full((1, 1), steps))[0][0]
 
-    def _slope(self, point: Matrix, off: Matrix, feed: Feed) -> tuple[Matrix, Matrix]:
-        """|k̂| and |k̂ − k| for a stage whose operand has this magnitude and is off by ``off``."""
+    def growth_of_sizes(self, state: Matrix, steps: float, feed: Feed | None = None) -> float:
+        """By how much the largest number of a step grows at most, for the same changes."""
+        model, lengths = _without_constants(self), np.full((1, 1), steps)
+        stages = model._stages(state[None], feed or Feed.none(len(state)), lengths)
+        reach, _ = model._advanced(state[None], self.tableau.weights, stages, lengths)
+        return float(_largest(reach, stages)[0, 0]) * OWN
+
+    def _stages(self, state: Matrix, feed: Feed, steps: Matrix) -> list[tuple[Matrix, Matrix]]:
+        """|k̂ᵢ| and |k̂ᵢ − kᵢ| of every stage."""
+        stages: list[tuple[Matrix, Matrix]] = []
+        for row in self.tableau.stages:
+            point, off = self._advanced(state, row, stages, steps) if any(row) else (state, None)
+            stages.append(self._slope(point, off, feed))
+        return stages
+
+    def _slope(self, point: Matrix, off: Matrix | None, feed: Feed) -> tuple[Matrix, Matrix]:
+        """|k̂| and |k̂ − k| for a stage whose operand has this magnitude and is off by ``off``, or by nothing."""
         a = self.arithmetic
         relative = a.product(self.terms)
         linear, held = point @ self.A.T, point @ self.A_off.T
@@ -114,7 +126,9 @@ class StepModel:
         value_error = value_error + self.sigma_error * (value + value_error) + self._absolute()
         size = linear + value
         error = linear_error + value_error
-        error = error + (a.stored + 2 * a.unit) * (size + error) + off @ (self.A + self.slope * self.W).T
+        error = error + (a.stored + 2 * a.unit) * (size + error)
+        if off is not None:
+            error = error + off @ (self.A + self.slope * self.W).T
         return size + error, error
 
     def _advanced(
@@ -140,6 +154,11 @@ class StepModel:
     def _absolute(self) -> float:
         a = self.arithmetic
         return (a.sigma_absolute if self.sigma in _BOUNDED else 0.0) + a.smallest
+
+
+def _largest(reach: Matrix, stages: list[tuple[Matrix, Matrix]]) -> Matrix:
+    found: Matrix = np.max([reach, *(size for size, _ in stages)], axis=(0, 2))[:, None]
+    return found
 
 
 def _without_constants(model: StepModel) -> StepModel:

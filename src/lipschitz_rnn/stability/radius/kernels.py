@@ -62,20 +62,28 @@ class ProvedPart:
         part = self.part
         return self.metric.slope(part.alpha * Ball.exact(part.A), Ball.exact(part.W), part.sigma.slope_range)
 
-    def factors(self, steps: Steps) -> Tensor:
-        """The factor of every sample, (T, B): ρⁿ for its n steps."""
-        one = self.step_factors(steps)
+    def factors(self, steps: Steps, slack: float = 0.0) -> Tensor:
+        """The factor of every sample, (T, B): ρⁿ for its n steps. ``slack`` is added to the factor of each step."""
+        one = self._loosened(steps, slack)
         return one if _single(steps) else torch.pow(one, steps.counts) * _grown(steps)
 
-    def gains(self, steps: Steps, entry: float) -> Tensor:
-        """What one unit of change of the input, held over all steps of a sample, adds to the state: (T, B)."""
-        added = self.step_gains(steps, entry)
+    def gains(self, steps: Steps, entry: float, slack: float = 0.0, extra: float = 0.0) -> Tensor:
+        """What one unit of change of the input, held over all steps of a sample, adds to the state: (T, B).
+
+        ``extra`` is added to what it adds in each step.
+        """
+        added = self.step_gains(steps, entry) + extra * (steps.lengths > 0)
         if _single(steps):
             return added
-        # 1 + ρ + … + ρⁿ⁻¹, which is at most n.
-        ratio, counts = self.step_factors(steps), steps.counts.double()
+        # 1 + ρ + … + ρⁿ⁻¹, which is at most n, or nρⁿ for ρ > 1.
+        ratio, counts = self._loosened(steps, slack), steps.counts.double()
         summed = -torch.expm1(counts * torch.log(ratio)) / (1.0 - ratio)
-        return added * torch.where(ratio < 1.0, torch.minimum(summed * (1 + 1e-12), counts), counts) * _grown(steps)
+        most = counts * torch.pow(ratio.clamp(min=1.0), steps.counts)
+        return added * torch.where(ratio < 1.0, torch.minimum(summed * (1 + 1e-12), counts), most) * _grown(steps)
+
+    def _loosened(self, steps: Steps, slack: float) -> Tensor:
+        one = self.step_factors(steps)
+        return one if slack == 0.0 else (one + slack * (steps.lengths > 0)) * (1 + 2 * UNIT)
 
     def step_gains(self, steps: Steps, entry: float) -> Tensor:
         """The same for one step of each sample.
@@ -160,9 +168,9 @@ class Timeline:
         return (steps == (torch.zeros_like(end) if part.reverse else end)).double()
 
 
-def part_kernel(part: ProvedPart, timeline: Timeline, weights: Tensor) -> Tensor:
+def part_kernel(part: ProvedPart, timeline: Timeline, weights: Tensor, slack: float = 0.0) -> Tensor:
     """m_t of the adjoint recursion, in the order of time: the weight of a change of the state at step t, (T, B)."""
-    factors = part.factors(timeline.steps(part.part))
+    factors = part.factors(timeline.steps(part.part), slack)
     ordered = timeline.ordered(weights, part.part)
     kernel = torch.empty_like(ordered)
     running = torch.zeros_like(ordered[0])
@@ -173,12 +181,44 @@ def part_kernel(part: ProvedPart, timeline: Timeline, weights: Tensor) -> Tensor
     return timeline.ordered(kernel, part.part)
 
 
-class ProvedNetwork:
-    """All parts of a network with their certificates, and how strongly each layer feeds the next."""
+@dataclass(frozen=True)
+class PartRounding:
+    """By how much the rounding of a step grows, in ‖·‖_P, with the size of what it is computed from.
 
-    def __init__(self, network: Network, layers: tuple[tuple[ProvedPart, ...], ...]) -> None:
+    Attributes:
+        state: for each unit of ‖·‖_P by which the state is larger.
+        entry: for each unit of Euclidean length by which the input is larger.
+        sources: for each unit of ‖·‖_P by which the state of each part of the layer below is larger.
+    """
+
+    state: float = 0.0
+    entry: float = 0.0
+    sources: tuple[float, ...] = (0.0, 0.0)
+
+
+class ProvedNetwork:
+    """All parts of a network with their certificates, and how strongly each layer feeds the next.
+
+    With ``rounding``, by layer and direction, it is the network as it is computed: a step multiplies differences by ρ +
+    state, and an input adds g + entry.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        layers: tuple[tuple[ProvedPart, ...], ...],
+        rounding: tuple[tuple[PartRounding, ...], ...] | None = None,
+    ) -> None:
         self.network, self.layers = network, layers
+        self.rounding = rounding or tuple(tuple(PartRounding() for _ in parts) for parts in layers)
         self._couplings: dict[tuple[int, int, int], float] = {}
+
+    def fed(self, timeline: Timeline, layer: int, direction: int, source: int) -> Tensor:
+        """What a unit of change of a part of the layer below adds to the state of a part, (T, B), by time."""
+        part, own = self.layers[layer][direction], self.rounding[layer][direction]
+        entry = self.coupling(layer, direction, source)
+        found = part.gains(timeline.steps(part.part), entry, own.state, own.sources[source])
+        return timeline.ordered(found, part.part)
 
     def coupling(self, layer: int, direction: int, source: int) -> float:
         """The entry of what direction ``source`` of the layer below gives to a part."""
@@ -202,15 +242,45 @@ class ProvedNetwork:
         for layer in range(len(self.layers) - 1, 0, -1):
             below: dict[int, Tensor] = {}
             for direction, weight in weights.items():
-                part = self.layers[layer][direction]
-                m, steps = part_kernel(part, timeline, weight), timeline.steps(part.part)
+                m = self._kernel(layer, direction, timeline, weight)
                 for source in range(len(self.layers[layer - 1])):
-                    gain = timeline.ordered(part.gains(steps, self.coupling(layer, direction, source)), part.part)
-                    below[source] = below[source] + m * gain if source in below else m * gain
+                    moved = m * self.fed(timeline, layer, direction, source)
+                    below[source] = below[source] + moved if source in below else moved
             weights = below
         kernel = sum(
-            (part_kernel(self.layers[0][d], timeline, weight) * first[d] for d, weight in weights.items()),
+            (self._kernel(0, d, timeline, weight) * first[d] for d, weight in weights.items()),
             torch.zeros_like(timeline.samples.valid, dtype=torch.float64),
         )
         grown = 1.0 + 16.0 * UNIT * len(self.layers) * (timeline.samples.shape[0] + 16)
         return (kernel * grown).masked_fill(~timeline.samples.valid, 0.0)
+
+    def _kernel(self, layer: int, direction: int, timeline: Timeline, weights: Tensor) -> Tensor:
+        return part_kernel(self.layers[layer][direction], timeline, weights, self.rounding[layer][direction].state)
+
+    def distances(self, timeline: Timeline, first: Sequence[Tensor]) -> list[list[Tensor]]:
+        """By layer and direction (B,): how far a change of the input of one unit in every step can move any state."""
+        moved: list[Tensor] = []  # (T, B) by time, of the layer below
+        found: list[list[Tensor]] = []
+        for layer, parts in enumerate(self.layers):
+            current = []
+            for direction, own in enumerate(parts):
+                added = (
+                    first[direction]
+                    if layer == 0
+                    else _along(
+                        [self.fed(timeline, layer, direction, source) * each for source, each in enumerate(moved)]
+                    )
+                )
+                factors = own.factors(timeline.steps(own.part), self.rounding[layer][direction].state)
+                level, reached = torch.zeros_like(added[0]), []
+                for factor, more in zip(factors, timeline.ordered(added, own.part), strict=True):
+                    level = (factor * level + more) * (1 + 4 * UNIT)
+                    reached.append(level)
+                current.append(timeline.ordered(torch.stack(reached), own.part))
+            moved = current
+            found.append([each.amax(0) for each in current])
+        return found
+
+
+def _along(terms: list[Tensor]) -> Tensor:
+    return sum(terms[1:], terms[0])

@@ -69,15 +69,19 @@ def local_radii(
     norm: str,
     scales: Tensor,
     start: Tensor,
+    taken: Tensor,
 ) -> Tensor:
-    """(B, q): a radius for every other class, at least 0; ``start`` are those of the global bound."""
+    """(B, q): a radius for every other class, at least 0.
+
+    ``start`` are those of the global bound; ``taken`` (B, q) is what rounding takes for each unit of the radius.
+    """
     T, B = timeline.samples.shape
     numbers = T * proved.network.D.shape[1] * (scores.margins.shape[1] + 4)  # of one sample
     chosen = max(1, (_AT_ONCE << 5 if start.is_cuda else _AT_ONCE) // numbers)
     found = []
     for first in range(0, B, chosen):
         part = slice(first, min(first + chosen, B))
-        found.append(_of_some(proved, timeline, scores, entering, norm, scales, start, part))
+        found.append(_of_some(proved, timeline, scores, entering, norm, scales, start, taken, part))
     return torch.cat(found)
 
 
@@ -89,6 +93,7 @@ def _of_some(
     norm: str,
     scales: Tensor,
     start: Tensor,
+    taken: Tensor,
     part: slice,
 ) -> Tensor:
     some = Timeline(timeline.network, timeline.samples.part(part))
@@ -110,7 +115,7 @@ def _of_some(
     valid = some.samples.valid.sum(0).double()
     energy = {"l2": torch.ones_like(valid), "step": valid.sqrt(), "linf": (valid * scales.shape[1]).sqrt()}[norm]
     own_class = torch.nn.functional.one_hot(prediction, margins.shape[1]).bool()
-    linear = dual + sum(line.residual for line in lines)
+    linear = dual + sum(line.residual for line in lines) + taken[part] * unit * (1 + 8 * UNIT)
     # Without any remainder the radius would be margin / gradient: search below the smallest of them.
     highest = (margins / linear.clamp(min=1e-300)).masked_fill(own_class, torch.inf).clamp(max=1e12).min(1).values
     low = torch.zeros_like(highest)

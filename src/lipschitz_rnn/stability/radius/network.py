@@ -15,7 +15,10 @@ from lipschitz_rnn.ops.lipschitz.integrators import Tableau, get_integrator
 from lipschitz_rnn.ops.lipschitz.nonlinearities import Nonlinearity, get_nonlinearity
 from lipschitz_rnn.ops.lipschitz.substeps import count_substeps, substeps_of
 from lipschitz_rnn.stability.proof.inputs import as_array
+from lipschitz_rnn.stability.proof.precision import as_precision, in_force, rounded
 from lipschitz_rnn.stability.proof.rounding import Matrix
+from lipschitz_rnn.stability.running.layers import running_precision
+from lipschitz_rnn.units.arguments import unit_name
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
 from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
 from lipschitz_rnn.units.readout import NetworkInputs, StatedClassifier, require_plain_linear
@@ -61,12 +64,18 @@ class Steps:
 
 @dataclass(frozen=True)
 class Network:
-    """The parts of a classifier by layer, and its head: scores = D h + c."""
+    """The parts of a classifier by layer, and its head: scores = D h + c.
+
+    ``precision`` is what it runs in, or ``exact``. Matrices are those that the kernels load then; ``rounded`` says
+    whether these are others than the given ones, as in half precision.
+    """
 
     stated: StatedClassifier
     layers: tuple[tuple[Part, ...], ...]
     D: Matrix
     c: Matrix
+    precision: str
+    rounded: bool
 
     @property
     def classes(self) -> int:
@@ -91,8 +100,11 @@ class Network:
         return Steps(spans.double() / counts, counts)
 
 
-def read_network(model: Any) -> Network:
-    """The stated classifier of a model, checked; refused with the reason where it cannot have a certified radius."""
+def read_network(model: Any, precision: str | None = "exact") -> Network:
+    """The stated classifier of a model, checked; refused with the reason where it cannot have a certified radius.
+
+    ``precision``: None for what is in force here.
+    """
     stated = model if isinstance(model, StatedClassifier) else _statement(model)
     unit, head = stated.unit, require_plain_linear(stated.head)
     require_no_hooks(head)
@@ -100,7 +112,7 @@ def read_network(model: Any) -> Network:
         raise ValueError(f'readout is {stated.readout!r}; it must be "last", "mean" or "state"')
     if not isinstance(unit, LipschitzRNN):
         raise UnstatedRecurrenceError(
-            f"the unit is a {type(unit).__name__}; a radius is certified for LipschitzRNN, whose input enters as U x + "
+            f"the unit is {unit_name(unit)}; a radius is certified for LipschitzRNN, whose input enters as U x + "
             'b. Train one, best with unit_options={"stability": "contracting"}'
         )
     require_own_statement(unit)
@@ -111,6 +123,10 @@ def read_network(model: Any) -> Network:
             f"{'(B, T, p)' if batch_first else '(T, B, p)'}; set batch_first of the unit or of the StatedClassifier"
         )
     recurrences = unit.stated_recurrences()
+    precision = in_force(unit.cell().weight_ih) if precision is None else as_precision(precision).name
+    if precision != "exact":
+        _require_sequential(unit)
+    changed = False
     layers: list[tuple[Part, ...]] = []
     for layer in range(unit.num_layers):
         found = []
@@ -120,6 +136,11 @@ def read_network(model: Any) -> Network:
             maps = repeatable_matrices(partial(_input_map, cell), type(cell).__name__, "input weights")
             U, b = (as_array(given, f"{name} of layer {layer}") for name, given in zip(_INPUT_MAP, maps, strict=True))
             A, W = as_array(item.A, f"A of layer {layer}"), as_array(item.W, f"W of layer {layer}")
+            if precision != "exact":
+                kind = as_precision(running_precision(cell, precision)[0])
+                loaded = [rounded(each, kind) for each in (A, W, U, b)]
+                changed = changed or not (np.array_equal(A, loaded[0]) and np.array_equal(W, loaded[1]))
+                A, W, U, b = loaded
             sigma, tableau = get_nonlinearity(item.nonlinearity), get_integrator(item.integrator)
             found.append(Part(layer, direction == 1, A, W, U, b, item.alpha, sigma, tableau, cell))
         layers.append(tuple(found))
@@ -130,7 +151,16 @@ def read_network(model: Any) -> Network:
             f"the head reads {D.shape[1]} values, but the last layer gives {sum(part.size for part in layers[-1])}; "
             "give the head that belongs to this unit"
         )
-    return Network(stated, tuple(layers), D, c)
+    return Network(stated, tuple(layers), D, c, precision, changed)
+
+
+def _require_sequential(unit: LipschitzRNN) -> None:
+    if unit.parallel is not None:
+        raise ValueError(
+            f"the unit runs in parallel chunks (parallel={unit.parallel!r}), whose results differ from the sequential "
+            "ones by more than rounding; set unit.parallel = None, or ask for the radius of the exact network with "
+            'precision="exact"'
+        )
 
 
 _INPUT_MAP = ("weight_ih", "bias_ih")
@@ -182,6 +212,8 @@ class Samples:
                 None if spans is None else spans[:, chosen],
                 None if error is None else error[:, chosen],
                 given.scale,
+                None if given.computed is None else given.computed[:, chosen],
+                given.computed_relative,
             ),
             self.valid[:, chosen],
             self.lengths[chosen],
@@ -222,7 +254,10 @@ def read_samples(network: Network, inputs: Tensor, times: Tensor | None, lengths
         x, spans = (inputs.transpose(0, 1), times) if stated.batch_first else (inputs, times)
         if spans is not None and stated.batch_first:
             spans = spans.transpose(0, 1)
-        given = NetworkInputs(x.double(), spans)
+        # Inputs in another dtype than the network's are cast to it.
+        own = network.layers[0][0].cell.weight_ih.dtype
+        cast = 0.0 if inputs.dtype == own else 1.01 * 0.5 * torch.finfo(own).eps
+        given = NetworkInputs(x.double(), spans, computed=cast * x.double().abs(), computed_relative=cast)
     x = given.inputs.masked_fill(~valid.unsqueeze(-1), 0.0)
     if not bool(torch.isfinite(x).all()):
         raise ValueError("inputs are not finite in some valid step; give finite numbers")
@@ -235,4 +270,6 @@ def read_samples(network: Network, inputs: Tensor, times: Tensor | None, lengths
             raise ValueError("timespans are negative or not finite in some valid step; give the times since the last")
         spans = spans.masked_fill(~valid, 0.0)
     error = None if given.error is None else given.error.masked_fill(~valid, 0.0)
-    return Samples(NetworkInputs(x, spans, error, given.scale), valid, ends)
+    computed = None if given.computed is None else given.computed.masked_fill(~valid.unsqueeze(-1), 0.0)
+    kept = NetworkInputs(x, spans, error, given.scale, computed, given.computed_relative)
+    return Samples(kept, valid, ends)

@@ -74,7 +74,8 @@ def _certified(network: Network, spans: tuple[float, float] | None, time_limit: 
         # The built-in metric proves what the layer guarantees, and usually more; it need not be the best one there is.
         step = float(unit.step_size)  # type: ignore[arg-type]
         wanted = 0.5 * -math.expm1(-rate * step) / step
-    return certify(unit, step_size=spans, precision="exact", rate=wanted, time_limit=time_limit)
+    precision = network.precision if network.rounded else "exact"  # the rounding of steps is added to the exact map
+    return certify(unit, step_size=spans, precision=precision, rate=wanted, time_limit=time_limit)
 
 
 def _require_same(certificate: Certificate, part: Part) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.common.validation import require_count, require_tensor
 from lipschitz_rnn.stability.proof.certificate import Certificate, combine
 from lipschitz_rnn.stability.proof.rounding import UNIT, Ball, Matrix
+from lipschitz_rnn.stability.radius.computed import ComputedNetwork
 from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, Timeline
 from lipschitz_rnn.stability.radius.network import Samples, read_network, read_samples
 from lipschitz_rnn.stability.radius.proving import prove_network, require_covered
@@ -32,29 +33,35 @@ _LARGEST = 1 << 25  # numbers of a trajectory that are kept at once
 class CertifiedRadii:
     """For every sample: no change of its input of at most ``radius`` changes the predicted class.
 
-    It is a statement about the exact network of these weights: its scores in real numbers, for the sample and for every
-    changed input. Where ``margin`` is not positive, rounding leaves open which class that is, and nothing is claimed.
+    It is a statement about the numbers that come out where the network runs in the precision ``arithmetic``, on any
+    backend of this package, for the sample and for every changed input; and about the exact network too. With
+    ``arithmetic`` ``exact`` it is about that alone. Where ``margin`` is not positive, rounding leaves open which class
+    that is, and nothing is claimed: the radius is 0.
 
     Attributes:
         radius: (B,), in the norm ``norm`` of the whole change: ``l2`` over all steps and channels, ``linf`` for each
             value, ``step`` for the l2 norm of the change in every single step. Infinite if no change can matter.
         prediction: (B,), the class with the largest score.
         runner_up: (B,), the class that limits the radius; −1 if there is one class only.
-        margin: (B,), a lower bound of the exact difference of their scores.
+        margin: (B,), a lower bound of the difference of their scores, exact and computed.
+        rounding: (B,), a bound on what rounding can take from that difference, at the sample and everywhere within the
+            radius; already subtracted. 0 for ``exact``.
         gain: (B,), an upper bound of how fast that difference can fall with the size of the change, over all inputs.
         norm, method: ``global`` holds that gain responsible everywhere; ``local`` follows the sample's own trajectory.
         certificate: of contraction, on which it rests.
+        arithmetic: the precision, as in `certify`.
     """
 
     radius: Tensor
     prediction: Tensor
     runner_up: Tensor
     margin: Tensor
+    rounding: Tensor
     gain: Tensor
     norm: str
     method: str
     certificate: Certificate = field(repr=False)
-    arithmetic: str = "exact"
+    arithmetic: str
 
     @property
     def samples(self) -> int:
@@ -79,6 +86,7 @@ def certified_radius(
     timespans: Tensor | None = None,
     scale: float | Tensor = 1.0,
     method: Method = "auto",
+    precision: str | None = None,
     certificate: Certificate | None = None,
     batch_size: int | None = None,
     time_limit: float = 150.0,
@@ -97,7 +105,11 @@ def certified_radius(
         scale: what the network reads is scale · value + shift; radii are then in units of the value. A number, (p,) or
             (T, p). For pixels in 0…255 that are read as value / 255: 1/255.
         method: ``global``, ``local`` or ``auto``, the larger of both where ``local`` is possible.
-        certificate: of the unit, from `certify(unit, precision="exact")`, to save the time of proving it again.
+        precision: what the network runs in, as in `certify`; its rounding is taken from the margin. None: what is in
+            force here (the dtype of the parameters, autocast, `torch.get_float32_matmul_precision()`). ``exact``: real
+            numbers, for statements about the weights themselves.
+        certificate: of the unit, from `certify(unit, precision="exact")`, to save the time of proving it again. In half
+            precision, from `certify(unit)` there.
         batch_size: samples at a time; by default as many as fit.
         time_limit: seconds of search for a certificate, for each layer and direction.
         progress: called with ("radius", samples done, samples in all).
@@ -111,10 +123,12 @@ def certified_radius(
         raise ValueError(f"method is {method!r}; choose one of {', '.join(METHODS)}")
     if batch_size is not None:
         require_count("batch_size", batch_size)
-    with without_autocast(require_tensor("inputs", inputs).device):  # the exact network is the same under autocast
-        network = read_network(model)
+    require_tensor("inputs", inputs)
+    network = read_network(model, precision)
+    with without_autocast(inputs.device):  # what follows is a proof in float64
         samples = read_samples(network, inputs, timespans, lengths)
         proved = prove_network(network, samples.given.timespans, certificate, time_limit)
+        computed = None if network.precision == "exact" else ComputedNetwork(proved)
     per_sample = samples.shape[0] * sum(part.size for part in network.layers[-1])
     size = max(1, _LARGEST // per_sample) if batch_size is None else batch_size
     scales = _scales(scale, samples)
@@ -122,22 +136,41 @@ def certified_radius(
     with one_blas_thread(), np.errstate(all="ignore"), torch.no_grad(), without_autocast(inputs.device):
         for first in range(0, samples.shape[1], size):
             chosen = slice(first, min(first + size, samples.shape[1]))
-            found.append(_of_batch(proved, samples.part(chosen), norm, method, scales))
+            found.append(_of_batch(proved, computed, samples.part(chosen), norm, method, scales))
             if progress is not None:
                 progress("radius", chosen.stop, samples.shape[1])
     whole: dict[str, Any] = {key: torch.cat([each[key] for each in found]) for key in found[0] if key != "method"}
     used = "local" if any(each["method"] == "local" for each in found) else "global"
     own = tuple(each.certificate for parts in proved.layers for each in parts)
-    return CertifiedRadii(**whole, norm=norm, method=used, certificate=combine(own))
+    return CertifiedRadii(**whole, norm=norm, method=used, certificate=combine(own), arithmetic=network.precision)
 
 
-def _of_batch(proved: ProvedNetwork, samples: Samples, norm: str, method: str, scales: Tensor) -> dict[str, Any]:
+def _of_batch(
+    proved: ProvedNetwork,
+    computed: ComputedNetwork | None,
+    samples: Samples,
+    norm: str,
+    method: str,
+    scales: Tensor,
+) -> dict[str, Any]:
     timeline = Timeline(proved.network, samples)
     require_covered(proved, timeline)
     scores = scores_of(proved, timeline)
     entering = entries(proved, timeline, norm, scales)
-    kernels = [proved.input_kernel(timeline, top, entering) for top in range(len(proved.layers[-1]))]
-    gains = pair_gains(scores, kernels, norm)  # (B, q)
+    kernels = _kernels(proved, timeline, entering)
+    gains = pair_gains(scores.readings, kernels, norm)  # (B, q)
+    taken, most = torch.zeros_like(gains), None
+    if computed is not None:
+        rounding = computed.rounding(timeline, scores)
+        scores = replace(scores, margins=scores.margins - rounding.constant * (1 + 8 * UNIT), lost=rounding.constant)
+        running = entries(rounding.network, timeline, norm, scales)
+        grown = _kernels(rounding.network, timeline, running)
+        # a′k′ − ak = a′(k′ − k) + (a′ − a)k: how fast rounding grows with the change.
+        later = [(k - own).clamp(min=0.0) + 64 * UNIT * k for k, own in zip(grown, kernels, strict=True)]
+        more = [a - own + 8 * UNIT * a for a, own in zip(rounding.readings, scores.readings, strict=True)]
+        taken = pair_gains([*rounding.readings, *more], [*later, *kernels], norm)
+        gains = pair_gains(rounding.readings, grown, norm)
+        most = computed.largest_change(rounding, timeline, running, float(_lengths(scales, norm).max()))
     radii = _quotient(scores.margins, gains)
     used = "global"
     if method != "global":
@@ -145,15 +178,22 @@ def _of_batch(proved: ProvedNetwork, samples: Samples, norm: str, method: str, s
 
         obstacle = why_not_local(proved)
         if obstacle is None:
-            radii = torch.maximum(radii, local_radii(proved, timeline, scores, entering, norm, scales, radii))
+            local = local_radii(proved, timeline, scores, entering, norm, scales, radii, taken)
+            radii = torch.maximum(radii, local)
             used = "local"
         elif method == "local":
             raise ValueError(f'method="local" is not possible here: {obstacle}; use "auto" or "global"')
-    return _closest(scores, radii, gains) | {"method": used}
+    if most is not None:
+        radii = torch.minimum(radii, most[:, None])
+    return _closest(scores, radii, gains, taken) | {"method": used}
 
 
-def _closest(scores: Scores, radii: Tensor, gains: Tensor) -> dict[str, Tensor]:
-    """Of all other classes, the one that limits the radius."""
+def _kernels(proved: ProvedNetwork, timeline: Timeline, entering: list[Tensor]) -> list[Tensor]:
+    return [proved.input_kernel(timeline, top, entering) for top in range(len(proved.layers[-1]))]
+
+
+def _closest(scores: Scores, radii: Tensor, gains: Tensor, taken: Tensor) -> dict[str, Tensor]:
+    """Of all other classes, the one that limits the radius; ``taken``: by rounding, for each unit of the radius."""
     own = torch.nn.functional.one_hot(scores.prediction, radii.shape[1]).bool()
     radii = radii.masked_fill(own, math.inf)
     if radii.shape[1] == 1:  # nothing else can be predicted
@@ -164,17 +204,20 @@ def _closest(scores: Scores, radii: Tensor, gains: Tensor) -> dict[str, Tensor]:
             "prediction": scores.prediction,
             "runner_up": nobody,
             "margin": empty,
+            "rounding": torch.zeros_like(empty),
             "gain": gains[:, 0],
         }
     radius, runner_up = radii.min(1)
     smallest = scores.margins.masked_fill(own, math.inf).min(1).values
     radius = torch.where(smallest > 0, radius, 0.0)
     pick = runner_up[:, None]
+    lost, more = scores.lost.gather(1, pick).squeeze(1), taken.gather(1, pick).squeeze(1)
     return {
         "radius": radius,
         "prediction": scores.prediction,
         "runner_up": runner_up,
         "margin": torch.where(smallest > 0, scores.margins.gather(1, pick).squeeze(1), smallest),
+        "rounding": lost + torch.where(radius > 0, more * radius, 0.0).nan_to_num(0.0),
         "gain": gains.gather(1, pick).squeeze(1),
     }
 
@@ -186,12 +229,11 @@ def _quotient(margins: Tensor, gains: Tensor) -> Tensor:
     return torch.where(unknown, 0.0, torch.where(gains > 0, radii, math.inf))
 
 
-def pair_gains(scores: Scores, kernels: list[Tensor], norm: str) -> Tensor:
+def pair_gains(readings: list[Tensor], kernels: list[Tensor], norm: str) -> Tensor:
     """(B, q): how fast the score of the predicted class can fall behind that of each other class.
 
-    k = Σ_d a_d k_d over the directions d, with a_d the reading of the pair in the metric of d.
+    k = Σ_d a_d k_d over the directions d, with a_d (B, q) the reading of the pair in the metric of d.
     """
-    readings = scores.readings  # one (B, q) for each direction
     T = len(kernels[0])
     if norm != "l2":
         sums = [kernel.sum(0) for kernel in kernels]
@@ -214,12 +256,22 @@ def entries(proved: ProvedNetwork, timeline: Timeline, norm: str, scales: Tensor
     """For each part of the first layer: what one unit of change of the values adds to its state, (T, B), by time."""
     rows, index = torch.unique(scales, dim=0, return_inverse=True)  # (n, p) and (T,)
     found = []
-    for own in proved.layers[0]:
+    for direction, own in enumerate(proved.layers[0]):
         values = torch.tensor([entry_in(own, row, norm) for row in rows.cpu().numpy()], dtype=torch.float64)
-        steps = timeline.steps(own.part)
-        unit = timeline.ordered(own.gains(steps, 1.0), own.part)
-        found.append(unit * values.to(unit.device)[index][:, None] * (1 + 8 * UNIT))
+        steps, more = timeline.steps(own.part), proved.rounding[0][direction]
+        unit = timeline.ordered(own.gains(steps, 1.0, more.state), own.part)
+        added = unit * values.to(unit.device)[index][:, None]
+        if more.entry > 0:
+            rest = timeline.ordered(own.gains(steps, 0.0, more.state, more.entry), own.part)
+            added = added + rest * _lengths(scales, norm)[:, None]
+        found.append(added * (1 + 8 * UNIT))
     return found
+
+
+def _lengths(scales: Tensor, norm: str) -> Tensor:
+    """(T,): the largest Euclidean length of an input's change, for a change of size 1 of the values in this norm."""
+    found = scales.square().sum(-1).sqrt() if norm == "linf" else scales.amax(-1)
+    return found * (1 + 8 * UNIT * (scales.shape[-1] + 4))
 
 
 def entry_in(own: ProvedPart, scale: Matrix, norm: str) -> float:

@@ -22,12 +22,14 @@ class Scores:
         margins: (B, q), lower bounds of the exact score of the predicted class minus that of each class.
         readings: for each direction of the last layer (B, q): ‖(d_i − d_j) x‖ ≤ reading · ‖x‖_P, i the predicted class.
         states: what the states were, for each direction.
+        lost: (B, q), what was subtracted from the margins for the rounding of the network that runs.
     """
 
     prediction: Tensor
     margins: Tensor
     readings: list[Tensor]
     states: tuple[Trajectory, ...]
+    lost: Tensor
 
 
 def scores_of(proved: ProvedNetwork, timeline: Timeline) -> Scores:
@@ -60,7 +62,7 @@ def scores_of(proved: ProvedNetwork, timeline: Timeline) -> Scores:
     for a, error in zip(readings, errors, strict=True):
         margins = margins - a * error[:, None] * (1 + 1e-9)
     margins = margins - 16 * UNIT * (scores.abs() + scores.abs().gather(1, pick))
-    return Scores(prediction, margins, readings, found)
+    return Scores(prediction, margins, readings, found, torch.zeros_like(margins))
 
 
 def _readings(proved: ProvedNetwork, prediction: Tensor) -> list[Tensor]:

@@ -10,6 +10,7 @@ import torch
 
 from lipschitz_rnn.stability.proof.arithmetic import arithmetic
 from lipschitz_rnn.stability.proof.inputs import as_array
+from lipschitz_rnn.stability.proof.precision import as_precision
 from lipschitz_rnn.stability.proof.rounding import Matrix
 from lipschitz_rnn.stability.proof.running import PartBound
 from lipschitz_rnn.stability.proof.stepping import OWN
@@ -67,17 +68,15 @@ class RoundingBound:
         pairs = (C[:, None] - C[None]).reshape(q * q, -1)
         state = self._through(pairs, 0.0 * pairs, np.zeros(q * q), False).reshape(-1, q, q)
         own = self._through(0.0 * C, relative, lost, False)
-        return (state + own[:, :, None] + own[:, None, :]) * (1 - np.eye(q))
+        found: Matrix = np.where(np.eye(q) > 0, 0.0, state + own[:, :, None] + own[:, None, :])
+        return found
 
     def _head_rounding(self, C: Matrix, c: Matrix, precision: str | None) -> tuple[Matrix, Matrix]:
-        """What multiplies the magnitude of the output, and what is added."""
+        """What multiplies the magnitude of the output, and what is added: infinite for results that may overflow."""
         name = self.precision if precision is None else precision
-        model = arithmetic(name)
-        half = name in ("bfloat16", "float16")
-        relative = model.product(C.shape[1] + 1) + model.matrices + 1.01 * (model.returned if half else model.unit)
-        # A head may be cast to 16 bits with its matrix, its bias and its result.
-        relative += 4 * model.returned if half else 0.0
-        return relative * C, relative * c + model.smallest * (2 + C.shape[1] + C.sum(1))
+        relative, lost = head_rounding(C, c, name)
+        largest = (self.sizes @ C.T + c).reshape(-1, len(C)).max(0)
+        return relative, np.where(largest < arithmetic(name).largest, lost, np.inf)
 
     def _through(self, C: Matrix, relative: Matrix, lost: Matrix, everywhere: bool) -> Matrix:
         width = 0
@@ -102,6 +101,16 @@ class RoundingBound:
         lengths = torch.from_numpy(self.ends + 1)
         tops = self._top()
         return [tops[0].states, *(reverse(torch.from_numpy(p.states), lengths).numpy() for p in tops[1:])]
+
+
+def head_rounding(C: Matrix, c: Matrix, precision: str) -> tuple[Matrix, Matrix]:
+    """Of C h + c, from |C| (q, D) and |c| (q,): what multiplies the magnitude of h (q, D), and what is added (q,)."""
+    model = arithmetic(precision)
+    half = as_precision(precision).name in ("bfloat16", "float16")
+    relative = model.product(C.shape[1] + 1) + model.matrices + 1.01 * (model.returned if half else model.unit)
+    # A head may be cast to 16 bits with its matrix, its bias and its result.
+    relative += 4 * model.returned if half else 0.0
+    return relative * C, relative * c + model.smallest * (2 + C.shape[1] + C.sum(1))
 
 
 def collect(found: list[PartBound], directions: int, ends: Matrix, precision: str) -> RoundingBound:

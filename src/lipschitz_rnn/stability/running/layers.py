@@ -32,6 +32,8 @@ from lipschitz_rnn.units.lipschitz.autocast import result_dtype
 from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
 from lipschitz_rnn.units.sequences import Sequences, reverse
 
+HALF = ("bfloat16", "float16")
+
 
 class LayerRun:
     """A layer with its certificates, for one precision."""
@@ -52,6 +54,9 @@ class LayerRun:
         self.backend = backend or ("cpu" if on_cpu else "any")
         self.asked = precision
         self.certificate = certificate
+        self.inputs_off: Tensor | None = None
+        """(T, B, p): by how much the inputs that the network computes may differ from the ones given."""
+        self._running: dict[str, RunningPart] = {}
 
     def certificates(self, spans: tuple[float, float] | None) -> tuple[Certificate, ...]:
         whole = self.certificate
@@ -71,21 +76,21 @@ class LayerRun:
         return parts
 
     def running(self, certificate: Certificate, key: str) -> RunningPart:
+        """The recurrence of a cell, with the precision that it runs in."""
+        if key in self._running and self._running[key].certificate is certificate:
+            return self._running[key]
         cell: Any = self.layer.cells[key]
         A, W = (matrix.detach().double().cpu().numpy() for matrix in cell.hidden_matrices())
         kind = as_precision(certificate.precision)
         for own, given in ((certificate.A, A), (certificate.W, W)):
             if own is None or not np.array_equal(own, rounded(given, kind)):
                 raise ValueError("the certificate is not about this layer's matrices; certify the layer again")
-        name = certificate.precision if self.asked is None or cell.contracting else self.asked
-        if name == "exact":
-            name = in_force(cell.weight_ih)
-        inputs = name
-        if cell.contracting and name == "float32":  # only the products with A and W are exact to float32
-            inputs = float32_setting()
+        name, inputs = running_precision(cell, self.asked or certificate.precision)
         U = cell.weight_ih.detach().double().cpu().numpy()
         b = None if cell.bias_ih is None else cell.bias_ih.detach().double().cpu().numpy()
-        return RunningPart(certificate, name, self.backend, U, b, inputs, _cast_to(result_dtype(cell.weight_ih)))
+        returned = _cast_to(self.asked, result_dtype(cell.weight_ih))
+        self._running[key] = RunningPart(certificate, name, self.backend, U, b, inputs, returned)
+        return self._running[key]
 
     def bound(self, inputs: Any, hx: Any, lengths: Tensor | None, limit: Any) -> RoundingBound | PeakBound:
         if limit is not None:
@@ -122,6 +127,10 @@ class LayerRun:
         for sample, end in enumerate(ends):
             self.computed[end:, sample] = self.computed[end - 1, sample]
 
+    def bounds(self, sequences: Sequences, certificates: Sequence[Certificate]) -> RoundingBound:
+        """From zero states, for inputs in float64 that were checked before."""
+        return self._run(sequences, None, certificates)
+
     @torch.no_grad()
     def _run(self, sequences: Sequences, state: Tensor | None, certificates: Sequence[Certificate]) -> RoundingBound:
         T, B = sequences.inputs.shape[:2]
@@ -142,6 +151,9 @@ class LayerRun:
             start = torch.zeros(B, part.size, dtype=torch.float64) if state is None else state[index].double().cpu()
             if below:
                 disturbed: Disturbance | None = self._disturbance(part, below, order, backwards, steps)
+            elif self.inputs_off is not None:
+                off = reverse(self.inputs_off, order) if backwards else self.inputs_off
+                disturbed = Disturbance.of_computed(part, steps, off.double().cpu().numpy())
             else:
                 disturbed = Disturbance.of_inputs(part, steps, x.shape[-1], self.radius) if self.radius else None
             bound, states = self._one(self.layer.cells[key], part, seen.numpy(), start.numpy(), steps, disturbed)
@@ -162,8 +174,8 @@ class LayerRun:
         self, cell: Any, part: RunningPart, x: Matrix, start: Matrix, steps: Matrix, disturbed: Disturbance | None
     ) -> tuple[PartBound, Matrix]:
         """The bound of one recurrence at the end of each step, however many sub-steps it takes, and its states."""
-        half = part.precision.name in ("bfloat16", "float16") or cell.weight_ih.dtype in (torch.bfloat16, torch.float16)
-        between = part.model.returned if self.layer.recompute_every is not None and half else 0.0
+        half = _in_half(cell, part)
+        between = self.between(cell, part)
         longest = float(steps.max(initial=0.0))
         limit = cell.step_limit(longest if longest > 0 else cell.step_size)
         counts = np.ones_like(steps, dtype=np.int64)
@@ -197,6 +209,10 @@ class LayerRun:
         picked = (values[ends, columns] for values in (bound.states, bound.exact, bound.around, bound.sizes))
         return PartBound(part, added, *picked), states[ends, columns]
 
+    def between(self, cell: Any, part: RunningPart) -> float:
+        """Relative rounding of the state from step to step, where segments keep it in 16 bits."""
+        return part.model.returned if self.layer.recompute_every is not None and _in_half(cell, part) else 0.0
+
     def _disturbance(
         self, part: RunningPart, below: list[PartBound], order: Tensor, backwards: bool, steps: Matrix
     ) -> Disturbance:
@@ -220,9 +236,29 @@ class LayerRun:
         return Disturbance(np.concatenate(sizes, -1), sum(arguments[1:], arguments[0]), *totals)
 
 
-def _cast_to(dtype: torch.dtype) -> float:
-    """Relative rounding of a result that is returned in this dtype."""
-    return 1.01 * 0.5 * torch.finfo(dtype).eps if dtype in (torch.bfloat16, torch.float16) else 0.0
+def running_precision(cell: Any, asked: str) -> tuple[str, str]:
+    """What the recurrence of a cell runs in, and its products with U. ``exact``: what is in force.
+
+    A contracting cell keeps the dtype of A and W whatever is asked, and only its products with them are exact to it.
+    """
+    if not cell.contracting:
+        name = in_force(cell.weight_ih) if asked == "exact" else as_precision(asked).name
+        return name, name
+    name = str(cell.hidden_matrices()[0].dtype).removeprefix("torch.")
+    if name != "float32":
+        return name, name
+    chosen = as_precision(asked).name
+    return name, chosen if chosen in ("high", "medium") else float32_setting()
+
+
+def _in_half(cell: Any, part: RunningPart) -> bool:
+    return part.precision.name in HALF or cell.weight_ih.dtype in (torch.bfloat16, torch.float16)
+
+
+def _cast_to(asked: str | None, dtype: torch.dtype) -> float:
+    """Relative rounding of a result that is returned in this dtype, or under an autocast to the precision asked for."""
+    kinds = {str(dtype).removeprefix("torch."), "" if asked is None else as_precision(asked).name} & set(HALF)
+    return max((1.01 * 0.5 * torch.finfo(getattr(torch, kind)).eps for kind in kinds), default=0.0)
 
 
 def _valid(tensor: Tensor, sequences: Sequences, name: str) -> Tensor:

@@ -18,7 +18,7 @@ the rounding error that this can cause.
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,15 +30,13 @@ from lipschitz_rnn.units.lipschitz.construction import (
     RESTORING_RANGE,
     Numbers,
     Parts,
-    euler_pair,
     free_parts,
     in_slopes,
     log_stretch,
     shifted_generator,
 )
 from lipschitz_rnn.units.lipschitz.fused import pair_matrices
-from lipschitz_rnn.units.lipschitz.midpoint_level import largest_scale, midpoint_level
-from lipschitz_rnn.units.lipschitz.resolvent import by_elimination
+from lipschitz_rnn.units.lipschitz.midpoint_scale import SlowedPair
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype, matrix_reserve, step_rounding
 from lipschitz_rnn.units.recurrence import Recurrence, repeatable_matrices, require_own_statement
 
@@ -54,12 +52,6 @@ _LARGEST_SETTING = (
 # what metric_spread allows. Chosen on validation data of sequential MNIST. The midpoint rule would be slowed by more.
 _FIRST_RESTORING = {"euler": (0.05, 10.0), "heun": (0.05, 10.0), "midpoint": (0.05, 1.0)}
 _FIRST_SPREAD = 0.87
-
-
-class _Slowed(Protocol):
-    def __call__(
-        self, scale: Tensor, stretch: Tensor | None = None, units: tuple[float, float] = (1.0, 1.0)
-    ) -> tuple[Tensor, Tensor]: ...
 
 
 def _logit(fraction: float) -> float:
@@ -202,7 +194,7 @@ class ContractingPair(nn.Module):
             if self.integrator != "midpoint":
                 parameters = self.rotation, self.feedback, self.leak, self.restoring, self.scale
                 return pair_matrices(numbers, *parameters)
-            slowed, scale, _ = self._midpoint(numbers)
+            slowed, scale = self._midpoint(numbers)
             A, W = slowed(scale, log_stretch(numbers, self.scale).exp(), numbers.units)
             return in_slopes(numbers, A, W)
 
@@ -220,8 +212,8 @@ class ContractingPair(nn.Module):
         metric = (2.0 * log_stretch(numbers, self.scale)).exp()
         if self.integrator != "midpoint":
             return metric, self.step_size**2 * metric / self._parts(numbers).restoring
-        _, scale, restoring = self._midpoint(numbers)
-        stages = self._stage_multipliers(scale * restoring)
+        slowed, scale = self._midpoint(numbers)
+        stages = slowed.stage_multipliers(scale)
         return metric, self.step_size**2 * torch.cat([metric * stage for stage in stages])
 
     @torch.no_grad()
@@ -291,34 +283,15 @@ class ContractingPair(nn.Module):
         """The part of the target that can be kept in reserve."""
         return target - (0.75 if self.integrator == "midpoint" else 0.5)
 
-    def _midpoint(self, numbers: Numbers) -> tuple[_Slowed, Tensor, Tensor]:
-        """A function for the pair at a scale, the scale at which the midpoint map contracts enough, and εω."""
-        step, target, parts = self.step_size, self._target(), self._parts(numbers)
+    def _midpoint(self, numbers: Numbers) -> tuple[SlowedPair, Tensor]:
+        """The pair as a function of its scale, and the scale at which the midpoint map contracts enough."""
+        target, parts = self._target(), self._parts(numbers)
         kept = self._spare(target) * (1e-4 + 0.9 * torch.sigmoid(self.reserve.double()).squeeze(0))
         decay = 0.5 - 0.5 * (1.0 - 4.0 * (1.0 - target + kept)).sqrt()
-        factor = 1.0 - 0.5 * decay
         identity = torch.eye(self.hidden_size, device=self.rotation.device, dtype=torch.float64)
-        generator = shifted_generator(step, parts) - identity
-
-        def slowed(
-            scale: Tensor, stretch: Tensor | None = None, units: tuple[float, float] = (1.0, 1.0)
-        ) -> tuple[Tensor, Tensor]:
-            # Euler steps of half the length contract. Rotations then cost less than with full steps, and together with
-            # the midpoint map of the full step this covers all shorter steps.
-            half = 0.5 * scale
-            X = by_elimination(torch.addcmul(identity, generator, half))
-            twice = 2.0 * units[0], 2.0 * units[1]
-            root = (half * step).sqrt()
-            return euler_pair(factor, X, parts.feedback, root, half * parts.restoring, stretch, twice)[:2]
-
-        def excess(scale: Tensor) -> Tensor:
-            return midpoint_level(*slowed(scale), *self._stage_multipliers(scale * parts.restoring)) - target**2
-
-        scale = largest_scale(excess, generator)
-        scale = scale + 0.0 * torch.tanh(self.multipliers.double()).sum()  # unused multipliers get a zero gradient
-        return slowed, scale, parts.restoring
-
-    def _stage_multipliers(self, restoring: Tensor) -> tuple[Tensor, Tensor]:
-        """M₁ > ¼ and M₂ of the midpoint inequality, scaled with εω like the best multipliers of trained networks."""
-        first, second = torch.tanh(self.multipliers.double())
-        return 0.25 + 0.1 * torch.exp(2.0 * first) / restoring.sqrt(), 0.95 * 1.5**second / restoring
+        generator, multipliers = shifted_generator(self.step_size, parts) - identity, self.multipliers.double()
+        slowed = SlowedPair(
+            generator, parts.feedback, parts.restoring, 1.0 - 0.5 * decay, multipliers, self.step_size, target
+        )
+        scale = slowed.largest()
+        return slowed, scale + 0.0 * torch.tanh(multipliers).sum()  # unused multipliers get a zero gradient

@@ -16,6 +16,7 @@ from lipschitz_rnn.ops.common.tracing import exporting
 
 _TOLERANCE = 1e-13
 _SMALLEST_SCALE = 1e-60  # never reached by finite parameters
+SMALLEST_SLOPE = 1e-12  # of the excess at its root
 
 
 def midpoint_level(a: Tensor, v: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -91,4 +92,4 @@ def largest_scale(excess: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     at = low.clone().requires_grad_()
     (slope,) = torch.autograd.grad(excess(at), at)
     reached = excess(low)
-    return low - (reached - reached.detach()) / slope.clamp_min(1e-12)
+    return low - (reached - reached.detach()) / slope.clamp_min(SMALLEST_SLOPE)

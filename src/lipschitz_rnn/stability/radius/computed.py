@@ -1,0 +1,201 @@
+"""The network that runs, as a disturbed exact one: what rounding adds to the theorems about radii.
+
+Let d_t = ‖ĥ_t − h_t‖_P, where ĥ is computed from a changed input and h is exact, from the sample. A computed step has
+an error r, which grows by at most κ for each unit of ‖ĥ − h‖_P, and by κ_u for each unit of change of the input. So
+
+    d_t ≤ (ρ_t + κ) d_{t−1} + (g_t + κ_u)‖Δ_t‖ + r_t(sample),
+
+the inequality of an exact network with a slightly larger factor and gain, and a disturbance that no change of the input
+enlarges. docs/stability.md, theorem 6, has the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipschitz_rnn.stability.proof.arithmetic import arithmetic
+from lipschitz_rnn.stability.proof.rounding import Matrix
+from lipschitz_rnn.stability.proof.running import PartBound, RunningPart, sensitivity
+from lipschitz_rnn.stability.proof.stepping import OWN
+from lipschitz_rnn.stability.radius.kernels import PartRounding, ProvedNetwork, Timeline
+from lipschitz_rnn.stability.radius.scores import Scores
+from lipschitz_rnn.stability.running.bound import head_rounding
+from lipschitz_rnn.stability.running.layers import LayerRun
+from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
+from lipschitz_rnn.units.sequences import Sequences
+
+_AT_ONCE = 1 << 22  # numbers of a trajectory whose rounding is bounded at once
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What rounding can take from the differences of scores, (B, q) each, and from whom.
+
+    Attributes:
+        constant: at the sample itself.
+        readings: as in `Scores`, with the rounding of what reads the states.
+        network: the network with the factors and gains of its computed steps.
+    """
+
+    constant: Tensor
+    readings: list[Tensor]
+    network: ProvedNetwork
+
+
+@dataclass
+class ComputedNetwork:
+    """A proved network in the precision that it runs in."""
+
+    proved: ProvedNetwork
+    job: LayerRun = field(init=False)
+    running: list[list[RunningPart]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        network = self.proved.network
+        unit = network.stated.unit
+        assert isinstance(unit, LipschitzRNN)
+        self.job = LayerRun(unit, None, network.precision, None, None, 0.0, False)
+        keys = iter(unit.cells)
+        self.running = [
+            [self.job.running(own.certificate, next(keys)) for own in parts] for parts in self.proved.layers
+        ]
+
+    def rounding(self, timeline: Timeline, scores: Scores) -> Rounding:
+        """For a batch."""
+        relative = timeline.samples.given.computed_relative
+        found = [
+            tuple(self._grown(layer, direction, relative) for direction in range(len(parts)))
+            for layer, parts in enumerate(self.running)
+        ]
+        network = ProvedNetwork(self.proved.network, self.proved.layers, tuple(found))
+        return Rounding(*self._read(timeline, scores), network)
+
+    def largest_change(self, rounding: Rounding, timeline: Timeline, entering: Sequence[Tensor], size: float) -> Tensor:
+        """(B,): changes up to this size, each unit of which is an input of Euclidean length ``size``, overflow nothing.
+
+        A sample's own numbers are below ``largest`` and so are its errors, and twice that much still fits.
+        """
+        limit = 0.125 * min(running.model.largest for parts in self.running for running in parts)
+        moved = rounding.network.distances(timeline, entering)
+        most = torch.full_like(moved[0][0], size)
+        for layer, parts in enumerate(self.running):
+            for running, own in zip(parts, moved[layer], strict=True):
+                steps, nothing = _longest(running), np.zeros(running.size)
+                reached = running.step_model.growth_of_sizes(running.reach, steps) * own
+                if layer == 0:
+                    feed = running.feed_growth(_row_norms(running))
+                    reached = reached + running.step_model.growth_of_sizes(nothing, steps, feed) * size
+                for source, below in enumerate(self.running[layer - 1] if layer else ()):
+                    feed = running.feed_growth(self._fed(layer, running, source, below.reach))
+                    grown = running.step_model.growth_of_sizes(nothing, steps, feed)
+                    reached = reached + grown * moved[layer - 1][source]
+                most = torch.maximum(most, reached.nan_to_num(torch.inf))
+        return limit / most
+
+    def _grown(self, layer: int, direction: int, relative: float) -> PartRounding:
+        """κ of a part: for its state, its input, and the parts below it."""
+        running, unit = self.running[layer][direction], self.job.layer
+        between = self.job.between(unit.cell(layer, direction), running)
+        steps, nothing = _longest(running), np.zeros(running.size)
+
+        def local(rows: Matrix, off: float) -> float:
+            return float(running.length(running.step_model.growth(nothing, steps, running.feed_growth(rows, off))))
+
+        sources = tuple(
+            local(self._fed(layer, running, source, below.reach), below.model.returned)
+            for source, below in enumerate(self.running[layer - 1] if layer else ())
+        )
+        entry = local(_row_norms(running), relative) if layer == 0 else 0.0
+        return PartRounding(sensitivity(running, steps, between), entry, sources)
+
+    def _fed(self, layer: int, running: RunningPart, source: int, reach: Matrix) -> Matrix:
+        """|U| reach for what comes from one part of the layer below: (N,)."""
+        assert running.U is not None
+        start = sum(below.size for below in self.running[layer - 1][:source])
+        fed: Matrix = np.abs(running.U[:, start : start + len(reach)]) @ reach * OWN
+        return fed
+
+    def _read(self, timeline: Timeline, scores: Scores) -> tuple[Tensor, list[Tensor]]:
+        """The constant part and the readings."""
+        network, device = self.proved.network, scores.margins.device
+        D, c = np.abs(network.D), np.abs(network.c)
+        head, lost = (
+            torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in head_rounding(D, c, network.precision)
+        )
+        pick = scores.prediction
+        errors, sizes = self._states(timeline)
+        constant, readings, at = torch.zeros_like(scores.margins), [], 0
+        magnitude = scores.margins.new_zeros(scores.margins.shape)  # of the scores
+        weight = torch.from_numpy(np.ascontiguousarray(network.D)).to(device)
+        for direction, running in enumerate(self.running[-1]):
+            columns = slice(at, at + running.size)
+            at += running.size
+            own = weight[:, columns]
+            pair = (own[pick][:, None] - own[None]).abs()  # (B, q, N)
+            each = (
+                self._output_rounding(running, timeline) * pair + head[pick][:, None, columns] + head[None, :, columns]
+            )
+            weights = timeline.read_weights(network.layers[-1][direction])
+            read = (weights[..., None] * sizes[direction]).sum(0)  # (B, N)
+            off = (weights * (errors[direction] + scores.states[direction].error)).sum(0)
+            constant = constant + scores.readings[direction] * off[:, None] + torch.einsum("bqn,bn->bq", each, read)
+            constant = constant + running.model.smallest * pair.sum(-1)
+            magnitude = magnitude + read @ own.abs().T
+            readings.append((scores.readings[direction] + each @ torch.from_numpy(running.reach).to(device)) * OWN)
+        constant = (constant + lost[pick][:, None] + lost) * OWN
+        # Scores that overflow are no numbers.
+        fits = magnitude + torch.from_numpy(c).to(device) < arithmetic(network.precision).largest
+        constant = torch.where(fits.all(1, keepdim=True), constant, torch.inf)
+        return constant.nan_to_num(nan=torch.inf), readings
+
+    def _output_rounding(self, running: RunningPart, timeline: Timeline) -> float:
+        """Relative, of an entry of what the head reads."""
+        mean = timeline.network.stated.readout == "mean"
+        # PyTorch adds up in float32 at least. A mean is a product with a mask, a sum and a quotient.
+        taken = (timeline.samples.shape[0] + 4) * running.model.unit + 4 * running.model.returned if mean else 0.0
+        return 1.01 * (running.model.returned + taken)
+
+    def _states(self, timeline: Timeline) -> tuple[list[Tensor], list[Tensor]]:
+        """For each part of the last layer, by time: bounds on ‖ĥ − h‖_P (T, B), and on |ĥ| (T, B, N)."""
+        samples, parts = timeline.samples, self.proved.layers[-1]
+        T, B = samples.shape
+        at_once = max(1, _AT_ONCE // (T * sum(own.part.size for own in parts)))
+        found = [self._of_some(timeline, slice(first, first + at_once)) for first in range(0, B, at_once)]
+        device = samples.given.inputs.device
+        errors: list[Tensor] = []
+        sizes: list[Tensor] = []
+        for index, own in enumerate(parts):
+            bounds = [each[index] for each in found]
+            for collected, values in (
+                (errors, [bound.states for bound in bounds]),
+                (sizes, [bound.sizes for bound in bounds]),
+            ):
+                whole = torch.from_numpy(np.concatenate(values, 1)).to(device)
+                collected.append(timeline.ordered(whole, own.part))
+        return errors, sizes
+
+    def _of_some(self, timeline: Timeline, chosen: slice) -> Sequence[PartBound]:
+        some = timeline.samples.part(chosen)
+        given = some.given
+        lengths = some.lengths if timeline.network.stated.unit_takes_lengths else None
+        sequences = Sequences(given.inputs, lengths, given.timespans, False, True, None)
+        self.job.inputs_off = given.computed
+        certificates = [own.certificate for parts in self.proved.layers for own in parts]
+        return self.job.bounds(sequences, certificates).parts[-len(self.running[-1]) :]
+
+
+def _longest(running: RunningPart) -> float:
+    assert running.certificate.step_range is not None
+    return running.certificate.step_range[1] * (1 + 1e-6)
+
+
+def _row_norms(running: RunningPart) -> Matrix:
+    """|U x| ≤ row norm · ‖x‖₂, by row."""
+    assert running.U is not None
+    norms: Matrix = np.sqrt((running.U**2).sum(1)) * OWN
+    return norms
