@@ -38,7 +38,7 @@ def test_small_classes_are_always_trained() -> None:
 
 @pytest.mark.parametrize("fractions", [(0.7, 0.3), (0.7, 0.2, 0.2), (1.0, 0.0, 0.0), (0.5, 0.75, -0.25)])
 def test_wrong_fractions_are_named(fractions: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="split"):
+    with pytest.raises(ValueError, match="fractions are"):
         split_series(classes([5, 5]), fractions)
 
 

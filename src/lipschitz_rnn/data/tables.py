@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from lipschitz_rnn.data.assembly import assemble
 from lipschitz_rnn.data.columns import NameColumn, NumberColumn, TimeColumn
@@ -46,9 +46,9 @@ def read_csv(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_C
     pd = _require_pandas()
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            header = file.readline()
+            header = _header(file, path)
             delimiter = max(_DELIMITERS, key=header.count)
-            names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+            names = [name.strip() for name in next(csv.reader(header.splitlines(True), delimiter=delimiter), [])]
             layout = _Layout(names, source=path.name, **columns)
             decimal = "," if delimiter == ";" else "."
             # All columns are read, and those not needed dropped: with a choice of columns pandas would not see rows
@@ -77,6 +77,17 @@ def read_csv(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_C
             raise SeriesError(f"{path.name} cannot be read as CSV: {error}; {_CELLS}") from error
         allowed, line, found = (int(number) for number in told.groups())
         raise SeriesError(f"line {line + 1} of {path.name} has {found} cells, not {allowed}; {_CELLS}") from error
+
+
+def _header(file: IO[str], path: Path) -> str:
+    """The first line, with those that a quoted name with line breaks continues on."""
+    header = file.readline()
+    if not header.strip():
+        raise SeriesError(f"{path.name} {'begins with an empty line' if header else 'is empty'}; the first line names "
+                          "the columns")  # fmt: skip
+    while header.count('"') % 2 and (more := file.readline()):
+        header += more
+    return header
 
 
 def _named(chunk: Any, names: Sequence[str], used: Sequence[str], path: Path, rows_per_chunk: int) -> Any:
