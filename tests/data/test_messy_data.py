@@ -211,3 +211,37 @@ def test_a_file_of_series_in_place_of_a_model(tmp_path: Path) -> None:
         done = CliRunner().invoke(app, [str(part) for part in command])
         assert done.exit_code == 1
         assert "is a file of series" in done.output
+
+
+def test_frames_with_numbers_for_names_or_times_in_the_index() -> None:
+    made = frame()
+    expected = data.from_frame(made, series="id", time="t")
+    numbered = data.from_frame(made.set_axis(range(3), axis=1), series=0, time=1)  # type: ignore[arg-type]
+    indexed = data.from_frame(made.set_index(["id", "t"]), series="id", time="t")
+    for found in (numbered, indexed):
+        np.testing.assert_array_equal(found.values, expected.values)
+        np.testing.assert_array_equal(found.times, expected.times)
+    one: Any = "x"
+    assert data.from_frame(frame(speed=1.0), series="id", features=one).columns == ("x",)
+    with pytest.raises(TypeError, match="the table is a list"):
+        data.from_frame([[1.0]])
+    import pandas as pd
+
+    with pytest.raises(data.SeriesError, match="holds period"):
+        data.from_frame(frame(x=pd.period_range("2026-01", periods=24, freq="M")), series="id")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("sep=;\nid;x\na;1\n", "begins with 'sep=;'"),
+        ("# logger 7\nid,x\na,1\n", "begins with '# logger 7'"),
+        ("id x\na 1\n", "separate columns"),
+    ],
+)
+def test_what_stands_above_or_between_the_names_is_said(tmp_path: Path, text: str, named: str) -> None:
+    (tmp_path / "log.csv").write_text(text)
+    with pytest.raises(data.SeriesError, match=named):
+        data.read(tmp_path / "log.csv", series="id")
+    (tmp_path / "log.csv").write_text("#id,x\na,1\na,2\n")
+    assert data.read(tmp_path / "log.csv", series="#id").columns == ("x",)

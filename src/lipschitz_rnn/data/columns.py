@@ -44,6 +44,7 @@ class NumberColumn:
             kinds.is_datetime64_any_dtype(values)
             or kinds.is_timedelta64_dtype(values)
             or kinds.is_complex_dtype(values)
+            or isinstance(values.dtype, pd.PeriodDtype)
         ):
             raise SeriesError(
                 f"column {self.name!r} holds {values.dtype}, not numbers or texts; name it with --time (time= in "
