@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from lipschitz_rnn import data
 from lipschitz_rnn.cli import app
+from lipschitz_rnn.data.export_checks import lost_in_float32
 
 pytestmark = needs("pandas")
 
@@ -167,6 +168,32 @@ def test_targets_with_a_large_offset_keep_their_digits() -> None:
     for row, time in zip(series.values[: series.lengths[0]], series.times, strict=False):
         last = stream(row, float(time))
     np.testing.assert_allclose(last, expected[0], rtol=0, atol=1e-3)
+
+
+def far_away() -> data.SeriesModel:
+    model = make_model(kind="regress")
+    target = data.Target("regress", ("u", "v"), None, (0.0, 1.7e9), (1.0, 1.0))
+    return data.SeriesModel(model.preprocessing, model.unit, model.head, target)
+
+
+def test_what_float32_would_round_is_known() -> None:
+    assert lost_in_float32(make_model(kind="regress")) is None
+    assert lost_in_float32(make_model(kind="forecast")) is None
+    assert "the target 'v'" in str(lost_in_float32(far_away()))
+    wide = np.random.default_rng(0).normal(1e9, 0.01, (4, 1, 5))
+    assert "column 'channel 0'" in str(lost_in_float32(make_model(series=data.from_arrays(wide))))
+
+
+@pytest.mark.full
+def test_an_export_says_what_float32_would_round(tmp_path: Path) -> None:
+    far = far_away()
+    with pytest.warns(data.SeriesWarning, match=r"the target 'v' is 1.7e\+09 ± 1.* steps of 128; .*--float64"):
+        data.export_model(tmp_path / "model.pt2", [far])
+    data.export_model(tmp_path / "model.pt2", [far], float64=True)
+    values, times, lengths = irregular().padded()
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    found = program(values, times, lengths).detach().numpy()
+    np.testing.assert_allclose(found, data.predict(far, irregular()), rtol=0, atol=1e-3)
 
 
 def test_a_stream_reads_categories_as_a_file_does() -> None:
