@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -109,7 +110,8 @@ def _named(chunk: Any, names: Sequence[str], used: Sequence[str], path: Path, ro
     if len(chunk) < rows_per_chunk and len(names) > 1:  # blank lines at the end of the file
         filled = chunk.notna().any(axis=1).to_numpy()
         chunk = chunk.iloc[: len(filled) - int(filled[::-1].argmax()) if filled.any() else 0]
-    return chunk[[names.index(name) for name in used]].set_axis(list(used), axis=1)
+    place = {name: index for index, name in enumerate(names)}  # those that are used occur once
+    return chunk[[place[name] for name in used]].set_axis(list(used), axis=1)
 
 
 def _with_points(chunk: Any, columns: Sequence[str]) -> Any:
@@ -156,7 +158,7 @@ class _Layout:
         self.source, self.series, self.time, self.split = source, series, time, split
         self.targets = _names(() if target is None else target)
         self.categories = _names(categories)
-        repeated = [name for name in names if list(names).count(name) > 1]
+        repeated = {name for name, count in Counter(names).items() if count > 1}
         parts = [name for name in (series, time, *self.targets, split) if name is not None]
         # A column without a name is the index that pandas writes: row numbers, which would give classes away.
         others = [name for name in names if name and name not in parts]
@@ -165,8 +167,9 @@ class _Layout:
         # Read as they are written: names, and labels and categories such as 01.
         self.texts = {name for name in (series, split, *self.targets, *self.categories) if name is not None}
         hint = "; commas, semicolons, tabs or bars separate columns" if len(names) == 1 else ""
+        known = set(names)
         for name in (*self.used, *self.categories):
-            if name not in names:
+            if name not in known:
                 raise SeriesError(
                     f"{source} has no column {name!r}; it has {', '.join(map(repr, names)) or 'none'}. "
                     f"Correct the name in the command, or in the first line of the file{hint}"
