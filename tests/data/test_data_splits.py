@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from optional import needs
 
 from lipschitz_rnn import data
 from lipschitz_rnn.data.splits import split_series, split_times
+from lipschitz_rnn.data.target import Kind
+from lipschitz_rnn.tasks.base import SPLITS
 
 
 def classes(counts: list[int]) -> data.SeriesSet:
@@ -38,7 +41,7 @@ def test_small_classes_are_always_trained() -> None:
 
 @pytest.mark.parametrize("fractions", [(0.7, 0.3), (0.7, 0.2, 0.2), (1.0, 0.0, 0.0), (0.5, 0.75, -0.25)])
 def test_wrong_fractions_are_named(fractions: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="split"):
+    with pytest.raises(ValueError, match="fractions are"):
         split_series(classes([5, 5]), fractions)
 
 
@@ -66,3 +69,25 @@ def test_splits_in_time_score_every_sample_and_train_on_the_past() -> None:
     assert (found["train"].skip == 0).all()
     starts = series.offsets[found["test"].series]
     assert (found["test"].start >= starts).all()
+
+
+@needs("pandas")
+@pytest.mark.parametrize("kind", ["classify", "sequence", "forecast"])
+def test_a_column_gives_the_splits(kind: Kind) -> None:
+    import pandas as pd
+
+    words = ["train", "test", "Valid", "training", "val", "test"]  # as people write them
+    rows = [(name, t, 0.1 * t + place) for t in range(5) for place, name in enumerate("fedcba")]  # series alternate
+    frame = pd.DataFrame(rows, columns=["id", "t", "x"])
+    frame["part"] = frame["id"].map(dict(zip("fedcba", words, strict=True)))
+    label = frame["id"].map(ord) + (frame["t"] if kind == "sequence" else 0)
+    frame["y"] = (label % 2).map({0: "even", 1: "odd"})
+    target = None if kind == "forecast" else "y"
+    series = data.from_frame(frame, series="id", time="t", target=target, split="part", features=["x"])
+    task = data.SeriesTask(series, kind)
+    found = {split: {str(name) for name in series.ids[task.windows[split].series]} for split in SPLITS}
+    assert found == {"train": {"f", "c"}, "validation": {"d", "b"}, "test": {"e", "a"}}
+    center = frame.loc[frame["id"].isin(["f", "c"]), "x"].mean()
+    np.testing.assert_allclose(task.preprocessing_module.fitted.center, center)  # learned from these series only
+    with pytest.raises(data.SeriesError, match="names no series for validation"):
+        data.SeriesTask(series.select([0, 1, 3, 5]), kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -310,3 +311,56 @@ def test_what_a_caller_set_for_torch_changes_no_training(kind: str) -> None:
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(again, forecasts)
     assert not any(parameter.is_inference() for parameter in model.models_[0].parameters())
+
+
+def test_frames_masks_and_zones_mean_what_they_say() -> None:
+    pd = pytest.importorskip("pandas", reason="needs pandas")
+    X = np.random.default_rng(0).normal(size=(8, 2, 6))
+    y = ["a", "b"] * 4
+    model = LipschitzRNNClassifier(hidden_size=4, epochs=1, random_state=0)
+    expected = model.fit(np.where(X > 1, np.nan, X), y).predict_proba(X)
+    for masked in (np.ma.masked_greater(X, 1), list(np.ma.masked_greater(X, 1))):
+        np.testing.assert_array_equal(model.fit(masked, y).predict_proba(X), expected)
+    expected = model.fit(X, y).predict_proba(X)
+    frames = [pd.DataFrame(case.T, columns=["p", "q"]) for case in X]
+    assert model.fit(frames, y).n_features_in_ == 2
+    np.testing.assert_array_equal(model.predict_proba(frames), expected)
+    with pytest.raises(ValueError, match="does not hold numbers"):
+        model.fit([pd.DataFrame({"p": ["u", "v"]})] * 8, y)
+    hours = pd.date_range("2026-03-29", periods=6, freq="h", tz="Europe/Berlin")
+    np.testing.assert_array_equal(
+        model.fit(X, y, times=hours).predict_proba(X, times=hours),
+        model.fit(X, y, times=3600.0 * np.arange(6)).predict_proba(X, times=3600.0 * np.arange(6)),
+    )
+
+
+def test_a_regressor_keeps_the_digits_of_a_large_target_and_refuses_dates() -> None:
+    generator = np.random.default_rng(0)
+    X, y = generator.normal(size=(8, 1, 6)).astype(np.float32), generator.normal(size=8)
+    near = LipschitzRNNRegressor(hidden_size=4, epochs=1, random_state=0).fit(X, y).predict(X)
+    far = LipschitzRNNRegressor(hidden_size=4, epochs=1, random_state=0).fit(X, 1.7e9 + y).predict(X)
+    np.testing.assert_allclose(far - 1.7e9, near, atol=1e-4)
+    with pytest.raises(TypeError, match="datetime64"):
+        LipschitzRNNRegressor().fit(X, np.arange(8).astype("M8[D]"))
+
+
+def test_warm_start_goes_on_with_the_networks_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a network that diverged before its first validation nothing is kept."""
+    from lipschitz_rnn.estimators import fitting
+
+    def one_diverged(*arguments: Any, **options: Any) -> Any:
+        result = whole(*arguments, **options)
+        seeds = [replace(found, selected_epoch=None if k == 0 else 0) for k, found in enumerate(result.seeds)]
+        return replace(result, seeds=tuple(seeds))
+
+    X, y = waves(8)
+    whole = fitting.fit
+    model = LipschitzRNNClassifier(hidden_size=4, epochs=1, n_seeds=2, warm_start=True, random_state=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "fit", one_diverged)
+        model.fit(X, y)
+    assert len(model.models_) == 1
+    before = model.models_[0].head.weight.clone()
+    model.set_params(lr=1e-12).fit(X, y)
+    assert len(model.models_) == 1
+    np.testing.assert_allclose(model.models_[0].head.weight.detach(), before.detach(), atol=1e-6)

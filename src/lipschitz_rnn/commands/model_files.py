@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from lipschitz_rnn import data
+from lipschitz_rnn.data.reading import READERS
 from lipschitz_rnn.training.errors import RunError
 from lipschitz_rnn.training.reading import is_there, read_json, read_result
 from lipschitz_rnn.training.runs import LoadedRun, load_run
@@ -20,6 +21,8 @@ def open_models(source: Path, seed: int | None = None, variant: int | None = Non
     """All networks of a run folder or a model file, or those of one seed."""
     if not is_there(source):
         raise RunError(f"there is no {source}; give a run folder of `lipschitz-rnn train FILE`, or a model file")
+    if source.is_file() and source.suffix.lower() in READERS:
+        raise RunError(f"{source} is a file of series; give the run folder or the model file first, then the series")
     if source.is_dir() and not (source / "model.safetensors").is_file():
         found = _of_run(source, variant)
     else:

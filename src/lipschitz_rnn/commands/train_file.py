@@ -73,7 +73,7 @@ def with_file_options(command: Command) -> Command:
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         asked = {name: kwargs.pop(f"file_{name}") for name in _OPTIONS}
-        given = {name: _read(name, value) for name, value in asked.items() if value not in (None, False)}
+        given = {name: _read(name, value) for name, value in asked.items() if value is not None and value is not False}
         command(*args, **kwargs, file=given)
 
     options = {f"file_{name}": option for name, option in _OPTIONS.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, is_zipfile
@@ -56,6 +57,9 @@ def from_arrays(
     values = np.concatenate([case[:length] for case, length in zip(flat, lengths, strict=True)])
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     names = tuple(columns or (f"channel {index}" for index in range(channels)))
+    if len(set(names)) < len(names):
+        name = next(name for name in names if names.count(name) > 1)
+        raise SeriesError(f"the columns of {source} have the name {name!r} twice; give each its own name")
     if len(names) != channels:
         raise SeriesError(f"{len(names)} column names are given for {channels} channels; give one for each")
     goal, classes = _goal(y, len(flat), source)
@@ -117,10 +121,13 @@ def read_npz(path: Path, *, target: str | None = None, time: str | None = None, 
 def _cases(X: Any, source: str) -> list[npt.NDArray[Any]]:
     """A list of (channels, time)."""
     try:
-        whole = X if isinstance(X, np.ndarray) and X.dtype != object else [np.asarray(case) for case in X]
+        whole = X if isinstance(X, np.ndarray) and X.dtype != object else [case_array(case) for case in X]
+        for case in whole[:1]:
+            if case.dtype.kind in "cmM":
+                raise TypeError(f"its dtype is {case.dtype}")  # NumPy would drop the imaginary part
         cases = [
             np.asarray(case, dtype=case.dtype if case.dtype in (np.float32, np.float64) else np.float64)
-            for case in whole
+            for case in map(unmasked, whole)
         ]
     except (TypeError, ValueError, AttributeError) as error:
         raise SeriesError(f"{source} does not hold numbers: {error}; give arrays (channels, time)") from error
@@ -133,6 +140,20 @@ def _cases(X: Any, source: str) -> list[npt.NDArray[Any]]:
                 f"case {index} of {source} has shape {case.shape}; it must be (channels, time) or (time,)"
             )
     return cases
+
+
+def case_array(case: Any) -> npt.NDArray[Any]:
+    """One case as an array (channels, time) or (time,); a DataFrame has a row a sample, and a column a channel."""
+    if hasattr(case, "iloc") and np.ndim(case) == 2:
+        return np.asarray(case.to_numpy(dtype=np.float64, na_value=np.nan)).T
+    return unmasked(case)
+
+
+def unmasked(values: Any) -> npt.NDArray[Any]:
+    """As an array, with NaN where a masked array is masked, and without the gradient of a tensor."""
+    if isinstance(values, np.ma.MaskedArray):
+        return np.ma.filled(values.astype(np.float64), np.nan)
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
 
 
 def _length(case: npt.NDArray[Any], index: int, source: str) -> int:
@@ -152,6 +173,7 @@ def _goal(y: Any, cases: int, source: str) -> tuple[npt.NDArray[Any] | None, tup
     if goal.dtype.kind in "biuf":
         return goal.reshape(cases, -1).astype(np.float64), None
     texts = [plain_text(value) for value in goal.reshape(-1).tolist()]
+    texts = [None if text is None or not text.strip() else text for text in texts]  # as an empty cell of a file
     if goal.size != cases:
         raise SeriesError(f"the target of {source} is text with shape {goal.shape}; give one label per series")
     classes = sorted({text for text in texts if text is not None})
@@ -162,10 +184,23 @@ def _goal(y: Any, cases: int, source: str) -> tuple[npt.NDArray[Any] | None, tup
 def seconds(times: Any) -> npt.NDArray[np.float64]:
     """Times as numbers: dates and durations in seconds, whatever the unit of their dtype; NaN where one is missing."""
     row = np.asarray(times)
+    if row.dtype == object and row.size:
+        row = _plain_times(row)
     if row.dtype.kind not in "mM":
         return row.astype(np.float64)
     nanoseconds = row.astype(f"{row.dtype.kind}8[ns]").astype(np.int64) / 1e9
     return np.where(np.isnat(row), np.nan, nanoseconds)
+
+
+def _plain_times(row: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Dates with a time zone and durations, which are Python's or pandas's objects, as NumPy's."""
+    first = row.flat[0]
+    if hasattr(first, "total_seconds"):
+        return row.astype("m8[ns]")
+    if hasattr(first, "tzinfo"):
+        plain = [each.astimezone(UTC).replace(tzinfo=None) if each.tzinfo else each for each in row.flat]
+        return np.array(plain, dtype="M8[ns]").reshape(row.shape)
+    return row
 
 
 def _times(times: Any, cases: list[npt.NDArray[Any]], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -177,8 +212,13 @@ def _times(times: Any, cases: list[npt.NDArray[Any]], lengths: npt.NDArray[np.in
     if len(rows) != len(cases):
         raise SeriesError(f"times are given for {len(rows)} series, but there are {len(cases)}; give one row for each")
     for index, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-        if row.ndim != 1 or len(row) < length or not np.isfinite(row[:length]).all():
+        if row.ndim != 1 or len(row) < length:
             raise SeriesError(
                 f"the times of case {index} have shape {row.shape}; they must be {length} finite numbers, one a sample"
+            )
+        if not np.isfinite(row[:length]).all():
+            sample = int((~np.isfinite(row[:length])).argmax())
+            raise SeriesError(
+                f"the time of sample {sample} of case {index} is {row[sample]}; give a finite one, or remove the sample"
             )
     return np.concatenate([row[:length] for row, length in zip(rows, lengths, strict=True)])

@@ -14,6 +14,7 @@ from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.series import SeriesSet
 
 SPLIT_NAMES = {"train": "train", "training": "train", "validation": "validation", "valid": "validation"}
+_EXACT = 2.0**53  # whole numbers beyond it are not exact in float64
 SPLIT_NAMES |= {"val": "validation", "test": "test"}
 
 
@@ -100,15 +101,23 @@ def require_increasing(series: SeriesSet, column: str | None) -> None:
         return
     sample = int((~(step > 0)).argmax()) + 1
     now, before = series.clock.show(float(times[sample])), series.clock.show(float(times[sample - 1]))
-    named = "the times" if column is None else f"column {column!r}"
+    named = "times have" if column is None else f"column {column!r} has"
+    several = "" if column is None else ", or add --series COLUMN (series= in Python) if they are of two series"
     if times[sample] == times[sample - 1]:
+        if abs(times[sample]) >= _EXACT and series.clock.kind == "number":
+            raise SeriesError(
+                f"{named} about {now} at {series.where(sample - 1)} and at {series.where(sample)}; numbers as large as "
+                "this are equal in float64 even if their last digits differ: subtract the first time from all, or "
+                "write dates"
+            )
         raise SeriesError(
-            f"{named} has {now} twice, at {series.where(sample - 1)} and at {series.where(sample)}; times of a series "
-            "must increase: keep one of the rows, or add --series COLUMN (series= in Python) if they are of two series"
+            f"{named} {now} twice, at {series.where(sample - 1)} and at {series.where(sample)}; times of a series "
+            f"must increase: keep one of the samples{several}"
         )
+    fix = "sort the samples by time" if column is None else "sort the rows by time, or add --sort (sort=True in Python)"
     raise SeriesError(
-        f"{named} has {now} after {before} at {series.where(sample)}; times of a series must increase: sort the rows "
-        "by time, or add --sort (sort=True in Python)"
+        f"{named} {now} after {before} at {series.where(sample)}; times of a series must increase: {fix}"
+        f"{several if len(series) == 1 else ''}"
     )
 
 

@@ -16,6 +16,8 @@ MOST_CATEGORIES = 200  # one input each; more are names or free text, from which
 _COMMA = re.compile(r"[-+]?(\d*,\d+|\d{1,3}(,\d{3})+(\.\d+)?)([eE][-+]?\d+)?")
 _WHOLE = re.compile(r"\s*([-+]?(?:0|[1-9]\d*))\.0*\s*")
 _CODE = re.compile(r"[-+]?0\d+")
+_QUANTITY = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?\s*([^\W\d_]{1,6}(?:/[^\W\d_]{1,3})?|[%°‰]\s*[CF]?)")
+_SIZES = 10  # more different quantities than this are measurements; fewer may be sizes, such as 5V and 12V
 Place = Callable[[int], str]  # row, counted from 0 -> its name in messages
 
 
@@ -42,11 +44,13 @@ class NumberColumn:
             kinds.is_datetime64_any_dtype(values)
             or kinds.is_timedelta64_dtype(values)
             or kinds.is_complex_dtype(values)
+            or isinstance(values.dtype, pd.PeriodDtype)
         ):
             raise SeriesError(
                 f"column {self.name!r} holds {values.dtype}, not numbers or texts; name it with --time (time= in "
                 "Python) if it is the time, or leave it out of --features"
             )
+        _require_single(values, self.name, self._place, start)
         mixed = self._labels and (kinds.is_bool_dtype(values) or kinds.is_object_dtype(values))
         if mixed and values.map(lambda value: isinstance(value, bool | np.bool_)).any():
             values = values.map(plain_text)
@@ -77,7 +81,7 @@ class NumberColumn:
         import pandas as pd
 
         if self._declared:
-            texts = pd.Series([_category(value) for value in values], dtype=object)
+            texts = pd.Series([category_text(value) for value in values], dtype=object)
         else:
             texts = values.astype(object).where(values.notna(), None)
         stripped = texts.map(lambda value: value.strip() if isinstance(value, str) else value)
@@ -93,6 +97,7 @@ class NumberColumn:
                     self._mixed(int((present & ~is_number).argmax()), values, start)
                 return numbers
             self._require_no_commas(stripped[present], values, start)
+            self._require_no_units(stripped[present], values, start)
         if not self._declared:
             self._require("text", present, values, start)
         return self._codes(stripped.to_numpy(dtype=object), present)
@@ -113,6 +118,20 @@ class NumberColumn:
                 f"semicolons separate the columns). Correct the file, or name the column with --categories {self.name} "
                 "(categories= in Python) if it holds categories"
             )
+
+    def _require_no_units(self, texts: Any, values: Any, start: int) -> None:
+        """Raise if all texts are measurements like 1.5 kg, which would become a category each."""
+        different = texts.unique()
+        found = [_QUANTITY.fullmatch(text) if isinstance(text, str) else None for text in different]
+        units = {None if match is None else match[1] for match in found}
+        if len(units) != 1 or None in units or not (len(different) > _SIZES or any("." in text for text in different)):
+            return
+        row = int(texts.index[0])
+        raise SeriesError(
+            f"column {self.name!r} has {shown(values.iloc[row])} at {self._place(start + row)}; write numbers without "
+            f"the unit {units.pop()!r}, e.g. with the unit in the name of the column, or name the column with "
+            f"--categories {self.name} (categories= in Python) if it holds categories"
+        )
 
     def _codes(self, texts: npt.NDArray[Any], present: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
         codes = np.full(len(texts), np.nan)
@@ -170,6 +189,7 @@ class NameColumn:
     def add(self, values: Any, start: int) -> None:
         import pandas as pd
 
+        _require_single(values, self.name, self._place, start)
         codes, names = pd.factorize(values)  # in the order of appearance; -1 for missing
         texts = [plain_text(name) for name in names]
         for index, name in enumerate(texts):
@@ -232,7 +252,23 @@ class TimeColumn:
         return clock.from_nanoseconds(numbers.astype(np.int64)), clock
 
 
-def _category(value: Any) -> str | None:
+def _require_single(values: Any, name: str, place: Place, start: int) -> None:
+    """Raise if a cell of a Parquet file or a DataFrame holds several values, or bytes."""
+    import pandas as pd
+
+    if not pd.api.types.is_object_dtype(values):
+        return
+    odd = values.map(lambda value: isinstance(value, list | tuple | dict | set | bytes | np.ndarray)).to_numpy(bool)
+    if odd.any():
+        row = int(odd.argmax())
+        raise SeriesError(
+            f"column {name!r} has {shown(values.iloc[row])} ({type(values.iloc[row]).__name__}) at "
+            f"{place(start + row)}; a cell holds one number or text: give every value a column of its own, or leave "
+            "the column out of --features (features= in Python)"
+        )
+
+
+def category_text(value: Any) -> str | None:
     """A category as text: 1 and 1.0 are the same, 1 and 01 are not."""
     whole = _WHOLE.fullmatch(value) if isinstance(value, str) else None
     return plain_text(value) if whole is None else whole[1]

@@ -12,8 +12,10 @@ from lipschitz_rnn.data.ensemble import SeriesEnsemble
 from lipschitz_rnn.data.model import SeriesModel
 from lipschitz_rnn.data.prediction import as_trained
 from lipschitz_rnn.data.series import SeriesSet
+from lipschitz_rnn.data.target import Target
 
 _MOST_SERIES, _MOST_STEPS = 32, 500  # of real data
+_ROUNDED = 1e-3  # of the standard deviation: coarser steps of float32 than this are worth a warning
 
 
 @dataclass(frozen=True)
@@ -116,3 +118,24 @@ def largest_difference(found: Tensor, expected: Tensor) -> float:
         return 0.0
     size = float(expected.nan_to_num().abs().max().clamp(min=1.0))
     return float((found.double() - expected.double()).nan_to_num().abs().max()) / size
+
+
+def _scales(target: Target) -> list[tuple[str, float, float]]:
+    """Name, center and scale of every target that is a number."""
+    return [] if target.classes is not None else list(zip(target.names, target.center, target.scale, strict=True))
+
+
+def lost_in_float32(model: SeriesModel) -> str | None:
+    """What to say if a column or target varies by little beside its size, so that float32 rounds it; None otherwise."""
+    fitted, target = model.preprocessing.fitted, model.target
+    known = [(f"column {fitted.columns[k]!r}", fitted.center[k], fitted.scale[k]) for k in fitted.numbers]
+    if target.kind != "forecast":  # a forecast adds small changes to the values of its columns
+        known += [(f"the target {name!r}", c, s) for name, c, s in _scales(target)]
+    for what, center, scale in known:
+        spacing = float(np.spacing(np.float32(abs(center))))
+        if spacing > _ROUNDED * scale:
+            return (
+                f"{what} is {center:.6g} ± {scale:.3g}, and float32 holds such numbers in steps of {spacing:.3g}; "
+                "export in float64 (--float64, float64=True in Python)"
+            )
+    return None

@@ -20,8 +20,15 @@ from torch.export import Dim, ExportedProgram
 
 from lipschitz_rnn._version import __version__
 from lipschitz_rnn.data.ensemble import SeriesEnsemble, require_alike
-from lipschitz_rnn.data.errors import SeriesError
-from lipschitz_rnn.data.export_checks import Feed, expected_steps, largest_difference, made_inputs, real_inputs
+from lipschitz_rnn.data.errors import SeriesError, SeriesWarning
+from lipschitz_rnn.data.export_checks import (
+    Feed,
+    expected_steps,
+    largest_difference,
+    lost_in_float32,
+    made_inputs,
+    real_inputs,
+)
 from lipschitz_rnn.data.fitting import Fitted
 from lipschitz_rnn.data.model import SeriesModel
 from lipschitz_rnn.data.scanning import for_export
@@ -71,7 +78,8 @@ def export_model(
 
     Args:
         path: a file that ends in .onnx or .pt2.
-        float64: take values in float64; otherwise float32. Values with a large offset need it.
+        float64: take values in float64; otherwise float32. Values and targets with a large offset need it; a
+            `SeriesWarning` names those that float32 would round.
         series: check with these series; otherwise with made ones.
 
     Raises:
@@ -87,6 +95,9 @@ def export_model(
                 f"the unit {_name(model)!r} computes with complex numbers, which ONNX does not have; use .pt2"
             )
         require_streaming(model)
+    rounded = None if float64 else lost_in_float32(models[0])
+    if rounded is not None:
+        warnings.warn(rounded, SeriesWarning, stacklevel=2)
     models = [copy.deepcopy(model).cpu().eval() for model in models]
     eager = SeriesEnsemble(models)
     dtype = torch.float64 if float64 else torch.float32

@@ -95,6 +95,9 @@ def fit(
             notes.append(f"column {name!r} has no value in the training series and is not used")
         elif len(seen) < len(column):
             holes.append(index)
+        if category and len(seen):
+            texts = series.categories[name]
+            notes.append(f"column {name!r} holds texts: {_listed(texts)}, one input each")
         c, s = (0.0, 1.0) if category or len(seen) == 0 else _spread(seen, scaling, series, index)
         if s == 0.0:
             notes.append(f"column {name!r} is always {c:g} in the training series and is not used")
@@ -120,7 +123,7 @@ def fit(
         )
     return Fitted(
         series.columns,
-        dict(series.categories),
+        {name: series.categories[name] for name in series.columns if name in series.categories},
         scaling,
         missing,
         tuple(center),
@@ -159,6 +162,10 @@ def _spread(seen: npt.NDArray[np.float64], scaling: Scaling, series: SeriesSet, 
         if spread > _CONSTANT * largest:
             return float(middle), spread
     return float(seen.mean()), float(seen.std())
+
+
+def _listed(texts: tuple[str, ...], most: int = 8) -> str:
+    return f"{', '.join(map(repr, texts[:most]))}{f' and {len(texts) - most} more' if len(texts) > most else ''}"
 
 
 def _note_outliers(

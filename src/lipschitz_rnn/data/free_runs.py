@@ -96,7 +96,7 @@ def run_on(model: SeriesModel, start: Start, horizon: int, future: Tensor | None
         future = now + fitted.gap * torch.arange(1, horizon + 1, device=now.device)
     found = []
     for step in range(horizon):
-        predicted = model.finish(model.head(hidden).unsqueeze(1), current[..., columns])
+        predicted = model.finish(model.head(hidden).unsqueeze(1), current[..., columns], current.dtype)
         found.append(predicted)
         if step + 1 == horizon:
             break

@@ -115,12 +115,12 @@ class SeriesModel(nn.Module):
             else:
                 last = (lengths - 1).to(hidden.device).view(1, -1, 1).expand(1, -1, hidden.shape[-1])
                 hidden = hidden.gather(0, last).squeeze(0)
-            return self.finish(self.head(hidden), None)
+            return self.finish(self.head(hidden), None, values.dtype)
         base = None
         if self.target.kind == "forecast":
             columns = torch.tensor(self.target.columns, dtype=torch.int64, device=values.device)
             base = self.preprocessing.last_seen(values, lengths).index_select(-1, columns)
-        return self.finish(self.head(hidden).transpose(0, 1), base)
+        return self.finish(self.head(hidden).transpose(0, 1), base, values.dtype)
 
     def stated_recurrences(self) -> list[Statement]:
         """For `stability.certify`: the maps of the unit, over all times between samples that this model can meet."""
@@ -185,7 +185,7 @@ class SeriesModel(nn.Module):
         if self.target.kind == "forecast":
             columns = torch.tensor(self.target.columns, dtype=torch.int64, device=filled.device)
             base = filled.index_select(-1, columns)
-        return self.finish(self.head(hidden), base)
+        return self.finish(self.head(hidden), base, filled.dtype)
 
     def run(self, inputs: Tensor, spans: Tensor | None, state: Any) -> tuple[Tensor, Any]:
         """(B, T, inputs) through the time-major unit: (T, B, N) and the last state."""
@@ -197,12 +197,13 @@ class SeriesModel(nn.Module):
         hidden, last = self.unit(x, **arguments) if state is None else self.unit(x, state, **arguments)
         return hidden, last
 
-    def finish(self, outputs: Tensor, base: Tensor | None) -> Tensor:
-        """Outputs of the head in the unit of the target; `base`: the values to which a forecast adds its change."""
+    def finish(self, outputs: Tensor, base: Tensor | None, precision: torch.dtype) -> Tensor:
+        """Outputs of the head in the unit of the target, in the `precision` of the raw values or a higher one; `base`:
+        the values to which a forecast adds its change."""
         if self.target.classes is not None:
             return outputs
-        # A large offset needs the digits of the values, so numbers come out at least in their precision.
-        dtype = torch.promote_types(outputs.dtype, outputs.dtype if base is None else base.dtype)
+        # A large offset, of a forecast or of the target itself, needs the digits of the values.
+        dtype = torch.promote_types(outputs.dtype, precision)
         numbers = outputs.to(dtype) * self.target_scale.to(dtype) + self.target_center.to(dtype)
         return numbers if base is None else base + numbers
 

@@ -31,6 +31,8 @@ def predict(model: SeriesModel, series: SeriesSet) -> npt.NDArray[np.float64]:
     model = model.eval()
     for indices in _batches(series):
         values, times, lengths = series.padded(indices)
+        if model.target.classes is None:
+            values = values.double()  # float32 would round targets such as 1,700,000,000 ± 1
         given = (values.to(device), times.to(device) if times is not None and use_times else None, lengths.to(device))
         with torch.no_grad():
             outputs: Tensor = model(*given).double().cpu()
@@ -51,7 +53,10 @@ def as_trained(series: SeriesSet, model: SeriesModel) -> SeriesSet:
     """
     fitted = model.preprocessing.fitted
     if fitted.gap is not None and not fitted.regular and fitted.time_use != "ignored" and series.times is None:
-        raise SeriesError(f"{series.source} has no times, but the model was trained with them; name their column")
+        raise SeriesError(
+            f"{series.source} has no times, but the model was trained with them; pass times, or name their column "
+            "with --time"
+        )
     odd = other_unit(series, fitted)
     if odd is not None:
         warnings.warn(odd, SeriesWarning, stacklevel=2)

@@ -115,7 +115,7 @@ def save_model(
         "extra": kept,
     }
     tensors = {f"{k}.{name}": value for k, model in enumerate(models) for name, value in network_tensors(model).items()}
-    text = json.dumps(about, sort_keys=True)
+    text = json.dumps(about)  # not sorted: the order of the categories is that of the network's inputs
     for model, again in zip(models, _models(json.loads(text), tensors), strict=True):
         require_same(model, again)
     metadata = {"format": FORMAT, "version": __version__, "about": text, "sha256": checksum(tensors, text)}

@@ -23,8 +23,8 @@ def check_fractions(fractions: Sequence[float]) -> Fractions:
     shares = tuple(float(share) for share in fractions)
     if len(shares) != 3 or not all(0.0 < share < 1.0 for share in shares) or not math.isclose(sum(shares), 1.0):
         raise ValueError(
-            f"split is {list(fractions)}; give three positive shares for training, validation and test that add up "
-            "to 1, e.g. 0.7,0.15,0.15"
+            f"fractions are {list(fractions)}; give three positive shares for training, validation and test that add "
+            "up to 1, e.g. 0.7,0.15,0.15"
         )
     return shares[0], shares[1], shares[2]
 
@@ -49,6 +49,8 @@ def split_series(
             f"{series.source} has {len(series)} series, too few for training, validation and test; give at least 3, or "
             "use --task forecast or sequence, which can split one series by time"
         )
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"split_seed is {seed!r}; it must be a whole number, at least 0")
     generator = np.random.default_rng(seed)
     by_class = stratify and series.classes is not None and series.target_level == "series"
     groups = _groups(series) if by_class else [np.arange(len(series))]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.data.columns import category_text
 from lipschitz_rnn.data.errors import SeriesWarning, shown
 from lipschitz_rnn.data.model import SeriesModel
 from lipschitz_rnn.data.odd_times import other_gaps
@@ -141,11 +142,12 @@ class SeriesStream:
         found: list[float] = []
         for name in fitted.columns:
             value = values[name]
-            if value is None:
+            text = category_text(value) if name in fitted.categories else None
+            if value is None or (name in fitted.categories and text is None):
                 found.append(math.nan)
-            elif name in fitted.categories:
+            elif text is not None:  # as in a file: the number 1 is the category '1'
                 table = fitted.categories[name]
-                found.append(float(table.index(value)) if value in table else -1.0)
+                found.append(float(table.index(text)) if text in table else -1.0)
             else:
                 try:
                     found.append(float(value))

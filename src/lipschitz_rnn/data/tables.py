@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from lipschitz_rnn.data.assembly import assemble
 from lipschitz_rnn.data.columns import NameColumn, NumberColumn, TimeColumn
@@ -20,6 +21,7 @@ _CELLS = (
     "write decimals with a point"
 )
 _DELIMITERS = (",", ";", "\t", "|")
+_NO_HEADER = re.compile(r"sep=.?|#[^,;\t|]*")  # what spreadsheets and instruments write above the names
 
 
 def from_frame(
@@ -34,8 +36,13 @@ def from_frame(
     sort: bool = False,
     source: str = "the DataFrame",
 ) -> SeriesSet:
-    """Series from a pandas DataFrame in long format; the arguments are those of `read`."""
-    _require_pandas()
+    """Series from a pandas DataFrame in long format; the arguments are those of `read`. Levels of the index that
+    `series` or `time` name are columns too."""
+    pd = _require_pandas()
+    if not isinstance(frame, pd.DataFrame):
+        raise TypeError(f"the table is a {type(frame).__name__}; give a pandas DataFrame, or arrays to from_arrays")
+    levels = [name for name in (series, time) if name is not None and name in frame.index.names]
+    frame = frame.reset_index(levels) if levels else frame
     layout = _Layout([str(name) for name in frame.columns], target, series, time, features, split, categories, source)
     named = frame.set_axis([str(name) for name in frame.columns], axis=1)
     return layout.read([named], sort, "row")
@@ -46,9 +53,9 @@ def read_csv(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_C
     pd = _require_pandas()
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            header = file.readline()
+            header = _header(file, path)
             delimiter = max(_DELIMITERS, key=header.count)
-            names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+            names = [name.strip() for name in next(csv.reader(header.splitlines(True), delimiter=delimiter), [])]
             layout = _Layout(names, source=path.name, **columns)
             decimal = "," if delimiter == ";" else "."
             # All columns are read, and those not needed dropped: with a choice of columns pandas would not see rows
@@ -79,6 +86,21 @@ def read_csv(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_C
         raise SeriesError(f"line {line + 1} of {path.name} has {found} cells, not {allowed}; {_CELLS}") from error
 
 
+def _header(file: IO[str], path: Path) -> str:
+    """The first line, with those that a quoted name with line breaks continues on."""
+    header = file.readline()
+    if not header.strip():
+        raise SeriesError(f"{path.name} {'begins with an empty line' if header else 'is empty'}; the first line names "
+                          "the columns")  # fmt: skip
+    if _NO_HEADER.fullmatch(header.strip()):
+        raise SeriesError(
+            f"{path.name} begins with {header.strip()!r}; remove the lines above the names of the columns"
+        )
+    while header.count('"') % 2 and (more := file.readline()):
+        header += more
+    return header
+
+
 def _named(chunk: Any, names: Sequence[str], used: Sequence[str], path: Path, rows_per_chunk: int) -> Any:
     """The used columns of a chunk under their names."""
     import pandas as pd
@@ -88,7 +110,8 @@ def _named(chunk: Any, names: Sequence[str], used: Sequence[str], path: Path, ro
     if len(chunk) < rows_per_chunk and len(names) > 1:  # blank lines at the end of the file
         filled = chunk.notna().any(axis=1).to_numpy()
         chunk = chunk.iloc[: len(filled) - int(filled[::-1].argmax()) if filled.any() else 0]
-    return chunk[[names.index(name) for name in used]].set_axis(list(used), axis=1)
+    place = {name: index for index, name in enumerate(names)}  # those that are used occur once
+    return chunk[[place[name] for name in used]].set_axis(list(used), axis=1)
 
 
 def _with_points(chunk: Any, columns: Sequence[str]) -> Any:
@@ -131,22 +154,25 @@ class _Layout:
         categories: Sequence[str] = (),
         source: str = "the data",
     ) -> None:
+        series, time, split = (None if name is None else str(name) for name in (series, time, split))
         self.source, self.series, self.time, self.split = source, series, time, split
-        self.targets = (target,) if isinstance(target, str) else tuple(target or ())
-        self.categories = tuple(categories)
-        repeated = [name for name in names if list(names).count(name) > 1]
+        self.targets = _names(() if target is None else target)
+        self.categories = _names(categories)
+        repeated = {name for name, count in Counter(names).items() if count > 1}
         parts = [name for name in (series, time, *self.targets, split) if name is not None]
         # A column without a name is the index that pandas writes: row numbers, which would give classes away.
         others = [name for name in names if name and name not in parts]
-        self.features = tuple(others if features is None else features)
+        self.features = tuple(others) if features is None else _names(features)
         self.used = list(dict.fromkeys([*parts, *self.features]))
         # Read as they are written: names, and labels and categories such as 01.
         self.texts = {name for name in (series, split, *self.targets, *self.categories) if name is not None}
+        hint = "; commas, semicolons, tabs or bars separate columns" if len(names) == 1 else ""
+        known = set(names)
         for name in (*self.used, *self.categories):
-            if name not in names:
+            if name not in known:
                 raise SeriesError(
                     f"{source} has no column {name!r}; it has {', '.join(map(repr, names)) or 'none'}. "
-                    "Correct the name in the command, or in the first line of the file"
+                    f"Correct the name in the command, or in the first line of the file{hint}"
                 )
             if name in repeated:
                 raise SeriesError(f"{source} has several columns {name!r}; give each its own name")
@@ -155,7 +181,8 @@ class _Layout:
             name = next(name for name in named if named.count(name) > 1)
             raise SeriesError(f"column {name!r} is named twice (as series, time, target or feature); name it once")
         if not self.features:
-            raise SeriesError(f"{source} has no feature column besides {', '.join(map(repr, parts))}; add one")
+            beside = f" besides {', '.join(map(repr, parts))}" if parts else ""
+            raise SeriesError(f"{source} has no feature column{beside}; add one")
 
     def read(self, chunks: Iterable[Any], sort: bool, word: str) -> SeriesSet:
         def place(row: int) -> str:
@@ -175,6 +202,11 @@ class _Layout:
         if rows == 0:
             raise SeriesError(f"{self.source} has no rows below its header; add at least one sample")
         return assemble(ids, split, times, features, targets, rows, sort=sort, source=self.source, word=word)
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    """Names of columns as texts; one may be given alone. Columns of a DataFrame may have numbers for names."""
+    return (str(given),) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(map(str, given))
 
 
 def _not_empty(chunks: Iterable[Any]) -> Iterator[Any]:

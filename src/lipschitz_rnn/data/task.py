@@ -147,6 +147,11 @@ class SeriesTask(Task):
         self._data["inputs"], self._data["goals"] = inputs, goals
         if spans is not None and self.timed:
             self._data["spans"] = spans
+        if self.target.classes is None and class_weights != "none":
+            raise ValueError(
+                f"class_weights is {class_weights!r}, but the target {', '.join(map(repr, self.target.names))} holds "
+                "numbers, not classes; leave it out"
+            )
         if self.target.classes is not None and not isinstance(class_weights, str):
             self._data["weights"] = _one_per_class(class_weights, self.target.size)
         elif self.target.classes is not None and class_weights == "balanced":
@@ -164,7 +169,7 @@ class SeriesTask(Task):
             raise ValueError(f"split_by is {split_by!r}; it must be one of {', '.join(get_args(SplitBy))}")
         steps = self.kind in ("sequence", "forecast")
         if split_by == "time" and not steps:
-            raise SeriesError(f"{self.kind} has one target per series and cannot split by time; use split_by series")
+            raise SeriesError(f"{self.kind} has one target per series and cannot split by time; use --split-by series")
         if splits is not None or self.series.splits is not None or split_by == "series" or not steps:
             return False
         return split_by == "time" or self.kind == "forecast" or len(self.series) < 3

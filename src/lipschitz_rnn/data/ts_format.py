@@ -75,7 +75,8 @@ def _truth(words: list[str], number: int, path: Path) -> bool:
 
 
 def _cases(file: IO[str], header: _Header, line_number: int, path: Path) -> SeriesSet:
-    values, times, labels, lines, clock = [], [], [], [], Clock()
+    values, labels, lines, clock = [], [], [], Clock()
+    times: list[npt.NDArray[np.float64]] = []
     labelled = header.classes is not None or header.number
     for number, line in enumerate(file, line_number + 1):
         text = line.strip()
@@ -84,7 +85,12 @@ def _cases(file: IO[str], header: _Header, line_number: int, path: Path) -> Seri
         where = f"line {number} of {path.name}"
         if header.timestamps:
             parts, label = _split_pairs(text, labelled)
-            case, when, clock = _with_times(parts, where, clock)
+            case, when, now = _with_times(parts, where, clock)
+            if times and now.kind != clock.kind:
+                raise SeriesError(
+                    f"{where} has times that are {now.kind}s, after {clock.kind}s; write all the same way"
+                )
+            clock = now
             times.append(when)
         else:
             parts = text.split(":")
@@ -153,6 +159,10 @@ def _with_times(
     pairs = [_PAIR.findall(part) for part in parts]
     if not pairs or not any(pairs):
         raise SeriesError(f"{where} has no pairs (time,value); write them, or set @timestamps false")
+    for part in parts:
+        left = _PAIR.sub("", part).replace(",", "").strip()
+        if left:
+            raise SeriesError(f"{where} has {shown(left)} beside its pairs; write a pair as (time,value)")
     texts = [time.strip() for dimension in pairs for time, _ in dimension]
     numbers, clock = _read_times(texts, where, clock)
     when, position = np.unique(numbers, return_inverse=True)
@@ -169,7 +179,7 @@ def _with_times(
 
 def _read_times(texts: list[str], where: str, clock: Clock) -> tuple[npt.NDArray[np.float64], Clock]:
     try:
-        return np.array(texts, dtype=np.float64), clock
+        return np.array(texts, dtype=np.float64), Clock()
     except ValueError:
         import pandas as pd
 

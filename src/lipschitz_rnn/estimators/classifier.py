@@ -131,8 +131,8 @@ def _labels(y: Any, series: SeriesSet, owner: str) -> tuple[Array, npt.NDArray[n
     missing = [place for place, label in enumerate(y.tolist()) if label is None or label != label]
     if missing:
         raise ValueError(
-            f"y has {y[missing[0]]!r} at position {missing[0]}: Input y contains NaN; give every series a label, or "
-            "leave the series out"
+            f"y has {y.tolist()[missing[0]]!r} at position {missing[0]}: Input y contains NaN; give every series a "
+            "label, or leave the series out"
         )
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         raise ValueError("Input y contains infinity; labels must be finite numbers or texts")
@@ -144,6 +144,7 @@ def _labels(y: Any, series: SeriesSet, owner: str) -> tuple[Array, npt.NDArray[n
         raise TypeError(f"y mixes labels of the types {', '.join(kinds)}; give numbers only, or texts only") from error
     if len(classes) < 2:
         raise ValueError(
-            f"y has one class only, {classes[0]!r}; a classifier needs at least 2 classes: add series of another class"
+            f"y has one class only, {classes.tolist()[0]!r}; a classifier needs at least 2 classes: add series of "
+            "another class"
         )
     return classes, codes.reshape(-1).astype(np.int64)

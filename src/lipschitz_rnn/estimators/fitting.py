@@ -6,7 +6,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -181,14 +181,14 @@ def train(
     result = fit(settings, task, build=_builder(settings, before), watcher=history)
     task.to("cpu")
     # A network that diverged before its first validation has its random start only.
-    networks = [
-        network
-        for network, seed in zip(result.models, result.seeds, strict=True)
-        if seed.selected_epoch is not None or before is not None
-    ]
+    networks = {
+        seed: network
+        for seed, network, found in zip(settings.seeds, result.models, result.seeds, strict=True)
+        if found.selected_epoch is not None or before is not None
+    }
     record = task.record()
-    models = tuple(SeriesModel.from_record(network, record).eval() for network in networks)
-    return Trained(models, settings, record, history.values)
+    models = tuple(SeriesModel.from_record(network, record).eval() for network in networks.values())
+    return Trained(models, replace(settings, seeds=tuple(networks)), record, history.values)
 
 
 def _batch_size(asked: Any, task: SeriesTask) -> int:

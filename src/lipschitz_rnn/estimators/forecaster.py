@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from lipschitz_rnn.data import SeriesSet, SeriesWarning, predict
-from lipschitz_rnn.data.arrays import seconds
+from lipschitz_rnn.data import SeriesError, SeriesSet, SeriesWarning, predict
+from lipschitz_rnn.data.arrays import seconds, unmasked
 from lipschitz_rnn.data.odd_times import far_ahead
 from lipschitz_rnn.data.splits import Windows, cut_windows
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
@@ -215,14 +215,24 @@ class LipschitzRNNForecaster(SeriesEstimator):
 def _as_cases(X: Any) -> tuple[Any, str]:
     """Cases as the other estimators take them, and the layout that predictions must have."""
     if type(X).__module__.partition(".")[0] == "pandas":
-        values = np.asarray(X, dtype=np.float64)
+        values = _numbers_of(X)
         return values.reshape(len(values), -1).T[np.newaxis], "time" if values.ndim == 1 else "frame"
     if isinstance(X, list | tuple) and len(X) and all(np.ndim(each) == 0 for each in X):
         X = np.asarray(X, dtype=np.float64)
     if isinstance(X, np.ndarray) and X.dtype != object and X.ndim == 1:
+        X = unmasked(X)
         return X[np.newaxis, np.newaxis], "time"
     flat = np.ndim(X[0]) == 1 if hasattr(X, "__getitem__") and hasattr(X, "__len__") and len(X) else False
     return X, "cases" if flat else "channels"
+
+
+def _numbers_of(frame: Any) -> npt.NDArray[np.float64]:
+    """The values of a pandas Series or DataFrame."""
+    try:
+        found: npt.NDArray[np.float64] = frame.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError) as error:
+        raise SeriesError(f"X has a column that does not hold numbers: {error}; leave it out, or use codes") from error
+    return found
 
 
 def _in_layout(found: npt.NDArray[np.float64], layout: str) -> Array:

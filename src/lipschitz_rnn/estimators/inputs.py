@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lipschitz_rnn.data import SeriesError, SeriesSet, from_arrays
+from lipschitz_rnn.data.arrays import case_array, unmasked
 
 _LAYOUT = "give an array (cases, channels, time) or (cases, time), or a list of arrays (channels, time_i)"
 
@@ -47,19 +49,22 @@ def _plain(X: Any, owner: str) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
     if isinstance(X, str | bytes) or not (hasattr(X, "__len__") or hasattr(X, "__array__")):
         raise TypeError(f"X is {X!r} ({type(X).__name__}); {_LAYOUT}")
     if isinstance(X, list | tuple):
-        cases = [_numbers(case) for case in X]
+        cases = [_numbers(case, case_array) for case in X]
         shapes = {case.shape for case in cases}
         return np.stack(cases) if len(shapes) == 1 and cases and cases[0].ndim in (1, 2) else cases
-    array = np.asarray(X)
+    array = unmasked(X)
     if array.dtype == object and array.ndim == 1 and len(array) and np.ndim(array[0]) > 0:
-        return [_numbers(case) for case in array]  # an array of arrays of unequal length
+        return [_numbers(case, case_array) for case in array]  # an array of arrays of unequal length
     return _numbers(array)
 
 
-def _numbers(values: Any) -> npt.NDArray[Any]:
+def _numbers(values: Any, convert: Callable[[Any], npt.NDArray[Any]] = unmasked) -> npt.NDArray[Any]:
     if hasattr(values, "tocsr"):
         raise TypeError(f"a series is a sparse {type(values).__name__}; give dense arrays")
-    array = np.asarray(values)
+    try:
+        array = convert(values)
+    except (TypeError, ValueError) as error:
+        raise SeriesError(f"X does not hold numbers: {error}; {_LAYOUT}") from error
     if array.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: X has dtype {array.dtype}; give its real and imaginary parts")
     if array.dtype.kind not in "biuf":

@@ -115,6 +115,8 @@ def _numbers(y: Any, series: SeriesSet, owner: str) -> tuple[npt.NDArray[np.floa
     found = np.asarray(y)
     if found.ndim not in (1, 2):
         found = column_or_1d(y)  # raises with the shape
+    if found.dtype.kind in "mM":
+        raise TypeError(f"y has dtype {found.dtype}; give numbers, e.g. the seconds since a fixed date")
     if found.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: y has dtype {found.dtype}; give real numbers")
     try:
