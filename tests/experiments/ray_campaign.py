@@ -74,7 +74,7 @@ def main(out: str, runs: int, epochs: int) -> None:
             if not killed["nodes"] and engine.done >= runs // 3:
                 cluster.remove_node(nodes[0], allow_graceful=False)
                 killed["nodes"] += 1
-            due = time.monotonic() - last > draw.uniform(2.0, 5.0) and engine.done > ended
+            due = time.monotonic() - last > draw.uniform(3.0, 7.0) and engine.done > ended
             if due and (found := runs_of(raylets(cluster))):
                 kind = "SIGTERM" if killed["SIGTERM"] < killed["SIGKILL"] else "SIGKILL"  # in turn
                 try:

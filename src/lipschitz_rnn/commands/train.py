@@ -111,6 +111,8 @@ def train(
       torchrun --nproc-per-node 2 -m lipschitz_rnn train digits -o runs/two
     """
     frozen = _frozen(out, resume)
+    if resume and frozen is None and task is None and config is None:
+        read_settings(out or Path())  # which raises, with the runs that are there
     places = Places.asked(engine, jobs, address, gpus, out)
     if (frozen is not None and frozen.task == "file") or (task is not None and is_file_name(task)):
         values = {} if config is None else _read_config(config)

@@ -102,6 +102,11 @@ def train_seeds(
         errors = _train(runs, folder, engine, threads, tell or (lambda running: None))
     except Interrupted as interrupted:
         raise Interrupted(interrupted.number, str(folder), _HOW_TO_RESUME) from None
+    except OSError as full:
+        raise RunError(
+            f"{full.filename or folder}: {full.strerror or full}; with space and permission to write, "
+            f"{_HOW_TO_RESUME} goes on"
+        ) from full
     finally:
         lock.release()
     for name, error in errors.items():

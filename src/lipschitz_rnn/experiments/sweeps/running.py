@@ -157,8 +157,8 @@ def run_sweep(
         raise Interrupted(interrupted.number, str(folder), "the same command") from None
     except OSError as error:
         raise RunError(
-            f"the sweep stopped: {error.filename or folder}: {error.strerror or error}; its runs are kept, and the same "
-            "command goes on once there is space and permission to write"
+            f"the sweep stopped: {error.filename or folder}: {error.strerror or error}; its runs are kept: with space "
+            "and permission to write, the same command goes on"
         ) from error
     finally:
         board.stop()
