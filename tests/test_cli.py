@@ -175,6 +175,11 @@ def test_train_writes_a_run_and_refuses_to_overwrite_it(run: Path) -> None:
     assert "learning_rate" in other.output
 
 
+def test_a_folder_of_runs_is_not_resumed_but_its_runs_are_named(run: Path) -> None:
+    done = call("train", "--resume", "--out", run.parent)
+    assert (done.exit_code, f"is not a run folder; the run folders in it are {run}" in done.output) == (1, True)
+
+
 def test_a_finished_run_resumes_to_its_result_as_json(run: Path) -> None:
     done = call("train", "--resume", "--out", run, "--json")
     assert done.exit_code == 0, done.output

@@ -64,7 +64,7 @@ def main(out: str, runs: int, epochs: int) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     nodes = [cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)]
     cluster.wait_for_nodes()
-    killed = {"nodes": 0, "processes": 0}
+    killed = {"nodes": 0, "SIGKILL": 0, "SIGTERM": 0}
     over = threading.Event()
     draw = random.Random(0)
 
@@ -74,11 +74,12 @@ def main(out: str, runs: int, epochs: int) -> None:
             if not killed["nodes"] and engine.done >= runs // 3:
                 cluster.remove_node(nodes[0], allow_graceful=False)
                 killed["nodes"] += 1
-            due = time.monotonic() - last > draw.uniform(2.0, 5.0) and engine.done > ended
+            due = time.monotonic() - last > draw.uniform(3.0, 7.0) and engine.done > ended
             if due and (found := runs_of(raylets(cluster))):
+                kind = "SIGTERM" if killed["SIGTERM"] < killed["SIGKILL"] else "SIGKILL"  # in turn
                 try:
-                    os.kill(draw.choice(found), draw.choice((signal.SIGKILL, signal.SIGTERM)))
-                    killed["processes"] += 1
+                    os.kill(draw.choice(found), getattr(signal, kind))
+                    killed[kind] += 1
                 except ProcessLookupError:
                     pass
                 last, ended = time.monotonic(), engine.done

@@ -24,11 +24,12 @@ def test_a_sweep_survives_a_lost_node_and_killed_processes(tmp_path: Path) -> No
     command = [sys.executable, str(HERE / "ray_campaign.py"), str(tmp_path / "ray"), str(RUNS), "20"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-5000:]
+    print(done.stdout.splitlines()[-1])
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["states"] == ["complete"] * RUNS
     assert told["ended"] == RUNS
     assert told["nodes"] == 1
-    assert told["processes"] >= RUNS // 20
+    assert min(told["SIGKILL"], told["SIGTERM"]) >= RUNS // 30
     space = {"learning_rate": [0.001 * (number + 1) for number in range(RUNS)]}
     run_sweep(tiny_sweep(space, epochs=20), tmp_path / "whole", threads=1)
     assert_same_runs(tmp_path / "ray", tmp_path / "whole")

@@ -171,6 +171,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
                 "unit_options": {"beta": {"values": [0.6], "when": {"unit": "lipschits"}}}}},
      "but [space] has 'gru' or 'lipschitz': it would never be used"),
     ({"space": {"clip": {"values": [1.0], "when": {"decay_factor": 0.1}}}}, "neither in [space] nor in [settings]"),
+    ({"space": {"unit_options": {"beta": [0.5]}, "unit_options.beta": [0.6]}}, "twice, with quotes and without"),
+    ({"space": {"unit_options.betta": [0.5]}}, "'betta' (did you mean 'beta'?)"),
 ]  # fmt: skip
 
 
@@ -179,6 +181,12 @@ def test_wrong_files(change: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError)) as caught:
         make_sweep({"settings": BASE, "space": {"learning_rate": [0.1]}} | change)
     assert message in str(caught.value)
+
+
+def test_a_path_may_be_in_quotes() -> None:
+    sweep = make_sweep({"settings": BASE, "space": {"unit_options.beta": [0.5, 0.6]}})
+    assert sweep.resolve({"unit_options.beta": 0.6}).unit_options["beta"] == 0.6
+    assert sweep.space == make_sweep({"settings": BASE, "space": {"unit_options": {"beta": [0.5, 0.6]}}}).space
 
 
 JUNK = (None, True, -1, float("nan"), "", [], [[]], [None], {}, {"values": 3}, {"low": "a", "high": 1},
@@ -210,6 +218,7 @@ FILES = [
     ('[space]\nlearning_rate = [0.1, -1]\n[settings]\ntask = "adding"', "learning_rate is -1"),
     ('[sweep]\nmetric = "acuracy"\n[space]\nclip = [1.0]\n[settings]\ntask = "digits"', "did you mean 'accuracy'?"),
     ('[space]\nunit_options.beta = [3.0]\n[settings]\ntask = "adding"', "beta"),
+    ('[space]\nunit_options.beta = [0.5, "0.7"]\n[settings]\ntask = "adding"', "pass a number (at beta=0.7)"),
     ('[space]\nclip = [1.0]\n[settings]\ntask = "nowhere.csv"', "nowhere.csv"),
     ("[space", "not valid TOML"),
     ('[space]\nclip = [1.0]\n[settings]\ntask = "adding"\n[final]\nseeds = [1]\nunit = "gruu"', "gruu"),

@@ -190,6 +190,38 @@ def test_a_damaged_journal_is_told(tmp_path: Path, text: bytes) -> None:
 
 
 @needs("optuna")
+def test_half_a_line_in_the_journal_is_no_damage(tmp_path: Path) -> None:
+    """As a full disk or a crash leaves it: Optuna alone would go on in that line, and never read the file again."""
+    sweep = tiny_sweep({"learning_rate": [0.01, 0.02, 0.05]}, sweep={"pruning": "median"}, epochs=1)
+    with pytest.raises(Interrupted):
+        run_sweep(sweep, tmp_path, engine=Stopping(1))
+    journal = tmp_path / "optuna.journal"
+    journal.write_bytes(journal.read_bytes()[:-9])
+    outcome = run_sweep(sweep, tmp_path)
+    assert [each.state for each in outcome.trials] == ["complete"] * 3
+    assert sorted(each.trial.point["learning_rate"] for each in outcome.trials) == [0.01, 0.02, 0.05]
+    assert all(json.loads(line) for line in journal.read_text().splitlines())
+    run_sweep(sweep, tmp_path)
+
+
+def test_a_full_disk_at_the_end_is_told_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = tiny_sweep({"learning_rate": [0.01]}, epochs=1)
+
+    def full(path: Path, content: bytes) -> None:
+        if path.name != "sweep.json":
+            raise OSError(28, "No space left on device")
+        path.write_bytes(content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lipschitz_rnn.experiments.sweeps.running.atomic_write", full)
+        with pytest.raises(RunError, match=r"the sweep stopped: .*: No space left on device; its runs are kept"):
+            run_sweep(sweep, tmp_path)
+    again = Stopping(99)
+    assert len(run_sweep(sweep, tmp_path, engine=again).trials) == 1
+    assert again.names == []
+
+
+@needs("optuna")
 def test_bayesian_search_finds_a_planted_region(tmp_path: Path) -> None:
     """A made objective with a narrow best region: far more of the later draws hit it than of the first."""
     space = {"learning_rate": {"low": 1e-4, "high": 1.0, "log": True}, "dropout": {"low": 0.0, "high": 0.9},

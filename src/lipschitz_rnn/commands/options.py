@@ -68,6 +68,18 @@ Jobs = Annotated[
         rich_help_panel=MACHINE,
     ),
 ]
+RunsAtOnce = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        min=1,
+        metavar="N",
+        help="Runs at a time. Default: one per GPU, else 1; with ray, what the cluster has room for.",
+        show_default=False,
+        rich_help_panel=MACHINE,
+    ),
+]
 Epochs = Annotated[
     int | None,
     typer.Option(

@@ -110,7 +110,10 @@ class LiveBoard(LineBoard):
                 continue  # it waits for its turn
             first = show_point(job.trials[0].point)
             what = first if len(job.trials) == 1 else f"{len(job.trials)} configurations: {first} …"
-            table.add_row(job.name, escape(what), *_progress(job, record))
+            shown = (
+                ("0/" + str(job.settings.epochs), "–") if record is None else show_epoch(record, job.settings.epochs)
+            )
+            table.add_row(job.name, escape(what), *shown)
         return table
 
     def stop(self) -> None:
@@ -118,14 +121,13 @@ class LiveBoard(LineBoard):
             self._live.stop()
 
 
-def _progress(job: Job, record: Mapping[str, Any] | None) -> tuple[str, str]:
-    if record is None:
-        return f"0/{job.settings.epochs}", "–"
+def show_epoch(record: Mapping[str, Any], epochs: int) -> tuple[str, str]:
+    """The epoch of a line about validation, and the mean score of its networks."""
     name = next((name for name, value in record.items() if isinstance(value, list) and name != "loss"), "loss")
     values = [value for value in record[name] if value is not None]
     mean = sum(values) / len(values) if values else None
     return (
-        f"{record['epoch'] + 1}/{job.settings.epochs}",
+        f"{record['epoch'] + 1}/{epochs}",
         f"{name} {show_score(mean, name in METRICS and METRICS[name].percent)}",
     )
 

@@ -6,19 +6,21 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from lipschitz_rnn import tasks
+from lipschitz_rnn.commands import options
 from lipschitz_rnn.commands.errors import RESUME, guarded
 from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.parsing import require_small_file
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
 from lipschitz_rnn.commands.setting_options import with_settings
-from lipschitz_rnn.commands.threads import choose_threads_for_runs, with_threads
+from lipschitz_rnn.commands.spreading import Places
+from lipschitz_rnn.commands.threads import MACHINE, choose_threads_for_runs, with_threads
 from lipschitz_rnn.commands.train_file import require_no_file_options, run_file, with_file_options
 from lipschitz_rnn.data.reading import is_file_name
 from lipschitz_rnn.documents.numbers import show_score, show_scores
@@ -26,6 +28,7 @@ from lipschitz_rnn.experiments.paper import find_cell
 from lipschitz_rnn.experiments.presets import Preset, preset_settings
 from lipschitz_rnn.experiments.runner import check_train
 from lipschitz_rnn.experiments.runner import train as train_run
+from lipschitz_rnn.experiments.seeds import plan_seeds, read_spread
 from lipschitz_rnn.training import Result, Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
 from lipschitz_rnn.training.reading import read_json
@@ -80,6 +83,15 @@ def train(
     ] = False,
     given: Any = None,
     file: Any = None,
+    engine: Annotated[
+        Literal["local", "ray"] | None,
+        _option(
+            MACHINE, "Divide the seeds between processes (local) or a Ray cluster; see docs/sweeps.md.", "--engine"
+        ),
+    ] = None,
+    jobs: options.RunsAtOnce = None,
+    address: options.Address = None,
+    gpus: options.Gpus = None,
     dry_run: Annotated[bool, _option(OUTPUT, "Check the settings, print them as JSON, and stop.", "--dry-run")] = False,
     as_json: Annotated[bool, _option(OUTPUT, "Print the result as JSON, and no progress.", "--json")] = False,
 ) -> None:
@@ -93,24 +105,34 @@ def train(
 
       lipschitz-rnn train digits --preset quick
       lipschitz-rnn train ordered-mnist --seeds 0-11 --device cuda -o runs/om
+      lipschitz-rnn train ordered-mnist --seeds 0-9 --jobs 4 -o runs/ten-seeds
       lipschitz-rnn train ptb-char --unit lstm -n 400 -t length=300 --clip 1
       lipschitz-rnn train log.csv --target state --series id --time t -o runs/log
       torchrun --nproc-per-node 2 -m lipschitz_rnn train digits -o runs/two
     """
     frozen = _frozen(out, resume)
+    if resume and frozen is None and task is None and config is None:
+        read_settings(out or Path())  # which raises, with the runs that are there
+    places = Places.asked(engine, jobs, address, gpus, out)
     if (frozen is not None and frozen.task == "file") or (task is not None and is_file_name(task)):
         values = {} if config is None else _read_config(config)
         values.pop("task", None)
         merged = {**values, **given}
         arguments = {"quick": preset == "quick", "resume": resume, "dry_run": dry_run, "as_json": as_json}
-        run_file(task, file, merged, frozen, out, **arguments)
+        run_file(task, file, merged, frozen, out, places=places, **arguments)
         return
     require_no_file_options(file, task)
     settings = _merge_frozen(frozen, task, given) if frozen else _resolve(task, preset, config, given)
     folder = out or _free_folder(settings)
     if dry_run:
-        check_train(settings, folder, resume=resume)
+        if places is None:
+            check_train(settings, folder, resume=resume)
+        else:
+            plan_seeds(settings, folder, jobs or 1, resume=resume)
         typer.echo(json.dumps(settings.to_dict(), indent=2))
+        return
+    if places is not None:
+        print_result(places.train(settings, folder, resume, as_json), settings, folder, as_json)
         return
     choose_threads_for_runs([settings], _recorded_threads(folder))
     first = os.environ.get("RANK", "0") == "0"
@@ -131,7 +153,7 @@ def _frozen(out: Path | None, resume: bool) -> Settings | None:
             raise ValueError("several processes need one run folder; add --out FOLDER")
         return None
     if not (out / "config.json").exists():
-        return None
+        return read_spread(out) if resume else None
     if not resume:
         raise RunConflict(f"{out} already holds a run; continue it with --resume, or choose another --out")
     return read_settings(out)
@@ -139,8 +161,8 @@ def _frozen(out: Path | None, resume: bool) -> Settings | None:
 
 def _merge_frozen(frozen: Settings, task: str | None, given: dict[str, Any]) -> Settings:
     """The frozen settings, updated with the given options; `fit` rejects changes other than those of place."""
-    options = {name: {**getattr(frozen, name), **given.pop(name, {})} for name in ("unit_options", "task_options")}
-    return Settings.from_dict(frozen.to_dict() | options | given | ({"task": task} if task else {}))
+    merged = {name: {**getattr(frozen, name), **given.pop(name, {})} for name in ("unit_options", "task_options")}
+    return Settings.from_dict(frozen.to_dict() | merged | given | ({"task": task} if task else {}))
 
 
 def _resolve(task: str | None, preset: Preset, config: Path | None, given: dict[str, Any]) -> Settings:
@@ -194,8 +216,8 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
         epoch = "–" if seed.selected_epoch is None else str(seed.selected_epoch + 1)
         scores = (show_score(value, result.percent) for value in (seed.validation, seed.test, seed.test_last))
         note = "" if seed.diverged_step is None else f" (diverged at step {seed.diverged_step})"
-        options = ["\n".join(f"{key}={value}" for key, value in seed.variant.items())] if settings.variants else []
-        table.add_row(*options, f"{seed.seed}{note}", epoch, *scores)
+        shown = ["\n".join(f"{key}={value}" for key, value in seed.variant.items())] if settings.variants else []
+        table.add_row(*shown, f"{seed.seed}{note}", epoch, *scores)
     console = Console()
     console.print(table)
     paper = f"; the paper prints {printed}" if printed is not None else ""

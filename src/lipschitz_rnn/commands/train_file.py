@@ -17,7 +17,9 @@ from rich.table import Table
 
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher, spinner
 from lipschitz_rnn.commands.signatures import Command, with_options
+from lipschitz_rnn.commands.spreading import Places
 from lipschitz_rnn.commands.threads import choose_threads_for_runs
+from lipschitz_rnn.experiments.seeds import plan_seeds
 from lipschitz_rnn.training import Settings, Watcher
 from lipschitz_rnn.training.watchers import Watchers
 
@@ -123,6 +125,7 @@ def run_file(
     resume: bool,
     dry_run: bool,
     as_json: bool,
+    places: Places | None = None,
 ) -> None:
     """Read the file, train, measure and report. `frozen`: the settings of the run to resume."""
     from lipschitz_rnn.experiments.file_runs import assess, file_settings, train_file
@@ -152,12 +155,18 @@ def run_file(
     if dry_run:
         from lipschitz_rnn.training.preparation import check_start
 
-        check_start(settings, task, folder, resume)
+        if places is None:
+            check_start(settings, task, folder, resume)
+        else:
+            plan_seeds(settings, folder, places.jobs or 1, resume=resume)
         typer.echo(json.dumps(settings.to_dict(), indent=2))
         return
     if shown:
         for note in task.notes():
             console.print(f"· {escape(note)}", highlight=False, soft_wrap=True)
+    if places is not None:
+        _run_spread(settings, task, folder, places, resume, report, as_json)
+        return
     choose_threads_for_runs([settings])
     watcher = Watchers([FolderLine(console, folder), choose_watcher(console)]) if shown else Watcher()
     result = train_file(settings, task, folder, resume=resume, watcher=watcher)
@@ -171,6 +180,22 @@ def run_file(
         typer.echo(json.dumps(answer, indent=2))
         return
     _print(found, result.seconds, folder, page)
+
+
+def _run_spread(
+    settings: Settings, task: Any, folder: Path, places: Places, resume: bool, report: bool, as_json: bool
+) -> None:
+    """Train groups of seeds as runs of their own, and measure each."""
+    from lipschitz_rnn.commands.train import print_result
+    from lipschitz_rnn.experiments.file_runs import assess, train_file
+
+    joined = places.train(settings, folder, resume, as_json)
+    with spinner("measuring on the test split", quiet=as_json):
+        for name, own in plan_seeds(settings, folder, 1, resume=True).items():
+            found = assess(own, task, train_file(own, task, folder / name, resume=True), folder / name, certify=report)
+            if report:
+                _write_page(folder / name, found)
+    print_result(joined, settings, folder, as_json)
 
 
 def _write_page(folder: Path, found: dict[str, Any]) -> Path | None:

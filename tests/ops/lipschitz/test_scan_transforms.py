@@ -1,5 +1,6 @@
 """The scan under ``torch.func``: vmap becomes the ensemble axis, derivatives of every kind agree."""
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -78,6 +79,57 @@ def test_ordinary_backward_through_vmap(generator: torch.Generator) -> None:
         last(A_s, W_s).square().sum().backward()
         torch.testing.assert_close(A.grad[s], A_s.grad, rtol=1e-12, atol=1e-13)
         torch.testing.assert_close(W.grad[s], W_s.grad, rtol=1e-12, atol=1e-13)
+
+
+SCANS = "lipschitz_rnn.ops.lipschitz.cpu.forward"
+
+
+@pytest.mark.parametrize("case", ["all", "weights", "axis", "ensemble"])
+def test_a_lone_vmap_runs_as_plain_code(case: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call of the scan itself, with the values and gradients of each member."""
+    problem = random_problem(generator, networks=3, inputs=True, bias=True, timespans=True, lengths=True)
+    names = ("A", "W") if case in ("weights", "ensemble") else NAMES
+    fixed = problem.arguments if case == "ensemble" else member(problem, 0).arguments
+    axis = 1 if case == "axis" else 0
+    given = [problem.tensors[name] for name in names]
+    if case == "ensemble":  # a vmap around an ensemble of three
+        given = [torch.stack([tensor, 0.5 * tensor]) for tensor in given]
+    leaves = [tensor.clone().movedim(0, axis).contiguous().requires_grad_() for tensor in given]
+    calls = []
+    scan = import_module("lipschitz_rnn.ops.lipschitz.cpu").forward
+    monkeypatch.setattr(SCANS, lambda *args: calls.append(0) or scan(*args))
+
+    def run(*values: Tensor) -> tuple[Tensor, Tensor]:
+        return lipschitz_scan(**(fixed | dict(zip(names, values, strict=True))))
+
+    found = vmap(run, in_dims=axis)(*leaves)
+    assert len(calls) == 1
+    gradients = torch.autograd.grad(sum(each.sin().sum() for each in found), leaves)
+    for s in range(len(given[0])):
+        own = [tensor[s].clone().requires_grad_() for tensor in given]
+        alone = run(*own)
+        for one, other in zip(found, alone, strict=True):
+            torch.testing.assert_close(one[s], other, rtol=1e-13, atol=1e-14)
+        expected = torch.autograd.grad(sum(each.sin().sum() for each in alone), own)
+        for one, other in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(one.select(axis, s), other, rtol=1e-13, atol=1e-14)
+
+
+def test_vmaps_that_do_not_reach_the_scan_or_are_nested(generator: torch.Generator) -> None:
+    problem = random_problem(generator, networks=2)
+    single = member(problem, 0)
+    last = lipschitz_scan(**single.arguments)[1]
+    scales = torch.arange(1.0, 4.0, dtype=torch.float64)
+    found = vmap(lambda scale: scale * lipschitz_scan(**single.arguments)[1])(scales)
+    assert torch.equal(found, scales[:, None, None] * last)
+
+    def scaled(scale: Tensor, A: Tensor) -> Tensor:
+        return lipschitz_scan(**(single.arguments | {"A": scale * A}))[1]
+
+    nested = vmap(lambda scale: vmap(lambda A: scaled(scale, A))(problem.A))(scales)
+    for i, scale in enumerate(scales):
+        for s in range(2):
+            torch.testing.assert_close(nested[i, s], scaled(scale, problem.A[s]), rtol=1e-13, atol=1e-14)
 
 
 def test_derivatives_of_every_kind_agree(generator: torch.Generator) -> None:

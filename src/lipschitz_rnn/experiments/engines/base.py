@@ -26,7 +26,12 @@ class Ended:
 class Engine:
     """Runs functions that are submitted by name. A function may be run again if its process dies: it must resume."""
 
-    slots = 1  # how many functions run at once
+    slots = 1  # how many functions to submit at a time
+
+    @property
+    def at_once(self) -> int:
+        """How many functions run at once."""
+        return self.slots
 
     def submit(self, name: str, call: Call) -> None:
         raise NotImplementedError

@@ -48,12 +48,17 @@ class RayEngine(Engine):
         room = min(total["CPU"] / threads, total["GPU"] / gpus if gpus else float("inf"))
         # With more in the queue than fit, Ray's autoscaler sees that more nodes are needed.
         self.slots = jobs or max(1, 2 * int(room))
+        self._room = jobs or max(1, int(room))
         options = {"num_cpus": threads, "num_gpus": gpus, "max_retries": _RETRIES, "retry_exceptions": False}
         self._run = ray.remote(**options)(_run)
         self._threads, self._modules = threads, imported_modules()
         self._pending: dict[Any, str] = {}
         self._interrupts = Interrupts()
         self._interrupts.__enter__()
+
+    @property
+    def at_once(self) -> int:
+        return self._room
 
     def submit(self, name: str, call: Call) -> None:
         self._pending[self._run.remote(call, self._threads, self._modules)] = name

@@ -205,6 +205,9 @@ def _read_space(given: Mapping[str, Any]) -> list[Parameter]:
                 raise ValueError(f"{name} in [space] is {value!r}; write {name}.NAME = [values]")
             parameters += [read_parameter(f"{name}.{key}", item) for key, item in value.items()]
             continue
+        if name.partition(".")[0] in TABLES:  # in quotes, as a condition names it
+            parameters.append(read_parameter(name, value))
+            continue
         if name == "seeds":
             raise ValueError(
                 "seeds are in [space]; put them into [settings]: every configuration trains with all of them"
@@ -213,6 +216,9 @@ def _read_space(given: Mapping[str, Any]) -> list[Parameter]:
             raise ValueError(f"{name!r} in [space] cannot be varied{nearest(name, [*allowed, *TABLES])}; these can: "
                              f"{', '.join(allowed)}, and unit_options.NAME, task_options.NAME, data.NAME")  # fmt: skip
         parameters.append(read_parameter(name, value))
+    paths = [each.path for each in parameters]
+    for path in (path for index, path in enumerate(paths) if path in paths[:index]):
+        raise ValueError(f"{path} is in [space] twice, with quotes and without; give it once")
     return parameters
 
 

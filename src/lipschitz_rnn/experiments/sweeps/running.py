@@ -30,7 +30,7 @@ from lipschitz_rnn.experiments.sweeps.packing import Job, Trial
 from lipschitz_rnn.experiments.sweeps.reading import Sweep
 from lipschitz_rnn.experiments.sweeps.scoring import Leaders, Scored, Winner, score_job, test_scores
 from lipschitz_rnn.experiments.sweeps.search import Grid, Search, import_optuna, needs_optuna
-from lipschitz_rnn.experiments.sweeps.space import border_points, grid_points
+from lipschitz_rnn.experiments.sweeps.space import border_points, grid_points, show_point
 from lipschitz_rnn.experiments.sweeps.work import Reporting, Work, is_over
 from lipschitz_rnn.training import Interrupted, RunError, Settings
 from lipschitz_rnn.training.checkpoint import atomic_write
@@ -86,12 +86,19 @@ def check_sweep(sweep: Sweep, out: Path, **place: Any) -> list[Trial]:
         sweep.metric_of(trial.settings)
         key = json.dumps(trial.settings.to_dict(), sort_keys=True)
         if key not in seen:
-            check_train(trial.settings)
+            _check_trial(trial)
         seen.add(key)
     if sweep.final is not None:
         for trial in {(trial.settings.task, trial.settings.unit): trial for trial in trials}.values():
             check_train(_final_settings(sweep, trial))
     return trials
+
+
+def _check_trial(trial: Trial) -> None:
+    try:
+        check_train(trial.settings)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{error} (at {show_point(trial.point)})") from error
 
 
 def _final_settings(sweep: Sweep, trial: Trial) -> Settings:
@@ -148,6 +155,11 @@ def run_sweep(
         return _Driver(sweep, folder, engine or InProcess(), board, threads, place).run()
     except Interrupted as interrupted:
         raise Interrupted(interrupted.number, str(folder), "the same command") from None
+    except OSError as error:
+        raise RunError(
+            f"the sweep stopped: {error.filename or folder}: {error.strerror or error}; its runs are kept: with space "
+            "and permission to write, the same command goes on"
+        ) from error
     finally:
         board.stop()
         lock.release()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lipschitz_rnn.experiments.sweeps.journal import open_journal
 from lipschitz_rnn.experiments.sweeps.packing import Job, Packer, Trial
 from lipschitz_rnn.experiments.sweeps.reading import Sweep
 from lipschitz_rnn.experiments.sweeps.space import Parameter, Point, grid_points
@@ -172,9 +173,6 @@ def make_sampler(sweep: Sweep, number: int) -> Any:
 def open_study(sweep: Sweep, folder: Path, metric: str, higher_is_better: bool, epochs: int) -> Any:
     """The study in a sweep's folder, new or old; a worker opens it too, to report its epochs."""
     optuna = import_optuna()
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
     early = {"n_startup_trials": sweep.startup_trials, "n_warmup_steps": sweep.startup_epochs}
     pruners = {
         "none": optuna.pruners.NopPruner,
@@ -186,7 +184,7 @@ def open_study(sweep: Sweep, folder: Path, metric: str, higher_is_better: bool, 
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         try:
             return optuna.create_study(
-                storage=JournalStorage(JournalFileBackend(str(folder / JOURNAL))),
+                storage=open_journal(folder / JOURNAL),
                 study_name=_STUDY,
                 direction="maximize" if higher_is_better else "minimize",
                 pruner=pruners[sweep.pruning](),

@@ -16,7 +16,7 @@ from lipschitz_rnn.experiments.runner import train
 from lipschitz_rnn.experiments.sweeps.reading import Sweep
 from lipschitz_rnn.training import Diverged, Settings, Watcher
 from lipschitz_rnn.training.checkpoint import atomic_write
-from lipschitz_rnn.training.folder import RunInUse
+from lipschitz_rnn.training.folder import RunInUse, read_settings
 from lipschitz_rnn.training.reading import is_there, read_json
 
 PRUNED = "pruned.json"
@@ -49,7 +49,7 @@ class Work:
     threads: int | None = None
 
     def __call__(self) -> None:
-        if is_over(self.folder):
+        if is_over(self.folder, self.settings.epochs):
             return
         self._set_threads()
         watcher = Watcher() if self.reporting is None else PruneWatcher(self.reporting)
@@ -78,14 +78,18 @@ class Work:
             torch.set_num_threads(count)
 
 
-def is_over(folder: Path) -> bool:
-    """Whether there is nothing left to train: complete, pruned, or all networks diverged."""
+def is_over(folder: Path, epochs: int = 0) -> bool:
+    """Whether there is nothing left to train: complete with so many epochs, pruned, or all networks diverged."""
     from lipschitz_rnn.experiments.results import result_of_diverged
     from lipschitz_rnn.training.history import read_run
 
-    if (folder / "result.json").exists() or (folder / PRUNED).exists():
+    if (folder / PRUNED).exists() or ((folder / "result.json").exists() and _has(folder, epochs)):
         return True
     return (folder / "metrics.jsonl").exists() and result_of_diverged(read_run(folder)) is not None
+
+
+def _has(folder: Path, epochs: int) -> bool:
+    return not epochs or read_settings(folder).epochs >= epochs
 
 
 class PruneWatcher(Watcher):

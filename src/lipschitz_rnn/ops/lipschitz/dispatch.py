@@ -10,6 +10,7 @@ from torch import Tensor
 from lipschitz_rnn.ops.common.dtypes import compute_dtype
 from lipschitz_rnn.ops.common.tracing import exporting, forward_mode, plain_eager, tracked
 from lipschitz_rnn.ops.common.validation import FLOATING
+from lipschitz_rnn.ops.common.vmap import only_vmap, run_outside
 from lipschitz_rnn.ops.lipschitz import portable, reference
 from lipschitz_rnn.ops.lipschitz.differentiation import EagerScan, Scan
 from lipschitz_rnn.ops.lipschitz.problem import Problem
@@ -52,6 +53,12 @@ def choose(requested: str, problem: Problem) -> tuple[str, str]:
 
 def run(problem: Problem, backend: str, keep_states: bool) -> tuple[Tensor | None, Tensor]:
     """States (S, T, B, N), None unless kept, and the last state (S, B, N); without S where the problem has none."""
+    if (level := only_vmap()) is not None:
+
+        def unwrapped(*tensors: Tensor | None) -> tuple[Tensor | None, Tensor]:
+            return run(Problem.of(tensors, problem.scheme), backend, keep_states)
+
+        return run_outside(level, unwrapped, problem.tensors, 0 if problem.single else 1)
     dtype, exact = problem.A.dtype, problem.scheme.exact_products
     wide = compute_dtype(dtype, problem.A.device, exact)
     if wide != dtype and (exact or backend != "triton"):  # Triton's interpreter tests the kernels as they are
