@@ -7,9 +7,8 @@ import torch
 from parallel_cases import Case, make_case
 
 from lipschitz_rnn.ops import Parallel, ScanBound
-from lipschitz_rnn.ops.lipschitz.parallel.line import Line
+from lipschitz_rnn.ops.lipschitz.parallel.known import only_rounding
 from lipschitz_rnn.ops.lipschitz.parallel.plan import allowed
-from lipschitz_rnn.ops.lipschitz.parallel.solve import _only_rounding
 
 SAMPLE = range(60)
 ALL = range(60, 2000)
@@ -101,7 +100,7 @@ def test_rounding_at_every_border_counts_as_the_bound_adds_it() -> None:
     added = allowed(0.0, torch.float32) * (1 - 0.9**19) / 0.1  # 19 borders lie before the last chunk
 
     def is_rounding(relative: float, factors: torch.Tensor = fading) -> bool:
-        return _only_rounding(Line(), factors, fading.new_tensor(relative), limit, torch.float32)
+        return only_rounding(factors, fading.new_tensor(relative), limit, torch.float32)
 
     assert is_rounding(limit)
     assert is_rounding(1e-6 + 0.99 * added)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,28 +86,33 @@ class Plan:
     def __str__(self) -> str:
         return f"{self.chunks} chunks of {self.steps} steps"
 
-    def stops(self, every: int | None) -> Iterator[int]:
-        """After how many steps of a chunk two passes may join, if they are close enough: the last is its end."""
-        stop = 0
-        while stop < self.steps:
-            stop += max(self.warm_up, stop // 2)
-            stop = min(self.steps, stop if every is None else -(-stop // every) * every)
-            yield stop
+    def first_stop(self, every: int | None) -> int:
+        """After how many steps of a chunk two passes may join, if they are close enough."""
+        return self._at_mark(self.warm_up, every)
 
-    def stops_of_pass(self, every: int | None, fixed: bool, last: bool, far: bool) -> Iterable[int]:
-        """The same for one of several passes: with ``fixed``, whole chunks, and then the warm-up alone.
+    def next_stop(self, every: int | None, before: tuple[int, float], now: tuple[int, float], tolerance: float) -> int:
+        """Where to look again: (step, distance) at two places say how fast the passes approach each other.
 
-        ``far``: the passes will still be apart at the end, so that there is no use in looking before.
+        It slows down on the way, because what fades fast is gone first: an eighth is added. Passes that do not
+        approach each other are run to the end.
         """
-        if not fixed:
-            return [self.steps] if far else self.stops(every)
-        return [next(iter(self.stops(every))) if last else self.steps]
+        (earlier, larger), (step, distance) = before, now
+        shrunk = math.log(larger / distance) if 0.0 < distance < larger < math.inf else 0.0
+        if shrunk <= 0.0:
+            return self.steps
+        more = 1.125 * (step - earlier) * math.log(distance / tolerance) / shrunk
+        return self._at_mark(step + math.ceil(min(max(more, self.warm_up / 4), self.steps)), every)
+
+    def _at_mark(self, step: int, every: int | None) -> int:
+        return min(self.steps, step if every is None else -(-step // every) * every)
 
 
-def make_plan(settings: Parallel, problem: Problem, backend: str, whole: bool = False) -> Plan:
+def make_plan(settings: Parallel, problem: Problem, backend: str, factor: float = 1.0, whole: bool = False) -> Plan:
     """The cut of a lifted problem; one chunk means that nothing is gained by cutting.
 
-    ``whole``: no step may be left over.
+    Args:
+        factor: ρ of a step, if it is known beforehand.
+        whole: no step may be left over.
     """
     chunks, (networks, steps, batch, _) = settings.chunks, problem.shape
     if isinstance(chunks, str):
@@ -121,7 +126,19 @@ def make_plan(settings: Parallel, problem: Problem, backend: str, whole: bool = 
     if whole and steps % chunks:
         raise ValueError(f"parallel is {chunks} chunks, which do not divide the {steps} steps of each process")
     length = steps // chunks
-    return Plan(chunks, length, steps - chunks * length, min(settings.warm_up or USUAL_WARM_UP, length))
+    warm_up = settings.warm_up or usual_warm_up(factor, allowed(settings.tolerance, problem.A.dtype))
+    return Plan(chunks, length, steps - chunks * length, min(warm_up, length))
+
+
+def usual_warm_up(factor: float, tolerance: float) -> int:
+    """The steps after which the tolerance is proved to be met, where these are few: there is no need to look before.
+
+    Where they are many, the data is likely to fade long before, and is looked at.
+    """
+    if not 0.0 < factor < 1.0:
+        return USUAL_WARM_UP
+    proved = 16 * math.ceil(math.log(0.5 * tolerance) / math.log(factor) / 16) if tolerance < 1.0 else 16
+    return proved if proved <= 2 * USUAL_WARM_UP else USUAL_WARM_UP
 
 
 def useful_rows(problem: Problem, backend: str) -> int:

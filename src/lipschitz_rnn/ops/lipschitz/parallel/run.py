@@ -87,7 +87,9 @@ def run_parallel(
         _require_stretches(line, active)
         if contraction is not None:
             contraction.require_steps(*_step_range(lifted))
-        return make_plan(settings, lifted, name, whole=line.size > 1)
+        factor = contraction.factor if contraction is not None else 1.0
+        known = 1.0 if isinstance(factor, Tensor) else factor
+        return make_plan(settings, lifted, name, known, whole=line.size > 1)
 
     plan = line.agree(own_plan, T, B, lifted.A.device)
     if plan.chunks * line.size == 1:
