@@ -59,8 +59,7 @@ def solve_adjoint(
         at_own_ends: (S, B·K, N), what reaches the end of a chunk from outside: the gradient of the last state.
     """
     incoming = None if grad_states is None else beside(grad_states, chunks.plan.chunks)
-    known = Known(chunks, norms, proved, fixed, line)
-    run = _Passes(chunks, path, norms, known, incoming, at_own_ends, needs, line)
+    run = _Passes(chunks, path, norms, (proved, fixed), incoming, at_own_ends, needs, line)
     if fixed:
         return run.fixed(passes, fading)
     found = run.until(tolerance, passes, fading)
@@ -75,17 +74,18 @@ class _Passes:
         chunks: Chunks,
         path: Path,
         norms: Norms,
-        known: Known,
+        options: tuple[bool, bool],
         incoming: Tensor | None,
         at_own_ends: Tensor,
         needs: Sequence[bool],
         line: Line,
     ) -> None:
         """The first pass: every chunk on its own."""
-        self.chunks, self.path, self.norms, self.known, self.needs, self.line = chunks, path, norms, known, needs, line
+        self.chunks, self.path, self.norms, self.needs, self.line = chunks, path, norms, needs, line
         self.incoming, self.at_ends = incoming, at_own_ends
         self.total = chunks.backward(path, incoming, at_own_ends, needs, 0, chunks.plan.steps)
         self.adjoint, self.at = _first(self.total), 0
+        self.known = Known(chunks, norms, *options, line)
         self.measured = incoming is None
 
     def begin(self) -> None:

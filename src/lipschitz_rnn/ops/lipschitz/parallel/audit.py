@@ -25,9 +25,9 @@ class Audit:
     The distance of the two must shrink by ρ_t in each step, up to a bound on the rounding of both.
     """
 
-    def __init__(self, chunks: Chunks, norms: Norms, path: Path) -> None:
-        """After the first pass and before the second."""
-        self._chunks, self._norms = chunks, norms
+    def __init__(self, chunks: Chunks, norms: Norms, path: Path, factor: Tensor | None) -> None:
+        """After the first pass and before the second; ``factor`` is ρ where all steps are equal."""
+        self._chunks, self._norms, self._factor = chunks, norms, factor
         self._problem = chunks.steps(0, min(AUDITED_STEPS, chunks.plan.steps), None)
         self._earlier = self._first_states(path)
 
@@ -43,7 +43,7 @@ class Audit:
     def compare(self, path: Path) -> Tensor:
         """After some steps of the second pass: by how much a distance is above what ρ allows at most, (S, K, B)."""
         distances = torch.linalg.vector_norm(self._first_states(path) - self._earlier, dim=-1)
-        factors = self._norms.of_steps(self._problem)
+        factors = self._norms.of_steps(self._problem) if self._factor is None else self._factor
         above = torch.addcmul(distances[:, 1:], factors, distances[:, :-1], value=-1.0).amax(1)
         self._furthest = distances.amax(1)
         return apart(above, self._chunks.plan.chunks)

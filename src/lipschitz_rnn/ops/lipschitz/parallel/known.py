@@ -18,6 +18,9 @@ class Known:
 
     A GPU is done with a number long after it was asked for one, and then waits for what the host makes of it. So new
     numbers are collected and fetched together, and all further arithmetic happens on the host.
+
+    Attributes:
+        factors: ρ of every step where all are equal, (S, 1, 1), on the device; else None.
     """
 
     def __init__(self, chunks: Chunks, norms: Norms, proved: bool, fixed: bool, line: Line) -> None:
@@ -26,8 +29,9 @@ class Known:
         self.chunks, self.norms, self.proved, self.fixed, self.line = chunks, norms, proved, fixed, line
         self._shape = (S, K, rows // K)
         self._new: dict[str, Tensor] = {}
-        if proved and chunks.cut.timespans is None:
-            self.add(factor=norms.of_steps(chunks.cut))
+        self.factors = norms.of_steps(chunks.cut) if proved and chunks.cut.timespans is None else None
+        if self.factors is not None:
+            self.add(factor=self.factors)
         self._values: dict[str, Tensor] = {}
 
     def add(self, **values: Tensor) -> None:
@@ -55,7 +59,7 @@ class Known:
         """By what some steps of each chunk multiply an error at most; zero if nothing is proved."""
         if not self.proved:
             return torch.zeros_like(next(iter(self._values.values())))
-        if self.chunks.cut.timespans is None:
+        if self.factors is not None:
             return _rounded_up(self["factor"] ** (stop - first), stop - first)
         name = f"steps {first} to {stop}"
         if name not in self._values:

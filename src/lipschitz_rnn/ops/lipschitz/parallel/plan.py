@@ -93,14 +93,14 @@ class Plan:
     def next_stop(self, every: int | None, before: tuple[int, float], now: tuple[int, float], tolerance: float) -> int:
         """Where to look again: (step, distance) at two places say how fast the passes approach each other.
 
-        It slows down on the way, because what fades fast is gone first: an eighth is added. Passes that do not
-        approach each other are run to the end.
+        It slows down on the way, because what fades fast is gone first: a quarter of the tolerance is aimed at, and an
+        eighth is added. Passes that do not approach each other are run to the end.
         """
         (earlier, larger), (step, distance) = before, now
         shrunk = math.log(larger / distance) if 0.0 < distance < larger < math.inf else 0.0
         if shrunk <= 0.0:
             return self.steps
-        more = 1.125 * (step - earlier) * math.log(distance / tolerance) / shrunk
+        more = 1.125 * (step - earlier) * math.log(4.0 * distance / tolerance) / shrunk
         return self._at_mark(step + math.ceil(min(max(more, self.warm_up / 4), self.steps)), every)
 
     def _at_mark(self, step: int, every: int | None) -> int:
@@ -126,7 +126,7 @@ def make_plan(settings: Parallel, problem: Problem, backend: str, factor: float 
     if whole and steps % chunks:
         raise ValueError(f"parallel is {chunks} chunks, which do not divide the {steps} steps of each process")
     length = steps // chunks
-    warm_up = settings.warm_up or usual_warm_up(factor, allowed(settings.tolerance, problem.A.dtype))
+    warm_up = settings.warm_up or usual_warm_up(factor, settings.tolerance)
     return Plan(chunks, length, steps - chunks * length, min(warm_up, length))
 
 
@@ -137,7 +137,7 @@ def usual_warm_up(factor: float, tolerance: float) -> int:
     """
     if not 0.0 < factor < 1.0:
         return USUAL_WARM_UP
-    proved = 16 * math.ceil(math.log(0.5 * tolerance) / math.log(factor) / 16) if tolerance < 1.0 else 16
+    proved = 16 * math.ceil(math.log(tolerance) / math.log(factor) / 16) if tolerance < 1.0 else 16
     return proved if proved <= 2 * USUAL_WARM_UP else USUAL_WARM_UP
 
 

@@ -67,8 +67,7 @@ def solve(
         passes: after so many the chunks are run one after another, unless ``fixed``.
         active: (S, B), the steps of each sample that count; None for all.
     """
-    known = Known(chunks, norms, proved, fixed, line)
-    run = _Passes(chunks, norms, known, active, Path.new(chunks, keep, save), line)
+    run = _Passes(chunks, norms, proved, fixed, active, Path.new(chunks, keep, save), line)
     return run.fixed(passes) if fixed else run.until(tolerance, passes)
 
 
@@ -76,16 +75,24 @@ class _Passes:
     """Runs all chunks, and knows how far each is from the pass before."""
 
     def __init__(
-        self, chunks: Chunks, norms: Norms, known: Known, active: Tensor | None, path: Path, line: Line
+        self,
+        chunks: Chunks,
+        norms: Norms,
+        proved: bool,
+        fixed: bool,
+        active: Tensor | None,
+        path: Path,
+        line: Line,
     ) -> None:
-        """The first pass: a guess."""
+        """The first pass: a guess. All that it does not need is asked for after it is on its way."""
         K, C = chunks.plan.chunks, chunks.plan.steps
-        self.chunks, self.norms, self.known, self.path, self.line = chunks, norms, known, path, line
+        self.chunks, self.norms, self.path, self.line = chunks, norms, path, line
         path.start.zero_()
         if line.rank == 0 and chunks.problem.h0 is not None:
             apart(path.start, K)[:, 0] = chunks.problem.h0
         path.ends = chunks.advance(path.start, 0, C, path)
-        self.audit = Audit(chunks, norms, path) if known.proved else None
+        self.known = known = Known(chunks, norms, proved, fixed, line)
+        self.audit = Audit(chunks, norms, path, known.factors) if proved else None
         sizes = apart(norms.size(path.ends), K)
         known.add(guessed=sizes, sizes=sizes, smallest=norms.smallest.reshape(-1, 1, 1))
         self.some_end = active is not None
