@@ -11,7 +11,9 @@ import torch
 from lipschitz_rnn.ops.common.validation import require_count, require_number
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
-ROWS_OF_A_CORE = 16  # samples that walk together in the CPU's kernels
+# Samples that walk together in the CPU's kernels: fewer, in shorter warm-ups, are as quick, but only two cores share them.
+ROWS_OF_A_CORE = {1: 8, 2: 8}
+ROWS_OF_MANY_CORES = 16
 ROWS_OF_A_BLOCK = 8  # samples for which a GPU's kernels are at their quickest
 # Below, what is run again costs more than is saved: a GPU is idle otherwise, a core has its hands full.
 SHORTEST_CHUNK = {"cuda": 256, "cpu": 4096}
@@ -147,14 +149,18 @@ def useful_rows(problem: Problem, backend: str) -> int:
     if device.type != "cuda" and torch.compiler.is_compiling():
         from lipschitz_rnn.ops.lipschitz.parallel.compiled import threads
 
-        return ROWS_OF_A_CORE * threads()
+        return _rows_of_cores(threads())
     if device.type != "cuda":
-        return ROWS_OF_A_CORE * torch.get_num_threads()
+        return _rows_of_cores(torch.get_num_threads())
     if backend == "triton" and not torch.compiler.is_compiling():  # which cannot look at the kernels' plans
         from lipschitz_rnn.ops.lipschitz.parallel.occupancy import rows_at_once  # imports Triton
 
         return rows_at_once(problem)
     return ROWS_OF_A_BLOCK * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _rows_of_cores(cores: int) -> int:
+    return cores * ROWS_OF_A_CORE.get(cores, ROWS_OF_MANY_CORES)
 
 
 def _dividing(wanted: int, steps: int) -> int:
