@@ -11,7 +11,8 @@ import torch
 from lipschitz_rnn.ops.common.validation import require_count, require_number
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
-# Samples that walk together in the CPU's kernels: fewer, in shorter warm-ups, are as quick, but only two cores share them.
+# Samples that walk together in the CPU's kernels. 8 are as quick as 16, and the chunks are longer; but the kernels take
+# batches of more than 16 in sixteens.
 ROWS_OF_A_CORE = {1: 8, 2: 8}
 ROWS_OF_MANY_CORES = 16
 ROWS_OF_A_BLOCK = 8  # samples for which a GPU's kernels are at their quickest
