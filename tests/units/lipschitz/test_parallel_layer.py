@@ -198,7 +198,7 @@ def test_copies_and_repr() -> None:
 def test_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """One graph without breaks, also where it chooses the chunks; the bound is there for the caller to check."""
     torch._dynamo.reset()
-    monkeypatch.setattr(plan, "SHORTEST_CHUNK", {"cuda": 60, "cpu": 60})
+    monkeypatch.setattr(plan, "SHORTEST_CHUNK", {"cuda": 30, "cpu": 30})
     rnn = contracting()
     sequential, _ = both_ways(rnn, None)
     rnn.parallel = "auto"

@@ -18,6 +18,7 @@ ROWS_OF_MANY_CORES = 16
 ROWS_OF_A_BLOCK = 8  # samples for which a GPU's kernels are at their quickest
 # Below, what is run again costs more than is saved: a GPU is idle otherwise, a core has its hands full.
 SHORTEST_CHUNK = {"cuda": 256, "cpu": 4096}
+FEWEST_CHUNKS = {"cuda": 2, "cpu": 8}  # of the shortest, or the sequence is left in one piece
 USUAL_WARM_UP = 256
 ROUNDING_UNITS = 64  # of mismatch that no warm-up removes: two rounded trajectories do not meet exactly
 MOST_PASSES = 4  # on a CPU, which a pass keeps busy
@@ -119,9 +120,10 @@ def make_plan(settings: Parallel, problem: Problem, backend: str, factor: float 
     """
     chunks, (networks, steps, batch, _) = settings.chunks, problem.shape
     if isinstance(chunks, str):
-        shortest = SHORTEST_CHUNK["cuda" if problem.A.is_cuda else "cpu"]
-        useful = useful_rows(problem, backend)
-        chunks = _dividing(max(1, min(useful // max(1, networks * batch), steps // shortest)), steps)
+        device = "cuda" if problem.A.is_cuda else "cpu"
+        most = steps // SHORTEST_CHUNK[device]
+        useful = useful_rows(problem, backend) // max(1, networks * batch)
+        chunks = _dividing(max(1, min(useful, most)), steps) if most >= FEWEST_CHUNKS[device] else 1
         if whole:
             chunks = next(number for number in range(chunks, 0, -1) if steps % number == 0)
     elif chunks > steps:
