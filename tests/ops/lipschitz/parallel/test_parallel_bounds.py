@@ -81,6 +81,20 @@ def test_complete_bound_covers_float32(index: int) -> None:
     assert float((states.double() - exact).norm(dim=-1).max()) <= float(bound.complete)
 
 
+def test_complete_bound_of_a_scan_in_one_piece() -> None:
+    """Nothing is cut off then, but its states are rounded as well."""
+    case = make_case(1)
+    case.lengths = None
+    case.tensors = {name: tensor.float() for name, tensor in case.tensors.items()}
+    bound = ScanBound(complete=True)
+    states, _ = case.in_parallel(bound, Parallel(1))
+    case.tensors = {name: tensor.double() for name, tensor in case.tensors.items()}
+    exact, _ = case.run()
+    assert bound.sequential
+    assert bound.complete is not None
+    assert 0.0 < float((states.double() - exact).norm(dim=-1).max()) <= float(bound.complete)
+
+
 def test_bound_of_a_fading_error_is_close_to_it() -> None:
     """Truncation alone, in float64: within 1,000 times of the difference seen, and small."""
     case = make_case(3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import torch
@@ -80,7 +81,9 @@ class Contraction:
 
 def _all_contract(factor: float | Tensor) -> bool:
     if not isinstance(factor, Tensor):
-        return 0.0 <= factor <= 1.0
+        if not isinstance(factor, Real):
+            raise TypeError(f"factor is {factor!r}; pass a number from 0 to 1, or a tensor (S,) for S networks")
+        return 0.0 <= float(factor) <= 1.0
     return torch.compiler.is_compiling() or bool(((factor >= 0) & (factor <= 1)).all())
 
 

@@ -75,7 +75,9 @@ def run_parallel_scan(
     *found, errors, jumps, fading, statistics = run_line(
         problem, Norms(factor, root, longest), cut, active, keep, save, Line()
     )
-    numbers = (number.to(A.device, copy=True) for number in (errors, jumps, fading))  # none is another's view
+    numbers = (
+        number.to(A.device, non_blocking=True, copy=True) for number in (errors, jumps, fading)
+    )  # none is another's view
     return [*found, *numbers, statistics]
 
 
