@@ -86,7 +86,7 @@ class _Passes:
         self.total = chunks.backward(path, incoming, at_own_ends, needs, 0, chunks.plan.steps)
         self.adjoint, self.at = _first(self.total), 0
         self.known = Known(chunks, norms, *options, line)
-        self.measured = incoming is None
+        self.measured = incoming is None and line.size == 1  # another process may have some
 
     def begin(self) -> None:
         """Another pass: at the end of each chunk arrives what has left the one behind it."""
@@ -115,10 +115,12 @@ class _Passes:
 
     def measure(self) -> None:
         """Take the gradients that arrive at the states into account. This reads them all, so it is done if it must."""
-        if not self.measured and self.incoming is not None:
-            largest = torch.linalg.vector_norm(self.incoming, dim=-1).amax(1)  # in the metric at least this over max|R|
-            largest = largest.double() / self.norms.extremes[1].unsqueeze(-1)
-            self.known.add(incoming=apart(largest, self.chunks.plan.chunks))
+        if not self.measured:
+            largest = self.norms.root.new_zeros((1, 1, 1))
+            if self.incoming is not None:  # in the metric at least this over max|R|
+                lengths = torch.linalg.vector_norm(self.incoming, dim=-1).amax(1).double()
+                largest = apart(lengths / self.norms.extremes[1].unsqueeze(-1), self.chunks.plan.chunks)
+            self.known.add(incoming=largest)
         self.measured = True
 
     @property
