@@ -5,8 +5,8 @@ holds what they share.
 """
 
 from lipschitz_rnn.ops.common.noise import StateNoise as StateNoise
+from lipschitz_rnn.ops.lipschitz.parallel.audit import ContradictedFactorError as ContradictedFactorError
 from lipschitz_rnn.ops.lipschitz.parallel.bounds import ScanBound as ScanBound
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction as Contraction
 from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel as Parallel
-from lipschitz_rnn.ops.lipschitz.parallel.solve import ContradictedFactorError as ContradictedFactorError
 from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan as lipschitz_scan

@@ -118,14 +118,18 @@ def require_own_statement(module: nn.Module, statement: str = "stated_recurrence
     require_no_hooks(module)
 
 
+def forward_hooks(module: nn.Module) -> tuple[list[object], list[object]]:
+    """What runs around a call of the module, and may change what it gives: hooks of its own, and of all modules."""
+    everywhere = nn.modules.module
+    own = (module._forward_pre_hooks, module._forward_hooks)
+    of_all = (everywhere._global_forward_pre_hooks, everywhere._global_forward_hooks)
+    return [hook for group in own for hook in group.values()], [hook for group in of_all for hook in group.values()]
+
+
 def require_no_hooks(module: nn.Module) -> None:
     """Raise if the module has forward hooks, its own or global ones."""
-    everywhere = nn.modules.module
-    for where, hooks in (
-        (f"this {type(module).__name__} has", (module._forward_pre_hooks, module._forward_hooks)),
-        ("all modules have", (everywhere._global_forward_pre_hooks, everywhere._global_forward_hooks)),
-    ):
-        found = [hook for group in hooks for hook in group.values()]
+    own, everywhere = forward_hooks(module)
+    for where, found in ((f"this {type(module).__name__} has", own), ("all modules have", everywhere)):
         if found:
             names = ", ".join(sorted({getattr(hook, "__qualname__", type(hook).__name__) for hook in found}))
             raise UnstatedRecurrenceError(

@@ -198,7 +198,7 @@ def test_copies_and_repr() -> None:
 def test_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """One graph without breaks, also where it chooses the chunks; the bound is there for the caller to check."""
     torch._dynamo.reset()
-    monkeypatch.setattr(plan, "SHORTEST_CHUNK", {"cuda": 60, "cpu": 60})
+    monkeypatch.setattr(plan, "SHORTEST_CHUNK", {"cuda": 30, "cpu": 30})
     rnn = contracting()
     sequential, _ = both_ways(rnn, None)
     rnn.parallel = "auto"
@@ -251,3 +251,25 @@ def test_a_sequence_of_fewer_steps_than_chunks_runs_as_ever() -> None:
     assert all("one piece" in bound.sequential for bound in rnn.bounds)
     rnn.parallel = None
     assert torch.equal(output, rnn(x)[0])
+
+
+@pytest.mark.parametrize("which", ["of the pair", "of all modules", "of all modules, before the call"])
+def test_matrices_that_a_hook_may_change_are_refused(which: str) -> None:
+    rnn, x = contracting(parallel=4), torch.randn(100, 1, 3, **WIDE)
+    pair = rnn.cell().hidden
+
+    def grow(module: nn.Module, given: Any, matrices: Any) -> Any:
+        return (matrices[0] + torch.eye(5, **WIDE), matrices[1]) if module is pair else None
+
+    if which == "of the pair":
+        handle = pair.register_forward_hook(grow)
+    elif which == "of all modules":
+        handle = nn.modules.module.register_module_forward_hook(grow)
+    else:
+        handle = nn.modules.module.register_module_forward_pre_hook(lambda module, given: None)
+    try:
+        with pytest.raises(ValueError, match="changed after they are made, by a hook"):
+            rnn(x)
+    finally:
+        handle.remove()
+    assert rnn(x)[0].shape == (100, 1, 5)

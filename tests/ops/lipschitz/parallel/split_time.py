@@ -21,6 +21,7 @@ CASES: dict[str, dict[str, Any]] = {
     "forgets": {"rate": 3.0},
     "two layers, recomputed": {"rate": 3.0, "num_layers": 2, "recompute_every": 7},
     "remembers": {"rate": 1e-3},
+    "reads the last state": {"rate": 2.0},  # of the last process, so that the others have gradients of other tensors
 }
 
 
@@ -33,6 +34,7 @@ def run(options: dict[str, Any], steps: int, resumed: bool = False) -> dict[str,
     h_0 = torch.randn(rnn.num_layers, 3, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     own = x.chunk(size)[rank]
     losses = []
+    reads_last = options is CASES["reads the last state"]
     for update in range(3):
         if resumed and update == 2:
             saved = io.BytesIO()
@@ -42,8 +44,10 @@ def run(options: dict[str, Any], steps: int, resumed: bool = False) -> dict[str,
             rnn.load_state_dict(of_layer)
             optimizer.load_state_dict(of_optimizer)
         optimizer.zero_grad()
-        output, _ = rnn(own, h_0)
+        output, h_n = rnn(own, h_0)
         loss = output.sin().sum() / steps
+        if reads_last:
+            loss = h_n.sin().sum() if rank == size - 1 else 0.0 * output.sum()
         loss.backward()
         total = loss.detach().clone()
         if size > 1:

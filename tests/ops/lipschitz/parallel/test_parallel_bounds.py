@@ -7,9 +7,8 @@ import torch
 from parallel_cases import Case, make_case
 
 from lipschitz_rnn.ops import Parallel, ScanBound
-from lipschitz_rnn.ops.lipschitz.parallel.line import Line
+from lipschitz_rnn.ops.lipschitz.parallel.known import only_rounding
 from lipschitz_rnn.ops.lipschitz.parallel.plan import allowed
-from lipschitz_rnn.ops.lipschitz.parallel.solve import _only_rounding
 
 SAMPLE = range(60)
 ALL = range(60, 2000)
@@ -82,6 +81,20 @@ def test_complete_bound_covers_float32(index: int) -> None:
     assert float((states.double() - exact).norm(dim=-1).max()) <= float(bound.complete)
 
 
+def test_complete_bound_of_a_scan_in_one_piece() -> None:
+    """Nothing is cut off then, but its states are rounded as well."""
+    case = make_case(1)
+    case.lengths = None
+    case.tensors = {name: tensor.float() for name, tensor in case.tensors.items()}
+    bound = ScanBound(complete=True)
+    states, _ = case.in_parallel(bound, Parallel(1))
+    case.tensors = {name: tensor.double() for name, tensor in case.tensors.items()}
+    exact, _ = case.run()
+    assert bound.sequential
+    assert bound.complete is not None
+    assert 0.0 < float((states.double() - exact).norm(dim=-1).max()) <= float(bound.complete)
+
+
 def test_bound_of_a_fading_error_is_close_to_it() -> None:
     """Truncation alone, in float64: within 1,000 times of the difference seen, and small."""
     case = make_case(3)
@@ -101,7 +114,7 @@ def test_rounding_at_every_border_counts_as_the_bound_adds_it() -> None:
     added = allowed(0.0, torch.float32) * (1 - 0.9**19) / 0.1  # 19 borders lie before the last chunk
 
     def is_rounding(relative: float, factors: torch.Tensor = fading) -> bool:
-        return _only_rounding(Line(), factors, fading.new_tensor(relative), limit, torch.float32)
+        return only_rounding(factors, fading.new_tensor(relative), limit, torch.float32)
 
     assert is_rounding(limit)
     assert is_rounding(1e-6 + 0.99 * added)

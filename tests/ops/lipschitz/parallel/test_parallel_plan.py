@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+import torch
 
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel, find_plan
-from lipschitz_rnn.ops.lipschitz.parallel.plan import _dividing
+from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel, Plan, _dividing, make_plan, usual_warm_up
+from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 
 H200 = {"capability": (9, 0), "processors": 132, "room": 227 * 1024}
 
@@ -33,3 +37,37 @@ def test_steps_are_not_left_over_where_a_number_nearby_divides(wanted: int, step
 
 def test_some_steps_are_left_over_where_none_divides() -> None:
     assert 24 <= _dividing(32, 1_000_003) <= 32
+
+
+@pytest.mark.parametrize(
+    ("steps", "threads", "chunks"), [(32_767, 2, 1), (64_000, 2, 15), (200_000, 2, 16), (10**6, 4, 64)]
+)
+def test_cores_get_a_few_long_chunks_each(
+    steps: int, threads: int, chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    A = torch.zeros(1, 2, 2)
+    scheme = Scheme(0.1, 1.0, "euler", "tanh", True)
+    problem = Problem(torch.zeros(1, steps, 1, 2), A, A, None, None, None, None, scheme)
+    assert make_plan(Parallel(), problem, "cpu").chunks == chunks
+
+
+def test_a_short_proved_warm_up_is_taken_at_once() -> None:
+    factor, tolerance = math.exp(-0.03), 1e-6
+    steps = usual_warm_up(factor, tolerance)
+    assert factor**steps <= tolerance < factor ** (steps - 16)
+    assert [usual_warm_up(slow, tolerance) for slow in (0.999, 1.0)] == [256, 256]
+    assert usual_warm_up(0.5, 2.0) == 16
+
+
+def test_passes_are_compared_next_where_they_are_expected_to_be_close() -> None:
+    """A distance e^{−t/100}, seen after 256 steps, is below 1e-6 after 1,382."""
+    plan = Plan(4, 10_000, 0, 256)
+    assert plan.first_stop(None) == 256
+    assert plan.first_stop(100) == 300
+    seen = (0, 1.0), (256, math.exp(-2.56))
+    assert 1_382 < plan.next_stop(None, *seen, 1e-6) < 1_750
+    assert plan.next_stop(100, *seen, 1e-6) % 100 == 0
+    for distance in (1.0, 2.0, math.inf, math.nan):  # to the end
+        assert plan.next_stop(None, (0, 1.0), (256, distance), 1e-6) == 10_000
+    assert plan.next_stop(None, (0, 1.0), (256, 1e-7), 1e-6) == 256 + 64  # the errors of all chunks together were not

@@ -79,13 +79,14 @@ def test_a_small_tolerance_is_reached_step_by_step(warm_up: int, every: int | No
         torch.testing.assert_close(found[name], gradient, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("fixed", [True, False])
 @pytest.mark.parametrize("backend", ["reference", "cpu", "triton"])
-def test_every_backend(backend: str) -> None:
+def test_every_backend(backend: str, fixed: bool) -> None:
     case = plain_case(T=12, N=4, chunks=3)
     if backend == "triton":
         pytest.importorskip("triton")
         case.tensors = {name: tensor.float() for name, tensor in case.tensors.items()}
-    assert_same(case, backend=backend, parallel=Parallel(3, passes=3, fixed=True, warm_up=4))
+    assert_same(case, backend=backend, parallel=Parallel(3, passes=3, fixed=fixed, warm_up=4))
 
 
 def test_without_compiled_kernels(without_kernels: None) -> None:
@@ -172,6 +173,24 @@ def test_results_are_deterministic() -> None:
     case = plain_case()
     first, again = (case.in_parallel(ScanBound(), Parallel(4)) for _ in range(2))
     assert torch.equal(first[0], again[0])
+
+
+def test_a_device_is_asked_once_per_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the proved warm-up is short, once forwards and once backwards; with fixed passes never."""
+    case, asked = plain_case(T=480), []
+    real = Tensor.cpu
+    monkeypatch.setattr(Tensor, "cpu", lambda tensor: (asked.append(tensor.shape), real(tensor))[1])
+    for fixed, copies in ((True, 0), (False, 1)):
+        asked.clear()
+        settings = Parallel(4, fixed=fixed)
+        leaves = {name: tensor.clone().requires_grad_() for name, tensor in case.tensors.items()}
+        bound = ScanBound()
+        states, _ = case.run(leaves, parallel=settings, contraction=case.contraction, bound=bound)
+        assert len(asked) == copies
+        asked.clear()
+        states.square().mean().backward()
+        assert len([shape for shape in asked if len(shape) == 4]) == copies  # the factors are on the host already
+        assert bound.adjoint_passes == 2
 
 
 def test_a_measured_residual_is_marked_as_not_proved() -> None:
@@ -299,6 +318,11 @@ def test_wrong_use(changes: dict[str, Any], error: type[Exception], message: str
 def test_wrong_contraction(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Contraction(**{"factor": 0.9, "root": torch.ones(3), "longest": 0.1} | options)
+
+
+def test_a_factor_that_is_no_number() -> None:
+    with pytest.raises(TypeError, match=r"factor is '0\.9'"):
+        Contraction("0.9", torch.ones(3), 0.1)  # type: ignore[arg-type]
 
 
 def test_wrong_settings() -> None:

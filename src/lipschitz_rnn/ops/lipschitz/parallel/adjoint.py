@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.lipschitz.parallel.chunks import DRIVE, STEPS, Chunks, Gradients, Path, apart, beside, together
-from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms, accumulate_back
+from lipschitz_rnn.ops.lipschitz.parallel.chunks import DRIVE, STEPS, Chunks, Gradients, Path, apart, beside
+from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms
+from lipschitz_rnn.ops.lipschitz.parallel.known import Known, largest_relative, outlook, passed_back
 from lipschitz_rnn.ops.lipschitz.parallel.line import Line
-from lipschitz_rnn.ops.lipschitz.parallel.solve import between, largest_relative, on_host, on_quickest, outlook
 
 
 class Adjoint(NamedTuple):
@@ -56,50 +56,129 @@ def solve_adjoint(
 
     Args:
         grad_states: (S, T, B, N), or None for zeros.
-        at_own_ends: (S, K, B, N), what reaches the end of a chunk from outside: the gradient of the last state.
+        at_own_ends: (S, B·K, N), what reaches the end of a chunk from outside: the gradient of the last state.
     """
-    K, C = chunks.plan.chunks, chunks.plan.steps
-    incoming = None if grad_states is None else beside(grad_states, K)
-    sizes = line.largest(_sizes(grad_states, at_own_ends, norms))
-    total = chunks.backward(path, incoming, together(at_own_ends), needs, 0, C)
-    total[3] = apart(_first(total), K)
-    arriving = line.before(_first(total))  # at the end of each chunk, from the one behind it
-    at_ends, expected = at_own_ends + arriving, 0.0
-    for count in range(2, passes + 1):
-        adjoint, end = together(arriving), C
-        for done in chunks.plan.stops_of_pass(chunks.every, fixed, count == passes, expected > tolerance):
-            begin = C - done if chunks.every is None else (C - done) // chunks.every * chunks.every
-            begin = max(0, begin)
-            found = chunks.backward(path, None, adjoint, needs, begin, end)
-            _add(total, found, begin, end)
-            adjoint, end = _first(found), begin
-            left = norms.dual_size(apart(adjoint, K))
-            largest = torch.maximum(sizes, norms.dual_size(at_ends).amax(1))
-            rest = 0.0 if fixed else on_host(line, largest_relative(left, largest))[0]
-            if begin > 0 and not rest <= tolerance:
-                continue  # without the rest, which would only be larger
-            handed = between(chunks, norms, 0, begin) * left if proved or begin == 0 else torch.zeros_like(left)
-            errors = _accumulated(line, fading, handed, fixed)
-            left = left if begin > 0 else torch.zeros_like(left)  # it reaches the chunk before, as an error there
-            relative = line.largest(largest_relative(errors + left, largest))
-            if not fixed and bool(relative <= tolerance):
-                break
-            if begin == 0:
-                break
-        if end == 0:
-            first = apart(adjoint, K)
-            total[3] = _first(total) + first
-        if (fixed and count == passes) or (not fixed and bool(relative <= tolerance)):
-            return Adjoint(total, at_ends, errors, left, end, relative, count)
-        before, arriving = arriving, line.before(first)
-        faded = norms.dual_size(before), norms.dual_size(arriving)
-        if not fixed:
-            shrinks = outlook(line, *faded, relative, tolerance, passes - count)
+    incoming = None if grad_states is None else beside(grad_states, chunks.plan.chunks)
+    run = _Passes(chunks, path, norms, (proved, fixed), incoming, at_own_ends, needs, line)
+    if fixed:
+        return run.fixed(passes, fading)
+    found = run.until(tolerance, passes, fading)
+    return found or _in_turn(chunks, path, incoming, apart(at_own_ends, chunks.plan.chunks), needs, fading, line)
+
+
+class _Passes:
+    """Follows the adjoint from each chunk into the one before it, and adds up the gradients."""
+
+    def __init__(
+        self,
+        chunks: Chunks,
+        path: Path,
+        norms: Norms,
+        options: tuple[bool, bool],
+        incoming: Tensor | None,
+        at_own_ends: Tensor,
+        needs: Sequence[bool],
+        line: Line,
+    ) -> None:
+        """The first pass: every chunk on its own."""
+        self.chunks, self.path, self.norms, self.needs, self.line = chunks, path, norms, needs, line
+        self.incoming, self.at_ends = incoming, at_own_ends
+        self.total = chunks.backward(path, incoming, at_own_ends, needs, 0, chunks.plan.steps)
+        self.adjoint, self.at = _first(self.total), 0
+        self.known = Known(chunks, norms, *options, line)
+        self.measured = incoming is None and line.size == 1  # another process may have some
+
+    def begin(self) -> None:
+        """Another pass: at the end of each chunk arrives what has left the one behind it."""
+        K = self.chunks.plan.chunks
+        arriving = torch.zeros_like(self.adjoint)
+        ends, firsts = apart(arriving, K), apart(self.adjoint, K)
+        ends[:, :-1] = firsts[:, 1:]
+        if self.line.size > 1:
+            of_others = self.line.gathered(firsts[:, 0])
+            if self.line.rank < self.line.size - 1:
+                ends[:, -1] = of_others[self.line.rank + 1]
+        self.adjoint, self.at, self.at_ends = arriving, self.chunks.plan.steps, self.at_ends + arriving
+        sizes = (apart(self.norms.dual_size(rows), K) for rows in (arriving, self.at_ends))
+        self.known.add(**dict(zip(("arriving", "at_ends"), sizes, strict=True)))
+
+    def advance(self, done: int) -> None:
+        """Back over so many steps of all chunks, counted from their ends."""
+        begin, every = self.chunks.plan.steps - done, self.chunks.every
+        begin = begin if every is None else begin // every * every
+        found = self.chunks.backward(self.path, None, self.adjoint, self.needs, begin, self.at)
+        _add(self.total, found, begin, self.at)
+        self.adjoint, self.at = _first(found), begin
+        if begin == 0:
+            self.total[3] = _first(self.total) + self.adjoint
+        self.known.add(left=apart(self.norms.dual_size(self.adjoint), self.chunks.plan.chunks))
+
+    def measure(self) -> None:
+        """Take the gradients that arrive at the states into account. This reads them all, so it is done if it must."""
+        if not self.measured:
+            largest = self.norms.root.new_zeros((1, 1, 1))
+            if self.incoming is not None:  # in the metric at least this over max|R|
+                lengths = torch.linalg.vector_norm(self.incoming, dim=-1).amax(1).double()
+                largest = apart(lengths / self.norms.extremes[1].unsqueeze(-1), self.chunks.plan.chunks)
+            self.known.add(incoming=largest)
+        self.measured = True
+
+    @property
+    def sizes(self) -> Tensor:
+        """The largest adjoint at the ends of chunks, or gradient, of each sample, (S, B)."""
+        sizes = self.known["at_ends"].amax(1)
+        incoming = self.known.get("incoming")
+        return sizes if incoming is None else torch.maximum(sizes, incoming.amax(1))
+
+    def result(self, passes: int, fading: Tensor) -> Adjoint:
+        """What is known of the gradients as they are, if the pass ends here."""
+        left = self.known["left"]
+        handed = left if self.at == 0 else self.known.fading(0, self.at) * left
+        errors = passed_back(fading, handed)
+        left = torch.zeros_like(left) if self.at == 0 else left  # it reaches the chunk before, as an error there
+        relative = largest_relative(errors + left, self.sizes)
+        K = self.chunks.plan.chunks
+        gradients: Gradients = list(self.total)
+        gradients[3] = apart(_first(gradients), K)
+        return Adjoint(gradients, apart(self.at_ends, K), errors, left, self.at, relative, passes)
+
+    def fixed(self, passes: int, fading: Tensor) -> Adjoint:
+        """So many passes, the last of the warm-up alone. Nothing waits."""
+        plan = self.chunks.plan
+        for count in range(2, passes + 1):
+            self.begin()
+            self.advance(plan.first_stop(None) if count == passes else plan.steps)
+        self.measure()
+        return self.result(passes, fading)
+
+    def until(self, tolerance: float, passes: int, fading: Tensor) -> Adjoint | None:
+        """Passes until the tolerance is met; None if it is not."""
+        plan, reached, far = self.chunks.plan, 1.0, False
+        for count in range(2, passes + 1):
+            self.begin()
+            stop, before = plan.steps if far else plan.first_stop(None), 0
+            while True:
+                self.advance(stop)
+                rest = float(largest_relative(self.known["left"], self.sizes))
+                if not rest <= tolerance and not self.measured:
+                    self.measure()
+                    rest = float(largest_relative(self.known["left"], self.sizes))
+                stop, now = plan.steps - self.at, rest
+                if self.at == 0 or rest <= tolerance:
+                    found = self.result(count, fading.cpu())
+                    now = float(found.relative)
+                    if now <= tolerance:  # NaN is not
+                        return found
+                if self.at == 0:
+                    break
+                following = plan.next_stop(None, (before, reached), (stop, now), tolerance)
+                before, reached, stop = stop, now, following
+            gap, before_pass = float(self.known["left"].amax()), float(self.known["arriving"].amax())
+            shrinks = outlook(before_pass, gap, now, tolerance, passes - count)
             if shrinks is None:
-                break
-            expected = rest * shrinks
-        at_ends = at_ends + arriving
-    return _in_turn(chunks, path, incoming, at_own_ends, needs, fading, line)
+                return None
+            reached, far = rest, rest * shrinks > tolerance
+        return None
 
 
 def _add(total: Gradients, found: Gradients, begin: int, end: int) -> None:
@@ -156,20 +235,3 @@ def _first(gradients: Gradients) -> Tensor:
     found = gradients[3]
     assert found is not None
     return found
-
-
-def _accumulated(line: Line, fading: Tensor, handed: Tensor, fixed: bool) -> Tensor:
-    """The error at the end of each chunk, from what every chunk hands to the one before it, (S, K, B)."""
-    factors, terms = on_quickest(fixed, line.whole(fading), line.whole(handed))
-    zero, one = torch.zeros_like(terms[:, :1]), torch.ones_like(factors[:, :1])
-    moved = torch.cat((factors[:, 1:], one), dim=1), torch.cat((terms[:, 1:], zero), dim=1)
-    return line.own(accumulate_back(*moved)).to(handed.device)
-
-
-def _sizes(grad_states: Tensor | None, at_own_ends: Tensor, norms: Norms) -> Tensor:
-    """The largest gradient that arrives at each sample's states, (S, B), or less."""
-    sizes = norms.dual_size(at_own_ends).amax(1)
-    if grad_states is None:
-        return sizes
-    largest = torch.linalg.vector_norm(grad_states, dim=-1).amax(1)  # in the metric at least this over max|R|
-    return torch.maximum(sizes, largest.double() / norms.extremes[1].unsqueeze(-1))

@@ -85,19 +85,14 @@ class Chunks:
         self._forward(problem, tape, True, False)
         return tape[:, :, 0]
 
-    def run(self, starts: Tensor, path: Path) -> Tensor:
-        """All steps of all chunks from their first states (S, K, B, N): their ends, likewise."""
-        path.ends = self.advance(together(starts), 0, self.plan.steps, path)
-        return apart(path.ends, self.plan.chunks)
-
     def advance(self, state: Tensor, first: int, stop: int, path: Path, rows: slice | None = None) -> Tensor:
         """Some steps of all chunks, or of some rows, from a state (S, rows, N): the state after them.
 
         What they leave for the caller and for the backward pass is written to ``path``.
         """
-        chosen = slice(None) if rows is None else rows
+        chosen, path.joined = slice(None) if rows is None else rows, None
         for begin, end in self.pieces(first, stop):
-            if begin % (self.every or self.plan.steps) == 0:
+            if begin % (self.every or self.plan.steps) == 0 and state is not path.start:
                 path.kept[begin // (self.every or self.plan.steps)][:, chosen] = state
             problem = self.steps(begin, end, state, rows)
             if path.keep or path.saved:
@@ -184,20 +179,30 @@ class Path:
     Attributes:
         tape: (S, C, slots, B·K, N): slot 0 the states, if they are kept; the others σ, if it is saved.
         kept: (marks, S, B·K, N), the states before every ``Chunks.every``-th step, from which others are recomputed.
+        start: (S, B·K, N), the first of them.
         ends: (S, B·K, N), the last states.
+        joined: all states in the order of time, if they are there.
     """
 
     def __init__(self, chunks: Chunks, memory: Tensor, kept: Tensor, keep: bool, save: bool) -> None:
         self.memory, self.kept, self.keep = memory, kept, keep
         self.saved = save and chunks.every is None
         self.tape = as_tape(memory, chunks)
-        self.ends = kept[0]
+        self.start = self.ends = kept[0]
+        self.joined: Tensor | None = None
+        self._chunks = chunks.plan.chunks
 
     @classmethod
     def new(cls, chunks: Chunks, keep: bool, save: bool) -> Path:
         S, C, rows, N = chunks.cut.shape
         kept = chunks.cut.A.new_empty((-(-C // (chunks.every or C)), S, rows, N))
         return cls(chunks, new_memory(chunks, keep, save), kept, keep, save)
+
+    def join(self) -> Tensor:
+        """All states in the order of time, (S, T, B, N): a view where time lies in order, as on a CPU."""
+        if self.joined is None:
+            self.joined = joined(self.tape[:, :, 0], self._chunks)
+        return self.joined
 
     def before(self, step: int, chunks: Chunks) -> Tensor:
         """The state before a step: a mark, or any if the states are kept; (S, B·K, N)."""

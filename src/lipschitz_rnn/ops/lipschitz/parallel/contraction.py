@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.validation import has_values
+from lipschitz_rnn.ops.lipschitz.problem import Problem
 
 STEP_ROUNDING = 2e-6  # a step may exceed the proved one by the rounding of times in float32
 
@@ -38,8 +40,7 @@ class Contraction:
     _norms: dict[Any, Norms] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        factors = self.factor if isinstance(self.factor, Tensor) else torch.tensor(self.factor, dtype=torch.float64)
-        if not torch.compiler.is_compiling() and not bool(((factors >= 0) & (factors <= 1)).all()):
+        if not _all_contract(self.factor):
             raise ValueError(f"factor is {self.factor}; it must be from 0 to 1: a larger one does not contract")
         if not 0.0 <= self.shortest <= self.longest or not 0.0 < self.longest < math.inf:
             raise ValueError(
@@ -76,6 +77,14 @@ class Contraction:
             f"the contraction is proved for steps of {covered}, but these are {taken}; certify with a step_size "
             "range that covers them, or pass max_step"
         )
+
+
+def _all_contract(factor: float | Tensor) -> bool:
+    if not isinstance(factor, Tensor):
+        if not isinstance(factor, Real):
+            raise TypeError(f"factor is {factor!r}; pass a number from 0 to 1, or a tensor (S,) for S networks")
+        return 0.0 <= float(factor) <= 1.0
+    return torch.compiler.is_compiling() or bool(((factor >= 0) & (factor <= 1)).all())
 
 
 @dataclass(frozen=True)
@@ -148,17 +157,26 @@ class Norms:
         """‖λ‖_{P⁻¹} of (S, …, N): the norm in which the adjoint contracts by the same factors."""
         return self._norm(self.inverse if self.diagonal else self.inverse.mT, adjoints)
 
+    def stretched(self, states: Tensor) -> Tensor:
+        """R h of (S, …, N), in float64: the Euclidean norm of this is ‖h‖_P."""
+        return _multiplied(self.root, states)
+
     def _norm(self, root: Tensor, vectors: Tensor) -> Tensor:
-        networks, units = root.shape[0], root.shape[-1]
-        flat = vectors.detach().to(torch.float64).reshape(networks, -1, units)
-        seen = flat * root.unsqueeze(1) if self.diagonal else flat @ root.mT
-        return torch.linalg.vector_norm(seen, dim=-1).reshape(vectors.shape[:-1])
+        return torch.linalg.vector_norm(_multiplied(root, vectors), dim=-1)
+
+    @cached_property
+    def _singular(self) -> Tensor:
+        return self.root if self.diagonal else torch.linalg.svdvals(self.root)
+
+    @cached_property
+    def smallest(self) -> Tensor:
+        """The smallest singular value s of R, (S,): s‖h‖ ≤ ‖h‖_P."""
+        return self._singular.amin(-1)
 
     @cached_property
     def extremes(self) -> tuple[Tensor, Tensor]:
         """Smallest and largest singular value of R, (S,): s‖h‖ ≤ ‖h‖_P ≤ l‖h‖."""
-        values = self.root if self.diagonal else torch.linalg.svdvals(self.root)
-        return values.amin(-1), values.amax(-1)
+        return self.smallest, self._singular.amax(-1)
 
     def operator_norm(self, matrices: Tensor, *, rough: bool = False) -> Tensor:
         """‖M‖_P = ‖R M R⁻¹‖ of (S, N, N), (S,), rounded up; the Frobenius norm, which is larger and cheap, if rough."""
@@ -169,10 +187,26 @@ class Norms:
             scaled = self.root @ wide @ self.inverse
         return torch.linalg.matrix_norm(scaled, ord="fro" if rough else 2) * (1 + 1e-10)
 
+    def of_steps(self, problem: Problem) -> Tensor:
+        """ρ of each step of a problem, (S, T, B), or (S, 1, 1) where all are equal."""
+        if problem.timespans is not None:
+            return self.step_factors(problem.timespans)
+        share = min(1.0, problem.scheme.step_size / self.longest)
+        return 1.0 - share * (1.0 - self.factor)
+
     def step_factors(self, steps: Tensor) -> Tensor:
         """ρ of each step, (S, T, B), from their lengths."""
         share = (steps.detach().to(torch.float64) / self.longest).clamp(0.0, 1.0)
         return 1.0 - share * (1.0 - self.factor)
+
+
+def _multiplied(root: Tensor, vectors: Tensor) -> Tensor:
+    """R v of (S, …, N) in float64, with R as a diagonal (S, N) or (S, N, N)."""
+    networks, units = root.shape[0], root.shape[-1]
+    if root.dim() == 2:  # a product with float32 is taken in float64 without a copy of it
+        return vectors.detach() * root.reshape(networks, *(1,) * (vectors.dim() - 2), units)
+    flat = vectors.detach().to(torch.float64).reshape(networks, -1, units)
+    return (flat @ root.mT).reshape(vectors.shape)
 
 
 def accumulate(factors: Tensor, terms: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.lipschitz.parallel.audit import step_rounding
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms, accumulate
-from lipschitz_rnn.ops.lipschitz.parallel.solve import step_rounding
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 from lipschitz_rnn.ops.lipschitz.reference import integrate_step
 

@@ -136,7 +136,10 @@ def gradient_bounds(
     share = step_shares(problem, norms, K)
     factors = 1.0 - share * (1.0 - norms.factor.unsqueeze(-1))
     before = torch.cat((path.kept[0].unsqueeze(1), path.tape[:, :-1, 0]), dim=1)
-    errors, jumps, place = of_states
+    *numbers, place = of_states
+    errors, jumps, fading, of_adjoint, left = (
+        number.to(norms.root.device) for number in (*numbers, fading, found.errors, found.left)
+    )
     made = torch.zeros_like(factors)
     made[:, :, 0] = errors
     if place < C:
@@ -159,10 +162,10 @@ def gradient_bounds(
     of_first = factors[:, :, 0] * own[:, :, 0] + bend[:, :, 0]  # what a chunk hands to the one before
     handed = torch.cat((of_first[:, 1:], torch.zeros_like(of_first[:, :1])), dim=1)
     ahead = torch.cat((fading[:, 1:], torch.ones_like(fading[:, :1])), dim=1)
-    at_ends = found.errors + accumulate_back(ahead, handed)
+    at_ends = of_adjoint + accumulate_back(ahead, handed)
     made = last * at_ends.unsqueeze(2)
     if found.left_at > 0:
-        made[:, :, found.left_at - 1] += found.left
+        made[:, :, found.left_at - 1] += left
     off = own + accumulate_back(later, made)  # error of the adjoint after each step
     first = factors[:, 0, 0] * off[:, 0, 0] + bend[:, 0, 0]
     return _summed(problem, norms, constants, share, off, wrong * adjoint, K), first

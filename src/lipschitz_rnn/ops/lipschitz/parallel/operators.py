@@ -15,7 +15,7 @@ from torch import Tensor
 from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.lipschitz.operators import SCHEME, contiguous_gradients, shapes_of_gradients
 from lipschitz_rnn.ops.lipschitz.parallel.adjoint import Adjoint, solve_adjoint
-from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path, joined, new_memory
+from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path, apart, joined, new_memory
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms
 from lipschitz_rnn.ops.lipschitz.parallel.line import Line
 from lipschitz_rnn.ops.lipschitz.parallel.plan import Plan
@@ -72,32 +72,39 @@ def run_parallel_scan(
     scheme = Scheme(step_size, alpha, integrator, nonlinearity, exact_products)
     problem = Problem(drive, A, W, h0, input_weight, bias, timespans, scheme, noise)
     cut = Cut(chunks, warm_up, every, passes, fixed, proved, tolerance, longest, backend)
-    return run_line(problem, Norms(factor, root, longest), cut, active, keep, save, Line())
+    *found, errors, jumps, fading, statistics = run_line(
+        problem, Norms(factor, root, longest), cut, active, keep, save, Line()
+    )
+    numbers = (
+        number.to(A.device, non_blocking=True, copy=True) for number in (errors, jumps, fading)
+    )  # none is another's view
+    return [*found, *numbers, statistics]
 
 
 def run_line(
     problem: Problem, norms: Norms, cut: Cut, active: Tensor | None, keep: bool, save: bool, line: Line
 ) -> list[Tensor]:
     """States (S, T, B, N), empty unless kept; last state (S, B, N); then what the backward pass and the bound need:
-    memory of the chunks, states at marks, then errors, jumps and factors of the chunks (S, K, B), and statistics."""
+    memory of the chunks, states at marks, then errors, jumps and factors of the chunks (S, K, B), on the host unless
+    nothing may wait for it, and statistics."""
     A, pieces = problem.A, _pieces(problem, cut, keep or save)
     with without_autocast(A.device):
         asked = (cut.proved, cut.tolerance, cut.passes, cut.fixed)
         found = solve(pieces, norms, *asked, active, keep, save, line)
     states = A.new_empty(0)
     if keep:
-        states = joined(found.path.tape[:, :, 0], cut.chunks)
+        states = found.path.join()
         shared = states.data_ptr() == found.path.memory.data_ptr()  # a GPU's states are a copy already
         states = states.clone(memory_format=torch.contiguous_format) if save and shared else states.contiguous()
     last = found.ends[:, -1] if active is None else found.ends.gather(1, owners(active, pieces.plan, found.ends))[:, 0]
-    largest = (
-        (found.errors + found.jumps).flatten(1).amax(1) if found.errors.numel() else found.errors.new_zeros(len(A))
+    errors = found.errors + found.jumps
+    largest, euclidean = (
+        value.amax() if value.numel() else value.new_zeros(()) for value in (errors, errors / found.smallest)
     )
-    largest = torch.where(found.relative.isinf(), torch.inf, line.largest(largest))
-    euclidean = (largest / norms.extremes[0]).amax()
-    numbers = (torch.full_like(euclidean, number) for number in (found.passes, found.joined_at))
-    statistics = torch.stack((found.relative.to(euclidean), largest.amax(), euclidean, *numbers))
-    known = [found.errors, found.jumps.clone(), found.fading.clone(), statistics]
+    wrong = (torch.where(found.relative.isinf(), torch.inf, value) for value in (largest, euclidean))
+    numbers = (torch.full_like(largest, number) for number in (found.passes, found.joined_at))
+    statistics = torch.stack((found.relative, *wrong, *numbers)).to(A.device, non_blocking=True)
+    known = [found.errors, found.jumps, found.fading, statistics]
     if not save:
         return [states, last.clone(), A.new_empty(0), A.new_empty(0), *known]
     return [states, last.clone(), found.path.memory if cut.every == 0 else A.new_empty(0), found.path.kept, *known]
@@ -143,7 +150,8 @@ def solve_backward(
     memory, kept, fading = saved
     pieces = _pieces(problem, cut, True)
     S, _, B, N = problem.shape
-    at_ends = problem.A.new_zeros((S, cut.chunks, B, N))
+    rows = problem.A.new_zeros((S, B * cut.chunks, N))
+    at_ends = apart(rows, cut.chunks)
     if grad_last is not None:
         if active is None:
             at_ends[:, -1] = grad_last
@@ -152,7 +160,7 @@ def solve_backward(
     path = Path(pieces, memory, kept, keep=False, save=True)
     with without_autocast(problem.A.device):
         options = (needs, cut.tolerance, cut.passes, cut.fixed)
-        return pieces, solve_adjoint(pieces, path, fading, norms, cut.proved, grad_states, at_ends, *options, line)
+        return pieces, solve_adjoint(pieces, path, fading, norms, cut.proved, grad_states, rows, *options, line)
 
 
 def whole_gradients(found: Adjoint, chunks: int, needs: Sequence[bool]) -> list[Tensor | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,14 @@ import torch
 from lipschitz_rnn.ops.common.validation import require_count, require_number
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
-ROWS_OF_A_CORE = 16  # samples that walk together in the CPU's kernels
+# Samples that walk together in the CPU's kernels. 8 are as quick as 16, and the chunks are longer; but the kernels take
+# batches of more than 16 in sixteens.
+ROWS_OF_A_CORE = {1: 8, 2: 8}
+ROWS_OF_MANY_CORES = 16
 ROWS_OF_A_BLOCK = 8  # samples for which a GPU's kernels are at their quickest
 # Below, what is run again costs more than is saved: a GPU is idle otherwise, a core has its hands full.
 SHORTEST_CHUNK = {"cuda": 256, "cpu": 4096}
+FEWEST_CHUNKS = {"cuda": 2, "cpu": 8}  # of the shortest, or the sequence is left in one piece
 USUAL_WARM_UP = 256
 ROUNDING_UNITS = 64  # of mismatch that no warm-up removes: two rounded trajectories do not meet exactly
 MOST_PASSES = 4  # on a CPU, which a pass keeps busy
@@ -86,34 +90,40 @@ class Plan:
     def __str__(self) -> str:
         return f"{self.chunks} chunks of {self.steps} steps"
 
-    def stops(self, every: int | None) -> Iterator[int]:
-        """After how many steps of a chunk two passes may join, if they are close enough: the last is its end."""
-        stop = 0
-        while stop < self.steps:
-            stop += max(self.warm_up, stop // 2)
-            stop = min(self.steps, stop if every is None else -(-stop // every) * every)
-            yield stop
+    def first_stop(self, every: int | None) -> int:
+        """After how many steps of a chunk two passes may join, if they are close enough."""
+        return self._at_mark(self.warm_up, every)
 
-    def stops_of_pass(self, every: int | None, fixed: bool, last: bool, far: bool) -> Iterable[int]:
-        """The same for one of several passes: with ``fixed``, whole chunks, and then the warm-up alone.
+    def next_stop(self, every: int | None, before: tuple[int, float], now: tuple[int, float], tolerance: float) -> int:
+        """Where to look again: (step, distance) at two places say how fast the passes approach each other.
 
-        ``far``: the passes will still be apart at the end, so that there is no use in looking before.
+        It slows down on the way, because what fades fast is gone first: a quarter of the tolerance is aimed at, and an
+        eighth is added. Passes that do not approach each other are run to the end.
         """
-        if not fixed:
-            return [self.steps] if far else self.stops(every)
-        return [next(iter(self.stops(every))) if last else self.steps]
+        (earlier, larger), (step, distance) = before, now
+        shrunk = math.log(larger / distance) if 0.0 < distance < larger < math.inf else 0.0
+        if shrunk <= 0.0:
+            return self.steps
+        more = 1.125 * (step - earlier) * math.log(4.0 * distance / tolerance) / shrunk
+        return self._at_mark(step + math.ceil(min(max(more, self.warm_up / 4), self.steps)), every)
+
+    def _at_mark(self, step: int, every: int | None) -> int:
+        return min(self.steps, step if every is None else -(-step // every) * every)
 
 
-def make_plan(settings: Parallel, problem: Problem, backend: str, whole: bool = False) -> Plan:
+def make_plan(settings: Parallel, problem: Problem, backend: str, factor: float = 1.0, whole: bool = False) -> Plan:
     """The cut of a lifted problem; one chunk means that nothing is gained by cutting.
 
-    ``whole``: no step may be left over.
+    Args:
+        factor: ρ of a step, if it is known beforehand.
+        whole: no step may be left over.
     """
     chunks, (networks, steps, batch, _) = settings.chunks, problem.shape
     if isinstance(chunks, str):
-        shortest = SHORTEST_CHUNK["cuda" if problem.A.is_cuda else "cpu"]
-        useful = useful_rows(problem, backend)
-        chunks = _dividing(max(1, min(useful // max(1, networks * batch), steps // shortest)), steps)
+        device = "cuda" if problem.A.is_cuda else "cpu"
+        most = steps // SHORTEST_CHUNK[device]
+        useful = useful_rows(problem, backend) // max(1, networks * batch)
+        chunks = _dividing(max(1, min(useful, most)), steps) if most >= FEWEST_CHUNKS[device] else 1
         if whole:
             chunks = next(number for number in range(chunks, 0, -1) if steps % number == 0)
     elif chunks > steps:
@@ -121,7 +131,19 @@ def make_plan(settings: Parallel, problem: Problem, backend: str, whole: bool = 
     if whole and steps % chunks:
         raise ValueError(f"parallel is {chunks} chunks, which do not divide the {steps} steps of each process")
     length = steps // chunks
-    return Plan(chunks, length, steps - chunks * length, min(settings.warm_up or USUAL_WARM_UP, length))
+    warm_up = settings.warm_up or usual_warm_up(factor, settings.tolerance)
+    return Plan(chunks, length, steps - chunks * length, min(warm_up, length))
+
+
+def usual_warm_up(factor: float, tolerance: float) -> int:
+    """The steps after which the tolerance is proved to be met, where these are few: there is no need to look before.
+
+    Where they are many, the data is likely to fade long before, and is looked at.
+    """
+    if not 0.0 < factor < 1.0:
+        return USUAL_WARM_UP
+    proved = 16 * math.ceil(math.log(tolerance) / math.log(factor) / 16) if tolerance < 1.0 else 16
+    return proved if proved <= 2 * USUAL_WARM_UP else USUAL_WARM_UP
 
 
 def useful_rows(problem: Problem, backend: str) -> int:
@@ -130,14 +152,18 @@ def useful_rows(problem: Problem, backend: str) -> int:
     if device.type != "cuda" and torch.compiler.is_compiling():
         from lipschitz_rnn.ops.lipschitz.parallel.compiled import threads
 
-        return ROWS_OF_A_CORE * threads()
+        return _rows_of_cores(threads())
     if device.type != "cuda":
-        return ROWS_OF_A_CORE * torch.get_num_threads()
+        return _rows_of_cores(torch.get_num_threads())
     if backend == "triton" and not torch.compiler.is_compiling():  # which cannot look at the kernels' plans
         from lipschitz_rnn.ops.lipschitz.parallel.occupancy import rows_at_once  # imports Triton
 
         return rows_at_once(problem)
     return ROWS_OF_A_BLOCK * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _rows_of_cores(cores: int) -> int:
+    return cores * ROWS_OF_A_CORE.get(cores, ROWS_OF_MANY_CORES)
 
 
 def _dividing(wanted: int, steps: int) -> int:

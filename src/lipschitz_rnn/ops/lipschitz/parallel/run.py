@@ -87,13 +87,18 @@ def run_parallel(
         _require_stretches(line, active)
         if contraction is not None:
             contraction.require_steps(*_step_range(lifted))
-        return make_plan(settings, lifted, name, whole=line.size > 1)
+        factor = contraction.factor if contraction is not None else 1.0
+        known = 1.0 if isinstance(factor, Tensor) else factor
+        return make_plan(settings, lifted, name, known, whole=line.size > 1)
 
     plan = line.agree(own_plan, T, B, lifted.A.device)
     if plan.chunks * line.size == 1:
         reason = f"{T} steps of {S * B} samples are best left in one piece"
         bound.run_sequentially(reason, lifted.A.detach().new_zeros((), dtype=torch.float64))
-        return sequential(problem)
+        states, last = sequential(problem)
+        if states is not None and proved:
+            _add_complete(bound, lifted, states.unsqueeze(0) if problem.single else states, norms)
+        return states, last
     bound.start(str(plan), proved)
     usual = 2 if settings.fixed else most_passes(lifted.A.device, plan.chunks * line.size)
     cut = Cut(
@@ -103,13 +108,17 @@ def run_parallel(
     if active is not None:
         active = active.to(lifted.A.device).expand(S, B) - plan.head
     states, last = _run_from_head(lifted, plan, cut, norms, active, keep or bound.wants_complete, bound, line)
-    if bound.wants_complete and proved and line.size == 1:
-        assert states is not None
-        errors = complete_bounds(lifted, states, norms)
-        bound.complete = (errors.flatten(1).amax(1) / norms.extremes[0]).amax()
+    if proved and line.size == 1 and states is not None:
+        _add_complete(bound, lifted, states, norms)
     if problem.single:
         states, last = None if states is None else states.squeeze(0), last.squeeze(0)
     return states if keep else None, last
+
+
+def _add_complete(bound: ScanBound, problem: Problem, states: Tensor, norms: Norms) -> None:
+    if bound.wants_complete:
+        errors = complete_bounds(problem, states, norms)
+        bound.complete = (errors.flatten(1).amax(1) / norms.smallest).amax()
 
 
 def _run_from_head(
