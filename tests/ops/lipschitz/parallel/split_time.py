@@ -14,15 +14,26 @@ import torch.distributed as dist
 
 import lipschitz_rnn as lr
 from lipschitz_rnn.ops import Parallel
+from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks
 
 STEPS = 480
 KEPT: list[torch.Tensor] = []  # losses with their graphs, as a script has them at its end
+TAKEN: list[tuple[int, int]] = []  # the steps of the backward passes of this process
 CASES: dict[str, dict[str, Any]] = {
     "forgets": {"rate": 3.0},
     "two layers, recomputed": {"rate": 3.0, "num_layers": 2, "recompute_every": 7},
     "remembers": {"rate": 1e-3},
     "reads the last state": {"rate": 2.0},  # of the last process, so that the others have gradients of other tensors
 }
+
+
+def backward(chunks: Chunks, *given: Any, **options: Any) -> Any:
+    TAKEN.append(given[4:6])
+    return real_backward(chunks, *given, **options)
+
+
+real_backward = Chunks.backward
+Chunks.backward = backward  # type: ignore[method-assign]
 
 
 def run(options: dict[str, Any], steps: int, resumed: bool = False) -> dict[str, Any]:
@@ -60,8 +71,12 @@ def run(options: dict[str, Any], steps: int, resumed: bool = False) -> dict[str,
     parts = [torch.empty_like(output) for _ in range(size)]
     dist.all_gather(parts, output.detach()) if size > 1 else parts.__setitem__(0, output.detach())
     passes = [bound.passes for bound in rnn.bounds]
+    taken = [torch.zeros(1) for _ in range(size)]
+    dist.all_gather(taken, torch.tensor([float(sum(stop - first for first, stop in TAKEN))])) if size > 1 else None
     gradients = [parameter.grad for parameter in rnn.parameters()]
-    return {"losses": losses, "states": torch.cat(parts), "gradients": gradients, "passes": passes}
+    return {"losses": losses, "states": torch.cat(parts), "gradients": gradients, "passes": passes} | {
+        "taken": [int(number) for number in taken]
+    }
 
 
 def new_run(options: dict[str, Any]) -> tuple[lr.LipschitzRNN, torch.optim.Optimizer]:

@@ -45,6 +45,7 @@ def test_processes_equal_one(processes: int, tmp_path: Path) -> None:
         assert several["losses"] == pytest.approx(one["losses"], rel=1e-11)
         torch.testing.assert_close(several["states"], one["states"], rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(several["gradients"], one["gradients"], rtol=1e-8, atol=1e-10)
+        assert len(set(several["taken"])) == 1  # none reads what another one meant as something else
         in_turn = [passes == 0 for passes in several["passes"]]
         assert in_turn == [name == "remembers"] * len(in_turn)
     assert together["resumed"]["losses"] == together["forgets"]["losses"]  # within the processes, bit for bit
