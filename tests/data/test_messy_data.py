@@ -217,6 +217,7 @@ def test_a_stream_reads_categories_as_a_file_does() -> None:
         (["--split-seed", "-1"], "split_seed is -1"),
         (["--target", "x", "--task", "regress", "--class-weights", "balanced"], "holds numbers, not classes"),
         (["--fractions", "1,0,0"], "fractions are [1.0, 0.0, 0.0]"),
+        (["--split", "z", "--fractions", "0.5,0.25,0.25"], "--fractions has no effect"),
     ],
 )
 def test_options_out_of_range_are_refused(tmp_path: Path, options: list[str], named: str) -> None:

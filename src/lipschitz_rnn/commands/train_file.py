@@ -133,6 +133,10 @@ def run_file(
     first = os.environ.get("RANK", "0") == "0"
     console, shown = Console(stderr=True), first and not as_json
     report = not file.pop("no_report", False)
+    drawn = next((name for name in ("fractions", "split_seed", "split_by") if name in file), None)
+    if "split" in file and drawn is not None:
+        raise ValueError(f"--split names the column of the splits, so --{drawn.replace('_', '-')} has no effect; leave "
+                         "out one of them")  # fmt: skip
     if frozen is None and given.get("task_options"):
         name = next(iter(given["task_options"]))
         raise ValueError(f"--task-option {name} is for built-in tasks; leave it out: a file has options of its own")
