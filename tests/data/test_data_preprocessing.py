@@ -13,6 +13,7 @@ from series_files import waves
 from torch import nn
 
 from lipschitz_rnn import data, units
+from lipschitz_rnn.data.exact_inputs import exact_inputs
 from lipschitz_rnn.data.target import Target
 
 
@@ -210,3 +211,21 @@ def test_the_model_is_exported_with_its_preprocessing(missing: str) -> None:
     exported = torch.export.export(model, (values.float(), times, lengths), dynamic_shapes=shapes)
     others, when, ends = series.padded()
     torch.testing.assert_close(exported.module()(others.float(), when, ends), model(others.float(), when, ends))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_what_rounding_of_the_scaling_can_do_is_bounded(dtype: torch.dtype) -> None:
+    """Values far from zero with a small spread lose digits in their difference to the center."""
+    rng = np.random.default_rng(0)
+    drawn = [1000.0 + rng.normal(size=(40, 2)) * (1.0, 30.0) for _ in range(5)]
+    module = data.Preprocessing.fit(data.from_arrays([each.T for each in drawn]))
+    values = torch.from_numpy(np.stack(drawn)).to(dtype)
+    found = exact_inputs(module, values, None, None, torch.float32)
+    assert found.computed is not None
+    off = (module(values)[0].to(torch.float32).double().transpose(0, 1) - found.inputs).abs()
+    assert bool((off <= found.computed).all())
+    assert float((off / found.computed).max()) > (0.05 if dtype != torch.float64 else 0.01)
+    wide = data.Preprocessing.fit(data.from_arrays([1e6 + each.T for each in drawn]))
+    held = exact_inputs(wide, torch.ones(1, 3, 2).to(dtype), None, None).computed
+    assert held is not None
+    assert bool(held.isfinite().all()) == (dtype != torch.float16)  # which ends at 65504

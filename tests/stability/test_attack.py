@@ -22,7 +22,7 @@ from lipschitz_rnn.units import available, build, info
 from lipschitz_rnn.units.oscillatory import CoRNNCell
 from lipschitz_rnn.units.recurrence import UnstatedRecurrenceError
 
-STATED = ("lipschitz", "rnn", "rnn-orth", "fastrnn", "irnn", "cornn", "ren")
+STATED = ("lipschitz", "rnn", "rnn-orth", "fastrnn", "irnn", "cornn", "lru", "ren")
 FLAT = ("nais", "antisymmetric", "residual", "neural-ode")  # they state a recurrence whose factor is 1 at best
 UNSTATED = [name for name in available() if name not in (*STATED, *FLAT)]
 HALF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10}

@@ -103,7 +103,7 @@ def test_a_run_of_another_unit_is_refused_by_name(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("lipschitz_rnn.training.runs.load_run", lambda *_: found)
     gated = call(tmp_path)
     assert gated.exit_code == 2
-    assert "GatedLipschitzCell" in gated.output
+    assert "the unit 'lipschitz-gated'" in gated.output
 
 
 def test_a_run_with_a_model_of_its_own_is_told_the_way(tmp_path: Path) -> None:

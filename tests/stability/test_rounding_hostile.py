@@ -82,3 +82,36 @@ def test_scores_that_overflow_have_no_bound() -> None:
         False,
         True,
     ]
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("float16", 7e4), ("float32", 3e38)])
+def test_inputs_that_overflow_on_their_way_have_no_bound(dtype: str, value: float) -> None:
+    """∞ − ∞ in U x: tanh would be bounded, but of this it is no number."""
+    torch.manual_seed(0)
+    layer = lr.LipschitzRNN(2, 4, gamma=2.0, step_size=0.1)
+    with torch.no_grad():
+        layer.cell().weight_ih.copy_(torch.tensor([[10.0, -10.0]] * 4))
+    x = torch.full((5, 1, 2), value)
+    half = dtype == "float16"
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16, enabled=half):
+        output, _ = layer(x)
+        assert output.isnan().all()
+        assert np.isinf(rounding_bound(layer, x).states).all()
+        assert not np.isfinite(rounding_bound(layer, input_bound=value).peak)
+
+
+def test_chunks_in_parallel_have_no_bound() -> None:
+    layer = lr.LipschitzRNN(2, 4, stability="contracting", rate=0.5, step_size=0.2, parallel=2)
+    with pytest.raises(ValueError, match=r"parallel chunks.*layer\.bounds"):
+        rounding_bound(layer, torch.randn(20, 1, 2))
+
+
+def test_one_sample_that_overflows_takes_nothing_from_the_others() -> None:
+    torch.manual_seed(0)
+    layer = lr.LipschitzRNN(2, 4, gamma=2.0, step_size=0.1, nonlinearity="relu")
+    x = torch.randn(5, 3, 2)
+    alone = rounding_bound(layer, x).states
+    x[2, 1] = 3e38
+    found = rounding_bound(layer, x).states
+    assert np.isinf(found[:, 1]).all()
+    np.testing.assert_allclose(found[:, [0, 2]], alone[:, [0, 2]], rtol=1e-12)

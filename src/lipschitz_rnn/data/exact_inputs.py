@@ -49,6 +49,9 @@ def exact_inputs(
     unit = 0.505 * (torch.finfo(values.dtype).eps + torch.finfo(dtype).eps)
     center = torch.zeros_like(scale)
     center[:numbers] = preprocessing.center.to(inputs).index_select(0, chosen).abs() * scale[:numbers]
+    kept = torch.stack((preprocessing.center, preprocessing.scale)).to(values.dtype)
+    if not bool(kept.isfinite().all() & (kept[1].abs() >= torch.finfo(values.dtype).tiny).all()):
+        unit = torch.inf  # this dtype cannot hold the scaling
     return NetworkInputs(
         computed=4.0 * unit * (x.abs() + center) + 8.0 * torch.finfo(torch.promote_types(values.dtype, dtype)).tiny,
         computed_relative=4.0 * unit,

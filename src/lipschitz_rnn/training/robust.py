@@ -40,8 +40,8 @@ class Robust:
         names = [name for name, value in asked.items() if value > 0]
         if settings.robust_ramp and not names:
             raise ValueError(
-                f"robust_ramp is {settings.robust_ramp:g}, but none of {', '.join(asked)} is set, so nothing rises; set "
-                "one of them, or leave it out"
+                f"robust_ramp is {settings.robust_ramp:g}, but none of {', '.join(asked)} is set, so nothing rises; "
+                "set one of them, or leave it out"
             )
         if names and not (task.readout == "last" and task.metric.name == "accuracy"):
             raise ValueError(

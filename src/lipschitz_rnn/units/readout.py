@@ -76,4 +76,8 @@ def require_plain_linear(head: Any) -> nn.Linear:
             f"the head is a {type(head).__name__}; only a plain nn.Linear is known to be linear. Replace it by one, "
             "with a parametrization removed by torch.nn.utils.parametrize.remove_parametrizations"
         )
+    if set(vars(head)) & {"forward", "__call__"}:
+        raise UnstatedRecurrenceError(
+            "forward of the head was replaced on the instance, so what it computes is not known; give a plain nn.Linear"
+        )
     return head

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from lipschitz_rnn.ops.common.validation import require_number
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
+from lipschitz_rnn.units.recurrence import FeedbackMap, Statement, as_number, repeatable_matrices
 from lipschitz_rnn.units.sequences import Sequences
 
 Weights = tuple[Tensor, Tensor, Tensor]
@@ -130,8 +131,29 @@ class LRUCell(Cell):
         hidden = F.linear(_to_real(states).to(inputs.dtype), self.readout.to(inputs.dtype))
         return F.gelu(hidden + inputs[..., 2 * size :]), end
 
+    def stated_recurrences(self) -> list[Statement]:
+        """For `stability.certify`: (Re h, Im h) is turned and shrunk by λ, for steps of length `step_size`."""
+        step = as_number("step_size", self.step_size, "LRU")
+        rate, angle = repeatable_matrices(lambda: self.weights()[:2], type(self).__name__)
+        exact_rate, exact_angle = step * rate.double(), step * angle.double()
+        real = torch.diag(exact_rate.exp() * exact_angle.cos())
+        imaginary = torch.diag(exact_rate.exp() * exact_angle.sin())
+        # The kernels hold expm1(log λ) + 1: errors of log λ count in full, and those of a few operations near 1.
+        off = torch.diag(8.0 + 4.0 * (exact_rate.abs() + exact_angle.abs()))
+        F, terms = (_rotation(*parts) for parts in ((real, imaginary), (off, -off)))
+        nothing = F.new_zeros(len(F), 1)
+        dtype = str(rate.dtype).removeprefix("torch.")
+        return [
+            FeedbackMap(F, nothing, nothing.T, None, "tanh", terms=(terms.abs(), None, None, None), precision=dtype)
+        ]
+
     def extra_repr(self) -> str:
         return f"step_size={self.step_size}"
+
+
+def _rotation(real: Tensor, imaginary: Tensor) -> Tensor:
+    """What a diagonal complex matrix does to (Re h, Im h)."""
+    return torch.cat([torch.cat([real, -imaginary], -1), torch.cat([imaginary, real], -1)])
 
 
 def _to_complex(values: Tensor, dtype: torch.dtype) -> Tensor:

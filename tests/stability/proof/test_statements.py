@@ -18,7 +18,7 @@ def stable(**options: object) -> lr.LipschitzRNN:
     return lr.LipschitzRNN(2, 4, **{"gamma": 2.0, "step_size": 0.05, **options})
 
 
-STATING = ("lipschitz", "rnn", "rnn-orth", "fastrnn", "irnn", "cornn", "ren")
+STATING = ("lipschitz", "rnn", "rnn-orth", "fastrnn", "irnn", "cornn", "lru", "ren")
 FLAT = ("nais", "antisymmetric", "residual", "neural-ode")
 
 

@@ -132,6 +132,12 @@ def test_models_that_are_something_else_are_refused() -> None:
         certified_radius(nn.Sequential(plain.unit, plain.head), X)
     with pytest.raises(UnstatedRecurrenceError, match=r"the unit is LSTM; .*\"stability\": \"contracting\""):
         certified_radius(StatedClassifier(nn.LSTM(2, 3).double(), plain.head), X)
+    with pytest.raises(UnstatedRecurrenceError, match="the unit is OptimizedModule"):
+        certified_radius(StatedClassifier(torch.compile(plain.unit), plain.head), X)
+    changed = nn.Linear(3, 2).double()
+    changed.forward = lambda state: 2 * state  # type: ignore[method-assign]
+    with pytest.raises(UnstatedRecurrenceError, match="forward of the head was replaced"):
+        certified_radius(StatedClassifier(plain.unit, changed), X)
     doubled = Twice(2, 3, stability="contracting", dtype=torch.float64)
     with pytest.raises(UnstatedRecurrenceError, match="Twice overrides forward"):
         certified_radius(StatedClassifier(doubled, plain.head), X)

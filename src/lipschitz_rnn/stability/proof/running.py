@@ -117,7 +117,7 @@ class RunningPart:
         root = np.abs(self.metric.root)
         by_entries = self.metric.root_slack * np.sqrt(((r @ root) ** 2).sum(-1))
         by_size = self.metric.largest * np.sqrt((r**2).sum(-1))
-        found: Matrix = np.minimum(by_entries, by_size) * OWN
+        found: Matrix = np.where(np.isfinite(r).all(-1), np.minimum(by_entries, by_size) * OWN, np.inf)
         return found
 
     def factors(self, steps: Matrix) -> Matrix:
@@ -299,8 +299,10 @@ def trajectory(
         found[t], off[t], around[t] = error, reference, near
     distance = found + off + around
     sizes, worst = np.abs(states) + distance[..., None] * part.reach, distance.max(axis=0)
-    if not np.all(np.isfinite(worst)) or not _fits(part, float(worst.max(initial=0.0)), longest):
-        found = np.full_like(found, np.inf)
+    lost = ~np.isfinite(worst)
+    if not _fits(part, float(worst[~lost].max(initial=0.0)), longest):
+        lost[:] = True
+    found[:, lost] = sizes[:, lost] = np.inf
     return PartBound(part, added, found, off, around, sizes)
 
 
@@ -369,7 +371,7 @@ def anywhere(part: RunningPart, x: Matrix, start: float = 0.0) -> PeakBound:
     constant, motion = float(part.length(local)[0]), float(part.length(moved)[0]) * shortest / longest
     growth = sensitivity(part, longest, 0.0)
     # Decay and motion are in proportion to the step, the rest is not: the shortest step decides.
-    room = decay - growth
+    room = decay - growth if math.isfinite(constant + motion) else -math.inf
     state = max(start, (motion + constant) / room * OWN) if room > 0.0 else math.inf
     added = constant + growth * state if math.isfinite(state) else math.inf
     cast = part.model.returned * start

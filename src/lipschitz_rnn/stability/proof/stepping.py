@@ -68,20 +68,25 @@ class StepModel:
         size = x @ U.T + bias
         relative = inputs.product(self.terms) + inputs.received + 2 * self.arithmetic.unit
         lost = inputs.smallest * (self.terms + U.sum(1) + x.sum(-1, keepdims=True))
-        return Feed(size, x @ U_off.T + relative * (size + x @ U_off.T) + lost)
+        error = x @ U_off.T + relative * (size + x @ U_off.T) + lost
+        # Inputs that a cast makes infinite are no numbers behind it.
+        return Feed(size, np.where(x.max(-1, keepdims=True, initial=0.0) < inputs.largest, error, np.inf))
 
     def drive(self, u: Matrix) -> Feed:
         """From |u| (…, N) that is given as it is."""
-        return Feed(u, self.arithmetic.received * u + self.arithmetic.smallest)
+        error = self.arithmetic.received * u + self.arithmetic.smallest
+        return Feed(u, np.where(u < self.arithmetic.largest, error, np.inf))
 
     def local(self, state: Matrix, feed: Feed, steps: Matrix) -> tuple[Matrix, Matrix]:
         """r for states of magnitude ``state`` (K, N) and steps (K, 1), and a bound on |Φ(h) − h|: both (K, N).
 
         A step of length zero changes nothing, in any kernel. Where something may overflow, r is infinite.
         """
-        stages = self._stages(state, feed, steps)
+        stages, largest = self._stages(state, feed, steps)
         reach, error = self._advanced(state, self.tableau.weights, stages, steps)
-        error = np.where(_largest(reach, stages) < self.arithmetic.largest, error, np.inf)
+        largest = np.maximum(largest, reach.max(-1, keepdims=True))
+        fits = (largest < self.arithmetic.largest) & np.isfinite(feed.error).all(-1, keepdims=True)
+        error = np.where(fits, error, np.inf)
         error = np.where(np.isnan(error), np.inf, error)
         moved = steps * sum(abs(b) * size for b, (size, _) in zip(self.tableau.weights, stages, strict=True))
         return np.where(steps > 0.0, error * OWN, 0.0), np.where(steps > 0.0, moved * OWN, 0.0)
@@ -99,20 +104,27 @@ class StepModel:
     def growth_of_sizes(self, state: Matrix, steps: float, feed: Feed | None = None) -> float:
         """By how much the largest number of a step grows at most, for the same changes."""
         model, lengths = _without_constants(self), np.full((1, 1), steps)
-        stages = model._stages(state[None], feed or Feed.none(len(state)), lengths)
+        stages, largest = model._stages(state[None], feed or Feed.none(len(state)), lengths)
         reach, _ = model._advanced(state[None], self.tableau.weights, stages, lengths)
-        return float(_largest(reach, stages)[0, 0]) * OWN
+        return float(max(largest[0, 0], reach.max())) * OWN
 
-    def _stages(self, state: Matrix, feed: Feed, steps: Matrix) -> list[tuple[Matrix, Matrix]]:
-        """|k̂ᵢ| and |k̂ᵢ − kᵢ| of every stage."""
+    def _stages(self, state: Matrix, feed: Feed, steps: Matrix) -> tuple[list[tuple[Matrix, Matrix]], Matrix]:
+        """|k̂ᵢ| and |k̂ᵢ − kᵢ| of every stage, (K, N) each, and the largest number on the way to them, (K, 1)."""
         stages: list[tuple[Matrix, Matrix]] = []
+        largest: Matrix = np.zeros((len(state), 1))
         for row in self.tableau.stages:
             point, off = self._advanced(state, row, stages, steps) if any(row) else (state, None)
-            stages.append(self._slope(point, off, feed))
-        return stages
+            slope, error, argument = self._slope(point, off, feed)
+            stages.append((slope, error))
+            for each in (point, slope, argument):
+                largest = np.maximum(largest, each.max(-1, keepdims=True))
+        return stages, largest
 
-    def _slope(self, point: Matrix, off: Matrix | None, feed: Feed) -> tuple[Matrix, Matrix]:
-        """|k̂| and |k̂ − k| for a stage whose operand has this magnitude and is off by ``off``, or by nothing."""
+    def _slope(self, point: Matrix, off: Matrix | None, feed: Feed) -> tuple[Matrix, Matrix, Matrix]:
+        """|k̂|, |k̂ − k| and the magnitude of σ's argument for a stage whose operand has this magnitude.
+
+        It is off by ``off``, or by nothing.
+        """
         a = self.arithmetic
         relative = a.product(self.terms)
         linear, held = point @ self.A.T, point @ self.A_off.T
@@ -129,7 +141,7 @@ class StepModel:
         error = error + (a.stored + 2 * a.unit) * (size + error)
         if off is not None:
             error = error + off @ (self.A + self.slope * self.W).T
-        return size + error, error
+        return size + error, error, argument
 
     def _advanced(
         self, state: Matrix, coefficients: tuple[float, ...], stages: list[tuple[Matrix, Matrix]], steps: Matrix
@@ -154,11 +166,6 @@ class StepModel:
     def _absolute(self) -> float:
         a = self.arithmetic
         return (a.sigma_absolute if self.sigma in _BOUNDED else 0.0) + a.smallest
-
-
-def _largest(reach: Matrix, stages: list[tuple[Matrix, Matrix]]) -> Matrix:
-    found: Matrix = np.max([reach, *(size for size, _ in stages)], axis=(0, 2))[:, None]
-    return found
 
 
 def _without_constants(model: StepModel) -> StepModel:

@@ -17,8 +17,9 @@ from lipschitz_rnn.ops.lipschitz.substeps import count_substeps, substeps_of
 from lipschitz_rnn.stability.proof.inputs import as_array
 from lipschitz_rnn.stability.proof.precision import as_precision, in_force, rounded
 from lipschitz_rnn.stability.proof.rounding import Matrix
-from lipschitz_rnn.stability.running.layers import running_precision
+from lipschitz_rnn.stability.running.layers import require_sequential, running_precision
 from lipschitz_rnn.units.arguments import unit_name
+from lipschitz_rnn.units.base import Recurrent
 from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
 from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
 from lipschitz_rnn.units.readout import NetworkInputs, StatedClassifier, require_plain_linear
@@ -111,8 +112,9 @@ def read_network(model: Any, precision: str | None = "exact") -> Network:
     if stated.readout not in ("last", "mean", "state"):
         raise ValueError(f'readout is {stated.readout!r}; it must be "last", "mean" or "state"')
     if not isinstance(unit, LipschitzRNN):
+        called = unit_name(unit) if isinstance(unit, Recurrent) else type(unit).__name__
         raise UnstatedRecurrenceError(
-            f"the unit is {unit_name(unit)}; a radius is certified for LipschitzRNN, whose input enters as U x + "
+            f"the unit is {called}; a radius is certified for LipschitzRNN, whose input enters as U x + "
             'b. Train one, best with unit_options={"stability": "contracting"}'
         )
     require_own_statement(unit)
@@ -125,7 +127,7 @@ def read_network(model: Any, precision: str | None = "exact") -> Network:
     recurrences = unit.stated_recurrences()
     precision = in_force(unit.cell().weight_ih) if precision is None else as_precision(precision).name
     if precision != "exact":
-        _require_sequential(unit)
+        require_sequential(unit)
     changed = False
     layers: list[tuple[Part, ...]] = []
     for layer in range(unit.num_layers):
@@ -152,15 +154,6 @@ def read_network(model: Any, precision: str | None = "exact") -> Network:
             "give the head that belongs to this unit"
         )
     return Network(stated, tuple(layers), D, c, precision, changed)
-
-
-def _require_sequential(unit: LipschitzRNN) -> None:
-    if unit.parallel is not None:
-        raise ValueError(
-            f"the unit runs in parallel chunks (parallel={unit.parallel!r}), whose results differ from the sequential "
-            "ones by more than rounding; set unit.parallel = None, or ask for the radius of the exact network with "
-            'precision="exact"'
-        )
 
 
 _INPUT_MAP = ("weight_ih", "bias_ih")

@@ -48,6 +48,7 @@ class LayerRun:
         radius: float,
         measure: bool,
     ) -> None:
+        require_sequential(layer)
         self.layer, self.times, self.radius, self.measure = layer, times, radius, measure
         cell = layer.cell()
         on_cpu = cell.weight_ih.device.type == "cpu" and layer.backend != "triton"
@@ -234,6 +235,16 @@ class LayerRun:
             sizes.append(np.sum(errors, axis=0)[..., None] * one.part.reach + returned)
             arguments.append(returned @ np.abs(U).T)
         return Disturbance(np.concatenate(sizes, -1), sum(arguments[1:], arguments[0]), *totals)
+
+
+def require_sequential(layer: LipschitzRNN) -> None:
+    """Raise for a layer that runs chunks beside each other."""
+    if layer.parallel is not None:
+        raise ValueError(
+            f"the layer runs in parallel chunks (parallel={layer.parallel!r}), whose results differ from sequential "
+            "ones by more than rounding; set layer.parallel = None. For the radius of the exact network alone, ask for "
+            'precision="exact"; how far chunks are off is in layer.bounds'
+        )
 
 
 def running_precision(cell: Any, asked: str) -> tuple[str, str]:
