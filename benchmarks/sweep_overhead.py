@@ -106,7 +106,9 @@ def main() -> None:
     parser.add_argument("--engines", nargs="*", default=["one process", "local", "ray"])
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        run_sweep(many(2), folder)  # imports
+        run_sweep(many(2), Path(folder) / "alone")  # imports
+        few = {"settings": SETTINGS | {"unit": "lipschitz"}, "space": {"unit_options": {"beta": [0.6, 0.8]}}}
+        run_sweep(make_sweep(few), Path(folder) / "packed")
     print("| engine | runs | seconds | beyond training, ms a run | driver's CPU, ms a run | memory after a tenth, MB | "
           "at the end |\n|---|---:|---:|---:|---:|---:|---:|")  # fmt: skip
     for name in given.engines:
@@ -117,7 +119,8 @@ def main() -> None:
         print(f"| {name} | {given.runs} | {cost.total:.1f} | {extra:.1f} | {own} | {cost.early:.0f} | "
               f"{cost.late:.0f} |", flush=True)  # fmt: skip
     space = {"learning_rate": [0.001 * n for n in range(1, 9)], "unit_options": {"beta": [0.6, 0.7, 0.8]}}
-    sizes = {"hidden_size": 16, "epochs": 3, "batch_size": 32, "task_options": {"length": 20, "train_size": 1024}}
+    usual = {"eval_batch_size": 1000, "task_options": {"length": 20, "train_size": 1024}}
+    sizes = {"hidden_size": 16, "epochs": 3, "batch_size": 32, **usual}
     for seeds in ([0], [0, 1]):
         settings = SETTINGS | {"unit": "lipschitz", "seeds": seeds} | sizes
         packed, apart = (

@@ -64,6 +64,14 @@ def test_a_winner_for_every_unit(tmp_path: Path) -> None:
     assert {winner.metric for winner in outcome.winners} == {"loss"}
 
 
+def test_what_the_preset_says_is_a_value_too(tmp_path: Path) -> None:
+    """The unit without a given step size has the preset's, and competes with the trial that names it."""
+    space = {"clip": [1.0, 2.0], "unit_options": {"step_size": {"values": [0.03], "when": {"clip": 1.0}}}}
+    sweep = tiny_sweep(space, sweep={"best_per": ["unit_options.step_size", "hidden_size"]}, epochs=1)
+    (winner,) = run_sweep(sweep, tmp_path).winners
+    assert winner.group == {"task": "adding", "unit_options.step_size": 0.03, "hidden_size": 3}
+
+
 class Stopping(InProcess):
     """Interrupted after some runs, as by a signal."""
 
@@ -83,7 +91,7 @@ class Stopping(InProcess):
     "search",
     [{}, pytest.param({"method": "random", "trials": 4}, marks=[needs("optuna"), pytest.mark.full]),
      pytest.param({"method": "bayes", "trials": 4}, marks=needs("optuna")),
-     pytest.param({"pruning": "median"}, marks=needs("optuna"))],
+     pytest.param({"pruning": "median"}, marks=[needs("optuna"), pytest.mark.full])],
     ids=["grid", "random", "bayes", "pruned grid"],
 )  # fmt: skip
 def test_interrupted_it_goes_on_and_repeats_nothing(tmp_path: Path, search: dict[str, Any]) -> None:

@@ -24,6 +24,8 @@ def test_settings_survive_json_and_toml(tmp_path: Path) -> None:
     file.write_text('task = "digits"\nseeds = [0, 1]\nlearning_rate = 0.1\n[unit_options]\nbeta = 0.8\n')
     read = Settings.from_dict(read_toml(file))
     assert (read.task, read.seeds, read.learning_rate, read.unit_options) == ("digits", (0, 1), 0.1, {"beta": 0.8})
+    file.write_text(file.read_text(), encoding="utf-8-sig")  # as some editors write it
+    assert Settings.from_dict(read_toml(file)) == read
 
 
 WRONG: dict[str, list[tuple[object, str]]] = {

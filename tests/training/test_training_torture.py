@@ -20,5 +20,7 @@ def test_nothing_is_lost_under_torture() -> None:
         command, capture_output=True, text=True, timeout=1200, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "killed: 40" in done.stdout
-    assert done.stdout.count("resumed, equal: 3") == 6
+    kills, *others = done.stdout.splitlines()[2:]
+    assert "killed: 40" in kills
+    assert len(others) == 6
+    assert all(line.endswith("resumed, equal: 3 |") for line in others), done.stdout

@@ -264,6 +264,6 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     if len(content) > _LARGEST_TOML:
         raise ValueError(f"{path} is larger than {_LARGEST_TOML:,} bytes; settings are a short TOML file")
     try:
-        return tomllib.loads(content.decode())
+        return tomllib.loads(content.decode("utf-8-sig"))  # some editors begin a file with a byte order mark
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error

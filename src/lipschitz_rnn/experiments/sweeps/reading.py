@@ -158,10 +158,11 @@ def _file_metric(options: str) -> Metric:
 
 def read_sweep(path: str | Path) -> Sweep:
     """Read and check a sweep file. ValueError names the file, what is wrong and what is allowed."""
+    raw = read_toml(path)
     try:
-        return make_sweep(read_toml(path))
+        return make_sweep(raw)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: {str(error).removeprefix(f'{path} ')}") from error
+        raise ValueError(f"{path}: {error}") from error
 
 
 def make_sweep(raw: Mapping[str, Any]) -> Sweep:

@@ -83,9 +83,12 @@ class Winner:
 
 
 def group_of(sweep: Sweep, trial: Trial) -> dict[str, Any]:
-    """What a trial competes in: its task, and its values of `best_per`."""
+    """What a trial competes in: its task, and its values of `best_per`, given or by the preset."""
     values = {**sweep.fixed, **trial.point}
-    return {name: values.get(name) for name in ("task", *sweep.best_per)}
+    own = trial.settings.to_dict()
+    for table in ("unit_options", "task_options"):
+        own |= {f"{table}.{name}": value for name, value in own[table].items()}
+    return {name: values.get(name, own.get(name)) for name in ("task", *sweep.best_per)}
 
 
 class Leaders:
