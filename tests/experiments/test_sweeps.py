@@ -6,7 +6,6 @@ import csv
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 from optional import needs
-from tiny_sweeps import SETTINGS, assert_same_runs, tiny_sweep
+from tiny_sweeps import SETTINGS, Stopping, assert_same_runs, tiny_sweep
 from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
@@ -70,21 +69,6 @@ def test_what_the_preset_says_is_a_value_too(tmp_path: Path) -> None:
     sweep = tiny_sweep(space, sweep={"best_per": ["unit_options.step_size", "hidden_size"]}, epochs=1)
     (winner,) = run_sweep(sweep, tmp_path).winners
     assert winner.group == {"task": "adding", "unit_options.step_size": 0.03, "hidden_size": 3}
-
-
-class Stopping(InProcess):
-    """Interrupted after some runs, as by a signal."""
-
-    def __init__(self, after: int) -> None:
-        super().__init__()
-        self.after, self.names = after, list[str]()
-
-    def wait(self, seconds: float) -> list[Ended]:
-        if len(self.names) == self.after:
-            raise Interrupted(signal.SIGINT)
-        ended = super().wait(seconds)
-        self.names += [each.name for each in ended]
-        return ended
 
 
 @pytest.mark.parametrize(
@@ -166,19 +150,6 @@ def test_options_of_final_runs_are_added_to_the_winners(tmp_path: Path) -> None:
     assert again.tests == first.tests
 
 
-def test_a_damaged_run_stops_no_other(tmp_path: Path) -> None:
-    sweep = tiny_sweep({"learning_rate": [0.01, 0.02, 0.05]}, epochs=1)
-    run_sweep(sweep, tmp_path)
-    (tmp_path / "runs" / "00000" / "config.json").write_text("{")
-    (tmp_path / "runs" / "00001" / "metrics.jsonl").write_bytes(b"\xff\n")
-    outcome = run_sweep(sweep, tmp_path)
-    assert [each.state for each in outcome.trials] == ["failed", "failed", "complete"]
-    assert ["00000/config.json" in (each.error or "") for each in outcome.trials] == [True, False, False]
-    assert outcome.winners[0].best.trial.number == 2
-    shutil.rmtree(tmp_path / "runs" / "00000")
-    assert run_sweep(sweep, tmp_path).trials[0].state == "complete"
-
-
 def test_folders_that_cannot_be_used_are_told_before_anything_runs(tmp_path: Path) -> None:
     sweep = tiny_sweep({"learning_rate": [0.01]})
     (tmp_path / "file").write_text("")
@@ -187,46 +158,6 @@ def test_folders_that_cannot_be_used_are_told_before_anything_runs(tmp_path: Pat
     (tmp_path / "sweep.json").write_text('{"settings": 3}')
     with pytest.raises(RunConflict, match=r"\[settings\]"):
         check_sweep(sweep, tmp_path)
-
-
-@needs("optuna")
-@pytest.mark.parametrize("text", [b"{nonsense\n", b"\xff\xfe\n\n", b'{"op_code": 4}\n'])
-def test_a_damaged_journal_is_told(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "optuna.journal").write_bytes(text)
-    with pytest.raises(RunError, match=r"optuna\.journal is damaged .*; restore it from a copy"):
-        Search(tiny_sweep({"learning_rate": [0.01]}, sweep={"pruning": "median"}), tmp_path, {})
-
-
-@needs("optuna")
-def test_half_a_line_in_the_journal_is_no_damage(tmp_path: Path) -> None:
-    """As a full disk or a crash leaves it: Optuna alone would go on in that line, and never read the file again."""
-    sweep = tiny_sweep({"learning_rate": [0.01, 0.02, 0.05]}, sweep={"pruning": "median"}, epochs=1)
-    with pytest.raises(Interrupted):
-        run_sweep(sweep, tmp_path, engine=Stopping(1))
-    journal = tmp_path / "optuna.journal"
-    journal.write_bytes(journal.read_bytes()[:-9])
-    outcome = run_sweep(sweep, tmp_path)
-    assert [each.state for each in outcome.trials] == ["complete"] * 3
-    assert sorted(each.trial.point["learning_rate"] for each in outcome.trials) == [0.01, 0.02, 0.05]
-    assert all(json.loads(line) for line in journal.read_text().splitlines())
-    run_sweep(sweep, tmp_path)
-
-
-def test_a_full_disk_at_the_end_is_told_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = tiny_sweep({"learning_rate": [0.01]}, epochs=1)
-
-    def full(path: Path, content: bytes) -> None:
-        if path.name != "sweep.json":
-            raise OSError(28, "No space left on device")
-        path.write_bytes(content)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("lipschitz_rnn.experiments.sweeps.running.atomic_write", full)
-        with pytest.raises(RunError, match=r"the sweep stopped: .*: No space left on device; its runs are kept"):
-            run_sweep(sweep, tmp_path)
-    again = Stopping(99)
-    assert len(run_sweep(sweep, tmp_path, engine=again).trials) == 1
-    assert again.names == []
 
 
 @needs("optuna")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lipschitz_rnn.experiments.engines import Ended, InProcess
 from lipschitz_rnn.experiments.sweeps.reading import Sweep, make_sweep
+from lipschitz_rnn.training import Interrupted
 from lipschitz_rnn.training.checkpoint import read_checkpoint
 
 SETTINGS: dict[str, Any] = {
@@ -30,6 +33,21 @@ def tiny_sweep(space: dict[str, Any], *, sweep: dict[str, Any] | None = None, **
     final = {"final": tables.pop("final")} if "final" in tables else {}
     settings = {name: value for name, value in (SETTINGS | tables).items() if name not in space}
     return make_sweep({"sweep": sweep or {}, "settings": settings, "space": space, **final})
+
+
+class Stopping(InProcess):
+    """Interrupted after some runs, as by a signal."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after, self.names = after, list[str]()
+
+    def wait(self, seconds: float) -> list[Ended]:
+        if len(self.names) == self.after:
+            raise Interrupted(signal.SIGINT)
+        ended = super().wait(seconds)
+        self.names += [each.name for each in ended]
+        return ended
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
