@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +104,7 @@ def estimate(settings: Settings, records: Sequence[Record]) -> float | None:
     """Estimated seconds of a run on the machine of the records: the time per scan step is the most similar network's.
 
     All seeds of an ensemble train at once, so their number does not matter. Networks whose sizes differ by more than a
-    factor of two are not compared.
+    factor of two are not compared. Of several the quickest counts: others may have shared their machine.
     """
     known = []
     for record in (record for record in records if record.setup.task in tasks.available()):  # or of somebody's own
@@ -114,7 +113,7 @@ def estimate(settings: Settings, records: Sequence[Record]) -> float | None:
         if _kind(other) == _kind(settings) and ratio <= 2 and (steps := scan_steps(other)):
             known.append(((other.task != settings.task, ratio, record.at_once), record.seconds / steps))
     nearest = [rate for distance, rate in known if distance == min(known)[0]]
-    return statistics.median(nearest) * scan_steps(settings) or None if nearest else None
+    return min(nearest) * scan_steps(settings) or None if nearest else None
 
 
 def _kind(settings: Settings) -> tuple[str, str, object]:
