@@ -16,7 +16,7 @@ import lipschitz_rnn as lr
 from lipschitz_rnn.ops import Parallel
 from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks
 
-STEPS = 480
+STEPS = 240  # of each process, so that its three chunks are long enough to forget, however many there are
 KEPT: list[torch.Tensor] = []  # losses with their graphs, as a script has them at its end
 TAKEN: list[tuple[int, int]] = []  # the steps of the backward passes of this process
 CASES: dict[str, dict[str, Any]] = {
@@ -109,8 +109,9 @@ if __name__ == "__main__":
     if "WORLD_SIZE" in os.environ:
         dist.init_process_group("gloo")
     try:
-        found: dict[str, Any] = {name: run(options, STEPS) for name, options in CASES.items()}
-        found["resumed"] = run(CASES["forgets"], STEPS, resumed=True)
+        steps = STEPS * (dist.get_world_size() if dist.is_initialized() else 1)
+        found: dict[str, Any] = {name: run(options, steps) for name, options in CASES.items()}
+        found["resumed"] = run(CASES["forgets"], steps, resumed=True)
         if dist.is_initialized():
             found["refused"] = refusals()
             dist.barrier()  # a process that is done closes the connections through which others may still be reading

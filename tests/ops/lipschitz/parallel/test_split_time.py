@@ -39,7 +39,7 @@ def results(processes: int, file: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_processes_equal_one(processes: int, tmp_path: Path) -> None:
     together = results(processes, tmp_path / "results.pt")
-    alone = {name: run(options, STEPS) for name, options in CASES.items()}
+    alone = {name: run(options, processes * STEPS) for name, options in CASES.items()}
     for name in (*CASES, "resumed"):
         one, several = alone["forgets" if name == "resumed" else name], together[name]
         assert several["losses"] == pytest.approx(one["losses"], rel=1e-11)
