@@ -30,7 +30,7 @@ _HALF = {"bfloat16": 2.0**-7, "float16": 2.0**-9}
 
 @dataclass(frozen=True)
 class GatedCertificate:
-    """Two runs of a GRU under the same input approach each other by ``factor`` a step, in max |δᵢ| / ``scales``ᵢ.
+    """Two runs of a GRU under the same input approach each other by ``factor`` a step in max |δᵢ| / sᵢ, s = ``scales``.
 
     It is about exact arithmetic, for first states with entries in [−1, 1] (zeros, as by default, are such), which no
     step leaves, and for inputs with |x| ≤ ``input_bound``. With several layers, each contracts along its own direction.
