@@ -150,8 +150,12 @@ class Trainer:
 
     def _finish_epoch(self) -> None:
         scores = self._evaluate("validation", self.updater.evaluated)
+        rising = robust_share(self.settings, self.done, self.stream.steps) < 1.0
+        if rising:  # epochs in which a radius counts less than asked for do not compete with later ones
+            self.selection.forget()
         improved = self.selection.consider(scores.metric, self.epoch, self.updater.evaluated, self._known_alive)
-        self._patience.consider(scores.metric, scores.loss)
+        if not rising:
+            self._patience.consider(scores.metric, scores.loss)
         record = {"kind": "validation", "epoch": self.epoch, "step": self.done, **self._score_record(scores)}
         self._record(record | {"seconds": self._tick()})
         self._collect_probe()

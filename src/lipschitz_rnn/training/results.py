@@ -36,6 +36,10 @@ class Selection:
                 kept[i].copy_(parameters[name][i].detach())
         return bool(better)
 
+    def forget(self) -> None:
+        """Whatever comes next is better than all before."""
+        self.values = [None] * len(self.values)
+
     def _beats(self, value: float, best: float | None) -> bool:
         return math.isfinite(value) and (best is None or self._sign * value >= self._sign * best)
 

@@ -107,6 +107,7 @@ def score_gains(unit: Any, head: nn.Linear, steps: int) -> Tensor:
 
     One layer obeys ‖δh⁺‖_P ≤ ρ‖δh‖_P + g‖δx‖, g = ε L ‖P^½U‖, and a stack convolves these kernels. Frobenius norms
     bound the others and are smooth. Stages of midpoint and Heun steps add terms of higher order in ε, left out here.
+    A single layer with ``bounded_gain`` has its γ in place of ‖k‖₂, for any number of steps.
     """
     cells = [unit.cell(layer) for layer in range(unit.num_layers)]
     below: Tensor | None = None
@@ -123,6 +124,9 @@ def score_gains(unit: Any, head: nn.Linear, steps: int) -> Tensor:
     differences = _length(rows.unsqueeze(1) - rows.unsqueeze(0), (-1,))
     if steps == 0:
         return differences
+    if len(cells) == 1 and cells[0].bounded_gain:
+        gain: Tensor = cells[0].gain()
+        return gain * differences
     factor = math.exp(-cells[0].rate * cells[0].step_size)
     return kernel_norm(factor, steps, len(cells)) * size * differences
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.stability.proof.certificate import Certificate
+from lipschitz_rnn.stability.proof.energy import energy_gain
 from lipschitz_rnn.stability.proof.norms import MetricNorms, product, root, total
 from lipschitz_rnn.stability.proof.rates import round_up
 from lipschitz_rnn.stability.proof.rounding import UNIT, Ball, Matrix, largest_eigenvalue_bound
@@ -61,6 +62,11 @@ class ProvedPart:
         """‖αA + D W‖_P over all slopes."""
         part = self.part
         return self.metric.slope(part.alpha * Ball.exact(part.A), Ball.exact(part.W), part.sigma.slope_range)
+
+    @cached_property
+    def energy(self) -> float:
+        """γ: ‖δh‖²_P grows by at most γ²‖Δx‖² in a step; infinite if the certificate does not tell."""
+        return energy_gain(self.certificate, self.metric, self.part.U)
 
     def factors(self, steps: Steps, slack: float = 0.0) -> Tensor:
         """The factor of every sample, (T, B): ρⁿ for its n steps. ``slack`` is added to the factor of each step."""

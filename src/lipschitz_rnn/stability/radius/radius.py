@@ -16,6 +16,7 @@ from lipschitz_rnn.ops.common.validation import require_count, require_tensor
 from lipschitz_rnn.stability.proof.certificate import Certificate, combine
 from lipschitz_rnn.stability.proof.rounding import UNIT, Ball, Matrix
 from lipschitz_rnn.stability.radius.computed import ComputedNetwork
+from lipschitz_rnn.stability.radius.energy import energy_gains
 from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, Timeline
 from lipschitz_rnn.stability.radius.network import Samples, read_network, read_samples
 from lipschitz_rnn.stability.radius.proving import prove_network, require_covered
@@ -159,6 +160,8 @@ def _of_batch(
     entering = entries(proved, timeline, norm, scales)
     kernels = _kernels(proved, timeline, entering)
     gains = pair_gains(scores.readings, kernels, norm)  # (B, q)
+    sizes = _lengths(scales, norm)
+    gains = torch.minimum(gains, energy_gains(proved, timeline, scores.readings, sizes, norm))
     taken, most = torch.zeros_like(gains), None
     if computed is not None:
         rounding = computed.rounding(timeline, scores)
@@ -170,7 +173,8 @@ def _of_batch(
         more = [a - own + 8 * UNIT * a for a, own in zip(rounding.readings, scores.readings, strict=True)]
         taken = pair_gains([*rounding.readings, *more], [*later, *kernels], norm)
         gains = pair_gains(rounding.readings, grown, norm)
-        most = computed.largest_change(rounding, timeline, running, float(_lengths(scales, norm).max()))
+        gains = torch.minimum(gains, energy_gains(rounding.network, timeline, rounding.readings, sizes, norm))
+        most = computed.largest_change(rounding, timeline, running, float(sizes.max()))
     radii = _quotient(scores.margins, gains)
     used = "global"
     if method != "global":

@@ -19,7 +19,7 @@ from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
 from lipschitz_rnn.ops.lipschitz.reference import integrate_step
 from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
-from lipschitz_rnn.units.arguments import renamed, require_parameter_dtype
+from lipschitz_rnn.units.arguments import renamed, require_parameter_dtype, true_or_false
 from lipschitz_rnn.units.lipschitz import settings
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
@@ -59,6 +59,8 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         rate: the contraction rate per unit of time; 0.01 if None.
         metric_spread: of a contracting unit, how far the Euclidean distance of two states may grow on the way before
             contraction shrinks it; 30 if None. A larger one lets units drive others more strongly: it learns better.
+        bounded_gain: of a contracting unit, also bound what a change of the inputs does to the state by a gain that does
+            not grow with the length of the sequence (``gain()``); for Euler steps. See ``docs/stability.md``.
         max_step: longer steps are split into equal sub-steps of at most this length, with the input held constant.
         noise, multiplicative_noise: noise on the state after a step, in training; see :class:`LipschitzRNN`.
 
@@ -74,8 +76,11 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
     stackable_options = ("alpha", "step_size", *NOISE_OPTIONS)
     checks = settings.CELL_CHECKS
     fixed = ("input_size", "hidden_size", "bias")
-    constructor_only = ("stability", "rate", "metric_spread", "init_scale")
-    saved = ("step_size", "alpha", "integrator", "nonlinearity", "max_step", "stability", "rate", "metric_spread")
+    constructor_only = ("stability", "rate", "metric_spread", "bounded_gain", "init_scale")
+    saved = (
+        *("step_size", "alpha", "integrator", "nonlinearity", "max_step"),
+        *("stability", "rate", "metric_spread", "bounded_gain"),
+    )
     input_size: int
     hidden_size: int
     bias: bool
@@ -103,6 +108,7 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         stability: str | None = None,
         rate: float | None = None,
         metric_spread: float | None = None,
+        bounded_gain: bool = False,
         noise: float = 0.0,
         multiplicative_noise: float = 0.0,
         device: torch.device | str | None = None,
@@ -119,6 +125,8 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
                     raise ValueError(
                         f"{name} is {given}, but stability is None; omit {name} or pass stability='contracting'"
                     )
+            if true_or_false("bounded_gain", bounded_gain):
+                raise ValueError("bounded_gain needs stability='contracting'; pass that too, or omit it")
             self.hidden = SymmetricSkewPair(hidden_size, beta, gamma, init_scale, device, dtype)
         elif stability == "contracting":
             for name, value, default in (("beta", beta, 0.75), ("gamma", gamma, 0.001)):
@@ -137,6 +145,7 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
                 metric_spread=30.0
                 if metric_spread is None
                 else require_number("metric_spread", metric_spread, low=1.0),
+                bounded_gain=true_or_false("bounded_gain", bounded_gain),
                 device=device,
                 dtype=dtype,
             )
@@ -188,6 +197,18 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         """The bound on the growth of Euclidean distances; None if the unit is not contracting."""
         return self.hidden.metric_spread if isinstance(self.hidden, ContractingPair) else None
 
+    @property
+    def bounded_gain(self) -> bool:
+        """Whether a change of the inputs is proved to move the state by at most ``gain()`` times its l2 norm."""
+        return isinstance(self.hidden, ContractingPair) and self.hidden.bounded_gain
+
+    def gain(self) -> Tensor:
+        """γ of a unit with ``bounded_gain``, a number in float64, differentiable: ‖δh‖_P ≤ γ‖δx‖₂ after any number of
+        steps, with the metric P of ``hidden.metric()``."""
+        if not isinstance(self.hidden, ContractingPair):
+            raise ValueError("only a contracting unit has a gain; build it with stability='contracting', bounded_gain=True")
+        return self.hidden.gain(self.weight_ih)
+
     def require_possible(self, name: str, value: Any) -> None:
         super().require_possible(name, value)
         if not isinstance(self._modules.get("hidden"), ContractingPair):
@@ -205,7 +226,7 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
 
     def hidden_matrices(self) -> tuple[Tensor, Tensor]:
         """A and W, (N, N) each, differentiable; at least float32 for a contracting unit."""
-        A, W = self.hidden()
+        A, W = self.hidden(self.weight_ih) if self.bounded_gain else self.hidden()
         return A, W
 
     def stated_recurrences(self) -> list[Recurrence]:

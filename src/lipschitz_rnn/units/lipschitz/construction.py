@@ -65,8 +65,13 @@ def free_parts(numbers: Numbers, rotation: Tensor, feedback: Tensor, leak: Tenso
         *_within(half - half.mT, numbers.rotation_limit, wide[0]),
         *_within(feedback.double(), numbers.feedback_limit, wide[1]),
         torch.sigmoid(leak.double()),
-        LOWEST_RESTORING + RESTORING_RANGE * torch.sigmoid(restoring.double()),
+        free_restoring(restoring),
     )
+
+
+def free_restoring(restoring: Tensor) -> Tensor:
+    """εω from its free parameter."""
+    return LOWEST_RESTORING + RESTORING_RANGE * torch.sigmoid(restoring.double())
 
 
 def shifted_generator(step: float, parts: Parts) -> Tensor:

@@ -18,19 +18,23 @@ the rounding error that this can cause.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops.common.dtypes import without_autocast
+from lipschitz_rnn.ops.common.validation import require_tensor
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
+from lipschitz_rnn.units.lipschitz.bounded_gain import Intake, intake, make_room
 from lipschitz_rnn.units.lipschitz.construction import (
     RESTORING_RANGE,
     Numbers,
     Parts,
     free_parts,
+    free_restoring,
     in_slopes,
     log_stretch,
     shifted_generator,
@@ -38,12 +42,17 @@ from lipschitz_rnn.units.lipschitz.construction import (
 from lipschitz_rnn.units.lipschitz.fused import pair_matrices
 from lipschitz_rnn.units.lipschitz.midpoint_scale import SlowedPair
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype, matrix_reserve, step_rounding
-from lipschitz_rnn.units.recurrence import Recurrence, repeatable_matrices, require_own_statement
+from lipschitz_rnn.units.recurrence import (
+    Recurrence,
+    UnstatedRecurrenceError,
+    repeatable_matrices,
+    require_own_statement,
+)
 
 SUPPORTED_INTEGRATORS = ("euler", "heun", "midpoint")
 # The largest rate·step_size with a proof; a decay stronger than e⁻⁷ per step approaches float32 rounding.
 _LARGEST_DECAY = {"euler": 7.0, "heun": 0.69, "midpoint": 0.25}
-_PROVED = ("hidden_size", "step_size", "alpha", "rate", "integrator", "nonlinearity", "slopes", "metric_spread")
+_PROVED = ("hidden_size", "step_size", "alpha", "rate", "integrator", "nonlinearity", "slopes", "metric_spread", "bounded_gain")
 _LARGEST_SETTING = (
     1e6  # for step_size, alpha, their inverses and metric_spread: keeps A and W within the range of float32
 )
@@ -83,6 +92,9 @@ class ContractingPair(nn.Module):
         init_scale: initial standard deviation of the free matrices, times √N.
         metric_spread: bound on the square root of the condition number of P; 1 keeps the Euclidean metric.
         dissipation: initial decay per unit of time that the midpoint rule keeps in reserve, in addition to ``rate``.
+        bounded_gain: also keep ‖h⁺ − h′⁺‖²_P ≤ ‖h − h′‖²_P + γ²‖x − x′‖² for inputs x, x′ that enter with the weights U,
+            so that a change of the inputs moves the state by at most γ times its l2 norm, however long the sequence
+            is. γ is :meth:`gain`, and W depends on U: pass it to the call. For Euler steps, and slopes from 0.
     """
 
     def __init__(
@@ -97,6 +109,7 @@ class ContractingPair(nn.Module):
         init_scale: float = 1.0,
         metric_spread: float = 30.0,
         dissipation: float = 0.02,
+        bounded_gain: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -134,6 +147,14 @@ class ContractingPair(nn.Module):
             )
         self.slopes = get_nonlinearity(nonlinearity).slope_range
         self.init_scale, self.metric_spread, self.dissipation = init_scale, metric_spread, dissipation
+        if bounded_gain and self.integrator != "euler":
+            raise ValueError(f"bounded_gain is proved for integrator='euler', not for {self.integrator!r}; leave it out")
+        if bounded_gain and not (self.slopes[0] == 0.0 < self.slopes[1]):
+            raise ValueError(
+                f"bounded_gain is proved for slopes from 0, but those of {nonlinearity} are from {self.slopes[0]:g} to "
+                f"{self.slopes[1]:g}; use tanh, relu or sigmoid, or leave it out"
+            )
+        self.bounded_gain = bounded_gain
 
         def parameter(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
@@ -146,6 +167,8 @@ class ContractingPair(nn.Module):
         if self.integrator == "midpoint":
             self.reserve = parameter(1)
             self.multipliers = parameter(2, hidden_size)
+        if bounded_gain:
+            self.input_share = parameter(1)
         self.reset_parameters()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -186,17 +209,35 @@ class ContractingPair(nn.Module):
                 fraction = min(0.5, self.dissipation * step / self._spare(self._target()))
                 self.reserve.fill_(_logit(fraction))
                 self.multipliers.zero_()
+            if self.bounded_gain:
+                self.input_share.zero_()  # half of the room
 
-    def forward(self) -> tuple[Tensor, Tensor]:
-        """The pair (A, W), (N, N) each, in float64 if the parameters are, otherwise in float32."""
+    def forward(self, input_weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The pair (A, W), (N, N) each, in float64 if the parameters are, otherwise in float32.
+
+        ``input_weight``: U, (N, p), with ``bounded_gain`` only.
+        """
+        self._require_input(input_weight)
         numbers = self._numbers()
         with without_autocast(self.rotation.device):
             if self.integrator != "midpoint":
                 parameters = self.rotation, self.feedback, self.leak, self.restoring, self.scale
-                return pair_matrices(numbers, *parameters)
+                if input_weight is None:
+                    return pair_matrices(numbers, *parameters)
+                A, W = pair_matrices(replace(numbers, dtype=torch.float64), *parameters)
+                W = make_room(numbers, A, W, free_restoring(self.restoring), self._intake(numbers, input_weight))
+                return A.to(numbers.dtype), W.to(numbers.dtype)
             slowed, scale = self._midpoint(numbers)
             A, W = slowed(scale, log_stretch(numbers, self.scale).exp(), numbers.units)
             return in_slopes(numbers, A, W)
+
+    def gain(self, input_weight: Tensor) -> Tensor:
+        """γ of ``bounded_gain`` for these input weights, a number in float64, differentiable."""
+        if not self.bounded_gain:
+            raise ValueError("this pair has no gain of its own; build it with bounded_gain=True")
+        self._require_input(input_weight)
+        with without_autocast(self.rotation.device):
+            return self._intake(self._numbers(), input_weight).gain
 
     def stretch(self) -> Tensor:
         """The square root of the metric's diagonal, (N,) in float64, differentiable."""
@@ -231,6 +272,8 @@ class ContractingPair(nn.Module):
             state: a bound on ‖h‖_P along both trajectories.
             drive: a bound on ‖|U||x| + |b|‖_P, with ``input_size`` products per sum.
         """
+        if self.bounded_gain:
+            raise ValueError("W depends on the input weights; ask rounding_bound(unit, inputs) about the whole unit")
         A, W = (matrix.double() for matrix in self())
         sigma, stretch = get_nonlinearity(self.nonlinearity), log_stretch(self._numbers(), self.scale).exp()
         norm = float(torch.linalg.vector_norm(stretch))
@@ -250,6 +293,10 @@ class ContractingPair(nn.Module):
     def stated_recurrences(self) -> list[Recurrence]:
         """The recurrence that this pair was built for."""
         require_own_statement(self)
+        if self.bounded_gain:
+            raise UnstatedRecurrenceError(
+                "this pair has bounded_gain, so that W depends on the input weights of its unit; certify the unit"
+            )
         A, W = repeatable_matrices(self, type(self).__name__)
         return [
             Recurrence(
@@ -270,6 +317,22 @@ class ContractingPair(nn.Module):
         factor = math.sqrt(2.0 * self._spare(target)) if self.integrator == "heun" else target
         spread, dtype = 0.5 * math.log(self.metric_spread), held_dtype(self.rotation.dtype)
         return Numbers(self.step_size, factor, self.alpha, self.slopes, spread, dtype)
+
+    def _intake(self, numbers: Numbers, input_weight: Tensor) -> Intake:
+        stretch = log_stretch(numbers, self.scale).exp()
+        return intake(numbers, input_weight, free_restoring(self.restoring), stretch, self.input_share)
+
+    def _require_input(self, input_weight: Tensor | None) -> None:
+        if self.bounded_gain and input_weight is None:
+            raise TypeError("with bounded_gain, W depends on the input weights U; pass them, (N, p)")
+        if not self.bounded_gain and input_weight is not None:
+            raise TypeError("input weights are used with bounded_gain only; leave them out")
+        if input_weight is not None:
+            require_tensor("input_weight", input_weight)
+            if input_weight.dim() != 2 or len(input_weight) != self.hidden_size:
+                raise ValueError(
+                    f"input_weight has shape {tuple(input_weight.shape)}; it must be ({self.hidden_size}, p)"
+                )
 
     def _parts(self, numbers: Numbers) -> Parts:
         return free_parts(numbers, self.rotation, self.feedback, self.leak, self.restoring)

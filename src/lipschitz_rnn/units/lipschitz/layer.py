@@ -68,6 +68,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
         rate: the contraction rate per unit of time; 0.01 if None.
         metric_spread: of a contracting layer, how far the Euclidean distance of two states may grow on the way before
             contraction shrinks it; 30 if None. A larger one lets units drive others more strongly: it learns better.
+        bounded_gain: of a contracting layer, also bound what a change of the inputs does to the state by a gain that
+            does not grow with the length of the sequence; for Euler steps. See ``docs/stability.md``.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``; see :func:`lipschitz_rnn.lipschitz_scan`.
         recompute_every: trade time for memory: keep only every k-th state for the backward pass and recompute the rest.
         max_step: longer timespans are split into equal sub-steps of at most this length, with the input held constant;
@@ -98,7 +100,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
 
     checks = settings.LAYER_CHECKS
     fixed = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional")
-    constructor_only = ("stability", "rate", "metric_spread", "init_scale", "proj_size")
+    constructor_only = ("stability", "rate", "metric_spread", "bounded_gain", "init_scale", "proj_size")
     takes_timespans = True
     positional_once = ("timespans", "lengths", "need_output")
     bias: bool
@@ -142,6 +144,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
         stability: str | None = None,
         rate: float | None = None,
         metric_spread: float | None = None,
+        bounded_gain: bool = False,
         backend: str = "auto",
         recompute_every: int | None = None,
         max_step: float | None = None,
@@ -175,6 +178,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
                     stability=stability,
                     rate=rate,
                     metric_spread=metric_spread,
+                    bounded_gain=bounded_gain,
                     max_step=max_step,
                     noise=noise,
                     multiplicative_noise=multiplicative_noise,
@@ -215,6 +219,11 @@ class LipschitzRNN(SettingsModule, Recurrent):
     def metric_spread(self) -> float | None:
         """The bound on the growth of Euclidean distances; None if the layer is not contracting."""
         return self.cell().metric_spread
+
+    @property
+    def bounded_gain(self) -> bool:
+        """Whether each layer bounds what a change of its inputs does to its state; see ``cell(k).gain()``."""
+        return self.cell().bounded_gain
 
     def cell(self, layer: int = 0, direction: int = 0) -> LipschitzRNNCell:
         """The cell of one layer and direction; it shares the parameters of this module."""
