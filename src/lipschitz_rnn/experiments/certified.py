@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lipschitz_rnn.robustness import AttackResult, deepfool, draw_samples, pgd, valid_range
 from lipschitz_rnn.robustness.samples import Range
 from lipschitz_rnn.stability import CertifiedRadii, certified_radius
+from lipschitz_rnn.stability.radius.radius import Method
 from lipschitz_rnn.tasks import Split, Task
 
 Norm = Literal["l2", "linf", "step"]
@@ -136,12 +137,14 @@ def certified_curve(
     restarts: int = 2,
     time_limit: float = 150.0,
     batch_size: int | None = None,
+    method: Method = "auto",
     progress: Progress | None = None,
 ) -> CertifiedCurve:
     """Certify all samples, and attack the first ``attacked`` of them.
 
     Args:
         radii: positive sizes, as fractions of the valid range where there is one (pixels in [0, 1]).
+        method: of `certified_radius`.
         steps, restarts: of PGD, which runs at every radius; DeepFool runs once, without a limit.
 
     Raises:
@@ -157,6 +160,7 @@ def certified_curve(
         lengths=samples.lengths,
         timespans=samples.times,
         scale=samples.scale,
+        method=method,
         time_limit=time_limit,
         batch_size=batch_size,
         progress=progress,

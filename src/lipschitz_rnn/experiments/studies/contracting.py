@@ -64,6 +64,8 @@ def _line(record: Record) -> list[str]:
     memory = "–" if not rates[0] else f"{1.0 / (rates[0][0] * options['step_size']):,.0f}"
     cost = f"{1e3 * record.seconds / max(record.steps, 1):.2f} ({len(record.seeds)} at once)"
     name = f"{kind}, {options.get('integrator', 'euler')}"
+    if values.num_layers > 1:
+        name += f", {values.num_layers} layers"
     score = show_scores(record.scores(), record.percent)
     return [name, str(values.hidden_size), str(values.epochs), score, *shown, memory, cost]
 
@@ -93,6 +95,12 @@ def _rows(task: str, group: str = "", **changes: Any) -> tuple[Row, ...]:
     )
 
 
+def _stacked(task: str) -> Row:
+    why = "two contracting layers: a cascade of them forgets as well"
+    changes = {"unit_options": {"stability": "contracting"}, "num_layers": 2}
+    return Row(task, label="contracting-stacked/euler", changes=changes, why=why)
+
+
 def _other(task: str, integrator: str) -> Row:
     why = f"the same with the {integrator} rule"
     changes = {"unit_options": {"stability": "contracting", "integrator": integrator}}
@@ -110,6 +118,7 @@ STUDY = Study(
     ),
     rows=(
         *(row for task in TASKS for row in _rows(task)),
+        *(_stacked(task) for task in ("ordered-mnist", "permuted-mnist", "ordered-cifar10")),
         *(_other(task, integrator) for task in ("ordered-mnist", "digits") for integrator in ("heun", "midpoint")),
     ),
     quick=_rows("digits", QUICK, hidden_size=32, epochs=40),

@@ -15,6 +15,7 @@ import math
 from fractions import Fraction
 
 import numpy as np
+
 from lipschitz_rnn.stability.proof.certificate import Certificate
 from lipschitz_rnn.stability.proof.norms import MetricNorms, product
 from lipschitz_rnn.stability.proof.rounding import Ball, Matrix, block, smallest_eigenvalue_bound

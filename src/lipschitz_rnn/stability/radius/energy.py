@@ -1,4 +1,4 @@
-"""Gains of score differences from the energy of a change of the input: `proof.energy`, theorem 7 in docs/stability.md."""
+"""Gains of score differences from the energy of a change of the input: theorem 7 in docs/stability.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ def energy_gains(
         if not math.isfinite(own.energy):
             return nothing
         assert own.certificate.step_range is not None
-        rounding, steps, longest = network.rounding[0][direction], timeline.steps(own.part), own.certificate.step_range[1]
+        rounding, steps, longest = (
+            network.rounding[0][direction],
+            timeline.steps(own.part),
+            own.certificate.step_range[1],
+        )
         given = sizes[:, None] * timeline.samples.valid
         # A step of length rε is the average of a whole step and of staying. Sub-steps hold their input.
         shares = (steps.counts * (steps.lengths / longest)).sqrt() * (1 + 8 * UNIT)

@@ -59,8 +59,8 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         rate: the contraction rate per unit of time; 0.01 if None.
         metric_spread: of a contracting unit, how far the Euclidean distance of two states may grow on the way before
             contraction shrinks it; 30 if None. A larger one lets units drive others more strongly: it learns better.
-        bounded_gain: of a contracting unit, also bound what a change of the inputs does to the state by a gain that does
-            not grow with the length of the sequence (``gain()``); for Euler steps. See ``docs/stability.md``.
+        bounded_gain: of a contracting unit, also bound what a change of the inputs does to the state by a gain that
+            does not grow with the length of the sequence (``gain()``); for Euler steps. See ``docs/stability.md``.
         max_step: longer steps are split into equal sub-steps of at most this length, with the input held constant.
         noise, multiplicative_noise: noise on the state after a step, in training; see :class:`LipschitzRNN`.
 
@@ -206,7 +206,9 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         """γ of a unit with ``bounded_gain``, a number in float64, differentiable: ‖δh‖_P ≤ γ‖δx‖₂ after any number of
         steps, with the metric P of ``hidden.metric()``."""
         if not isinstance(self.hidden, ContractingPair):
-            raise ValueError("only a contracting unit has a gain; build it with stability='contracting', bounded_gain=True")
+            raise ValueError(
+                "only a contracting unit has a gain; build it with stability='contracting', bounded_gain=True"
+            )
         return self.hidden.gain(self.weight_ih)
 
     def require_possible(self, name: str, value: Any) -> None:

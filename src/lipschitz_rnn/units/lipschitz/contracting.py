@@ -52,7 +52,17 @@ from lipschitz_rnn.units.recurrence import (
 SUPPORTED_INTEGRATORS = ("euler", "heun", "midpoint")
 # The largest rate·step_size with a proof; a decay stronger than e⁻⁷ per step approaches float32 rounding.
 _LARGEST_DECAY = {"euler": 7.0, "heun": 0.69, "midpoint": 0.25}
-_PROVED = ("hidden_size", "step_size", "alpha", "rate", "integrator", "nonlinearity", "slopes", "metric_spread", "bounded_gain")
+_PROVED = (
+    "hidden_size",
+    "step_size",
+    "alpha",
+    "rate",
+    "integrator",
+    "nonlinearity",
+    "slopes",
+    "metric_spread",
+    "bounded_gain",
+)
 _LARGEST_SETTING = (
     1e6  # for step_size, alpha, their inverses and metric_spread: keeps A and W within the range of float32
 )
@@ -92,8 +102,8 @@ class ContractingPair(nn.Module):
         init_scale: initial standard deviation of the free matrices, times √N.
         metric_spread: bound on the square root of the condition number of P; 1 keeps the Euclidean metric.
         dissipation: initial decay per unit of time that the midpoint rule keeps in reserve, in addition to ``rate``.
-        bounded_gain: also keep ‖h⁺ − h′⁺‖²_P ≤ ‖h − h′‖²_P + γ²‖x − x′‖² for inputs x, x′ that enter with the weights U,
-            so that a change of the inputs moves the state by at most γ times its l2 norm, however long the sequence
+        bounded_gain: also keep ‖h⁺ − h′⁺‖²_P ≤ ‖h − h′‖²_P + γ²‖x − x′‖² for inputs x, x′ that enter with the weights
+            U, so that a change of the inputs moves the state by at most γ times its l2 norm, however long the sequence
             is. γ is :meth:`gain`, and W depends on U: pass it to the call. For Euler steps, and slopes from 0.
     """
 
@@ -148,7 +158,9 @@ class ContractingPair(nn.Module):
         self.slopes = get_nonlinearity(nonlinearity).slope_range
         self.init_scale, self.metric_spread, self.dissipation = init_scale, metric_spread, dissipation
         if bounded_gain and self.integrator != "euler":
-            raise ValueError(f"bounded_gain is proved for integrator='euler', not for {self.integrator!r}; leave it out")
+            raise ValueError(
+                f"bounded_gain is proved for integrator='euler', not for {self.integrator!r}; leave it out"
+            )
         if bounded_gain and not (self.slopes[0] == 0.0 < self.slopes[1]):
             raise ValueError(
                 f"bounded_gain is proved for slopes from 0, but those of {nonlinearity} are from {self.slopes[0]:g} to "

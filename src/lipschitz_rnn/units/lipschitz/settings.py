@@ -122,7 +122,9 @@ def describe(unit: Any) -> str:
     if unit.max_step is not None:
         text += f", max_step={unit.max_step:g}"
     if unit.stability is not None:
-        text += f", stability={unit.stability}, rate={unit.rate:g}" + (", bounded_gain=True" if unit.bounded_gain else "")
+        text += f", stability={unit.stability}, rate={unit.rate:g}" + (
+            ", bounded_gain=True" if unit.bounded_gain else ""
+        )
     return text + describe_noise(unit)
 
 
