@@ -68,6 +68,8 @@ def random_case(seed: int, batch: int = 4) -> Case:
         options["max_step"] = step * float(rng.choice([0.4, 1.0]))
     if contracting:
         options |= {"stability": "contracting", "rate": float(rng.choice([0.01, 0.2]))}
+        if integrator == "euler" and options["nonlinearity"] != "identity" and seed % 2:
+            options["bounded_gain"] = True
         unit = layer(p, N, generator, **options)
     else:
         options |= {"gamma": (2.5 / options["alpha"], 1.5), "init_scale": 1.0}

@@ -21,6 +21,7 @@ from lipschitz_rnn.stability.proof.norms import MetricNorms, product
 from lipschitz_rnn.stability.proof.rounding import Ball, Matrix, block, smallest_eigenvalue_bound
 
 _LARGER = (1e-9, 1e-6, 1e-3, 0.1, 1.0)  # by how much γ exceeds its smallest value, until there is a proof
+_STRONGER = (1.0, 10.0, 1e3, 1e6)
 
 
 def energy_gain(certificate: Certificate, metric: MetricNorms, U: Matrix) -> float:
@@ -38,13 +39,24 @@ def energy_gain(certificate: Certificate, metric: MetricNorms, U: Matrix) -> flo
     if largest == 0.0:
         return 0.0
     unit = 2.0 ** round(math.log2(largest))  # input weights of the size of 1; powers of two change no digit
-    form = _energy_form(certificate, metric, multiplier, U / unit)
-    smallest = _smallest_gain(form.mid, U.shape[1])
+    p = U.shape[1]
+    forms = [
+        _energy_form(certificate, metric, each, U / unit) for each in _multipliers(certificate, metric, multiplier)
+    ]
+    smallest, form = min(((_smallest_gain(form.mid, p), form) for form in forms), key=lambda found: found[0])
     for more in _LARGER if math.isfinite(smallest) else ():
         gain = smallest * (1.0 + more) + 1e-300  # positive
-        if _proves(form, U.shape[1], gain):
+        if _proves(form, p, gain):
             return product(gain, unit)
     return math.inf
+
+
+def _multipliers(certificate: Certificate, metric: MetricNorms, known: Matrix) -> list[Matrix]:
+    """Those of the certificate, and larger ones, which are better where units hardly feed back."""
+    assert certificate.step_range is not None
+    least = certificate.step_range[1] ** 2 * np.diag(metric.P.mid)  # about half of it is needed to bound w at all
+    most = _STRONGER[-1] * least
+    return [np.minimum(known, most), *(np.minimum(more * np.maximum(known, least), most) for more in _STRONGER)]
 
 
 def _energy_form(certificate: Certificate, metric: MetricNorms, multiplier: Matrix, U: Matrix) -> Ball:

@@ -42,8 +42,8 @@ def intake(numbers: Numbers, U: Tensor, restoring: Tensor, stretch: Tensor, shar
 def make_room(numbers: Numbers, A: Tensor, W: Tensor, restoring: Tensor, entering: Intake) -> Tensor:
     """W with LG in place of G, LLᵀ = I − KKᵀ; A and W in float64, for slopes from 0.
 
-    L = I − K(I + C)⁻¹Kᵀ with the Cholesky factor C of I − KᵀK: then LLᵀ = I − K(M + Mᵀ − M KᵀK Mᵀ)Kᵀ for M = (I + C)⁻¹, and
-    the bracket is I because (I + C)(I + Cᵀ) = (I + C) + (I + Cᵀ) − KᵀK.
+    L = I − K(I + C)⁻¹Kᵀ with the Cholesky factor C of I − KᵀK: then LLᵀ = I − K(M + Mᵀ − M KᵀK Mᵀ)Kᵀ for M = (I + C)⁻¹,
+    and the bracket is I because (I + C)(I + Cᵀ) = (I + C) + (I + Cᵀ) − KᵀK.
     """
     K, _, rows = entering
     slope = numbers.step * numbers.slopes[1]
