@@ -28,10 +28,11 @@ NAMES = [
 SIGNATURES = {
     "LipschitzRNN": "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0 bidirectional=False * "
     "beta=0.75 gamma=0.001 step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 "
-    "stability=None rate=None metric_spread=None backend='auto' recompute_every=None max_step=None noise=0.0 "
+    "stability=None rate=None metric_spread=None bounded_gain=False backend='auto' recompute_every=None max_step=None noise=0.0 "
     "multiplicative_noise=0.0 parallel=None tolerance=1e-06 proj_size=0 device=None dtype=None",
     "LipschitzRNNCell": "input_size hidden_size bias=True * beta=0.75 gamma=0.001 step_size=0.03 max_step=None "
     "alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 stability=None rate=None metric_spread=None "
+    "bounded_gain=False "
     "noise=0.0 multiplicative_noise=0.0 device=None dtype=None",
     "LipschitzRNN.forward": "self input hx=None * lengths=None timespans=None need_output=True generator=None",
     "LipschitzRNNCell.forward": "self input hx=None timespans=None matrices=None * generator=None",
