@@ -26,6 +26,7 @@ from lipschitz_rnn.units.lipschitz.dropin import (
     refuse_tracing,
     set_weight,
 )
+from lipschitz_rnn.units.lipschitz.kept import kept_matrices
 from lipschitz_rnn.units.lipschitz.parallel import (
     attach_certificate,
     chunks_for,
@@ -307,7 +308,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
             h0 = h0.clone()  # the loop of an exported program does not accept a view
         step_size = cell.step_size if timespans is None else cell.without_rounding(timespans)
         limit = cell.step_limit(step_size)
-        (A, W), alpha = cell.hidden_matrices(), cell.alpha
+        kept, alpha = kept_matrices(cell), cell.alpha
+        A, W = cell.hidden_matrices() if kept is None else (kept.A, kept.W)
         cell.watch_gaps(sequences.longest_time, A, W)
         in_parallel: dict[str, Any] = {}
         if self.parallel is not None:
@@ -317,7 +319,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
                 "tolerance": self.tolerance,
                 "bound": self._new_bound(layer, direction),
             }
-            in_parallel["contraction"] = contraction_of(cell, A, W)
+            in_parallel["contraction"] = contraction_of(cell, A, W) if kept is None else kept.contraction
         if isinstance(alpha, Tensor):  # an ensemble with a different alpha per member; the scan takes one number
             A, alpha = alpha.to(A.dtype) * A, 1.0
         convert = to_proved_dtype if cell.contracting else to_compute_dtype
