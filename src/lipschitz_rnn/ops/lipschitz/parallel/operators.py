@@ -258,7 +258,8 @@ def _pieces(problem: Problem, cut: Cut, recorded: bool, separate: bool = False) 
 def separable(problem: Problem, cut: Cut) -> bool:
     """Whether the samples of a network can be networks of their own on a GPU, and still all run at once.
 
-    It saves a copy of the inputs and one of the gradients. The bounds on gradients count networks, so they do without.
+    It saves a copy of the states' gradient, and costs two of the steps that are run again, so only a backward pass
+    gains. The bounds on gradients count networks, and do without.
     """
     S, _, B, _ = problem.shape
     if S != 1 or B == 1 or cut.backend != "triton":

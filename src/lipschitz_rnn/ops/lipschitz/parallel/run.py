@@ -155,7 +155,8 @@ def _run_chunks(
 ) -> tuple[Tensor | None, Tensor]:
     differentiate = torch.is_grad_enabled() and any(t is not None and tracked(t) for t in problem.tensors)
     compiling = torch.compiler.is_compiling()
-    separate = not compiling and line.size == 1 and not bound.wants_gradients and separable(problem, cut)
+    separate = differentiate and not compiling and line.size == 1 and not bound.wants_gradients
+    separate = separate and separable(problem, cut)
     given: tuple[Any, ...] = (*problem.tensors, norms.factor, norms.root, active, *problem.scheme.arguments, *cut)
     if differentiate:
         known = None if compiling else (bound, head, line, norms, separate)
