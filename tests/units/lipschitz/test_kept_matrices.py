@@ -29,6 +29,14 @@ def x() -> Tensor:
     return torch.randn(12, 3, 2, generator=torch.Generator().manual_seed(4))
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["at once", "late"])
+def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """A GPU says late whether values are the same: then a call may run twice."""
+    if request.param:
+        monkeypatch.setattr(kept, "_answers_late", lambda values: True)
+    return bool(request.param)
+
+
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one each time that a pair is built."""
@@ -159,6 +167,26 @@ def test_numbers_that_compare_oddly_are_told_apart(x: Tensor, built: list[int]) 
         assert model(x)[0].isnan().any()
         assert model(x)[0].isnan().any()
     assert len(built) == 3
+
+
+@pytest.mark.parametrize("parallel", [None, 3])
+def test_a_call_that_runs_twice_shows_the_last_run_alone(x: Tensor, parallel: int | None) -> None:
+    """One bound for each layer and direction, one draw of noise, and the bounds of an earlier call in parallel stay."""
+    model = layer(num_layers=2, bidirectional=True, noise=0.1, parallel=3).eval()
+    with torch.no_grad():
+        model(x)
+        earlier = model.bounds
+        model.parallel = parallel
+        model.cell(0, 1).hidden.rotation.data.mul_(2.0)  # type: ignore[union-attr]
+        model.cell(1, 0).hidden.rotation.data.mul_(2.0)  # type: ignore[union-attr]
+        output = model(x)[0]
+        assert len(model.bounds) == 4
+        assert (model.bounds == earlier) == (parallel is None)
+        assert torch.equal(output, fresh(model, x))
+        model.train().parallel = None
+        model.cell(0, 0).hidden.rotation.data.mul_(2.0)  # type: ignore[union-attr]
+        noisy = model(x, generator=torch.Generator().manual_seed(1))[0]
+        assert torch.equal(noisy, copy.deepcopy(model)(x, generator=torch.Generator().manual_seed(1))[0])
 
 
 def test_a_dtype_is_part_of_what_is_kept(x: Tensor) -> None:

@@ -257,8 +257,8 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         refuse_tracing(self)
         self._check(input, hx, matrices)
         if matrices is None:
-            kept = kept_matrices(self)
-            matrices = self.hidden_matrices() if kept is None else (kept.A, kept.W)
+            use = kept_matrices(self)
+            matrices = self.hidden_matrices() if use is None else (use.kept.A, use.kept.W)
         h = self.advance(input, hx, timespans, matrices)
         if self.training and self.noisy:
             if generator is not None:

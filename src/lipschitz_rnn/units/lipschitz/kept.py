@@ -2,13 +2,14 @@
 
 To build them takes a GPU about 90 small operations, more than a short scan. Nothing tells for sure that a parameter has
 changed: writes through ``.data``, fused optimizers, CUDA graphs and other processes leave its version as it was. So the
-values themselves are compared with those that the matrices were built from. On a GPU the host waits for that.
+values themselves are compared with those that the matrices were built from. A GPU answers late: a call may use the
+matrices in the meantime, and runs again in the rare case that they were old.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -19,11 +20,13 @@ from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.common.tracing import exporting, forward_mode, plain_eager
 from lipschitz_rnn.ops.common.validation import has_values
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction
+from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.recurrence import forward_hooks
 
 if TYPE_CHECKING:
     from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
+    from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PLAIN = (Tensor, nn.Parameter)
@@ -39,12 +42,23 @@ class Kept(NamedTuple):
     contraction: Contraction
 
 
+class Use(NamedTuple):
+    """What was kept, for one call, which must ask in the end whether it was right, and run again if not."""
+
+    kept: Kept
+    confirmed: Callable[[], bool]
+
+
 # Not an attribute of the pair: copies and pickles have none, and it goes when the pair goes.
 _kept: WeakKeyDictionary[ContractingPair, Kept] = WeakKeyDictionary()
 
 
-def kept_matrices(cell: LipschitzRNNCell) -> Kept | None:
-    """Matrices and contraction of a cell; None where they must be made for this call alone."""
+def kept_matrices(cell: LipschitzRNNCell, *, late: bool = False) -> Use | None:
+    """Matrices and contraction of a cell; None where they must be made for this call alone.
+
+    Args:
+        late: a call that can run twice need not wait for a GPU's answer now.
+    """
     pair = cell.hidden
     if not isinstance(pair, ContractingPair) or not plain_eager() or forward_mode() or exporting():
         return None
@@ -57,10 +71,39 @@ def kept_matrices(cell: LipschitzRNNCell) -> Kept | None:
     with torch.no_grad(), without_autocast(parameters[0].device):
         values = torch.cat([parameter.reshape(-1) for parameter in parameters])
         bits, found = values.view(_BITS[values.element_size()]), _kept.get(pair)
-        # Another version is another value, most likely: then it is not worth waiting for the comparison.
-        if found is None or found.key != key or not torch.equal(found.values, bits):
-            found = _kept[pair] = _built(pair, key, [parameter.shape for parameter in parameters], values, bits)
-    return found
+        if found is not None and found.key == key:  # another version is another value, most likely
+            if late and _answers_late(bits):
+                return Use(found, _compared(pair, found, bits))
+            if torch.equal(found.values, bits):
+                return Use(found, _at_once)
+        found = _kept[pair] = _built(pair, key, [parameter.shape for parameter in parameters], values, bits)
+    return Use(found, _at_once)
+
+
+def _answers_late(values: Tensor) -> bool:
+    return values.is_cuda
+
+
+def _at_once() -> bool:
+    return True
+
+
+def _compared(pair: ContractingPair, found: Kept, bits: Tensor) -> Callable[[], bool]:
+    """Starts the comparison. The function that is returned waits for that alone, not for what was started after it."""
+    same = torch.eq(found.values, bits).all().to("cpu", non_blocking=True)
+    done = None
+    if bits.is_cuda:
+        done = torch.cuda.Event()
+        done.record(torch.cuda.current_stream(bits.device))
+
+    def confirmed() -> bool:
+        if done is not None:
+            done.synchronize()
+        if not bool(same):
+            _kept.pop(pair, None)
+        return bool(same)
+
+    return confirmed
 
 
 def _built(pair: ContractingPair, key: Hashable, shapes: list[torch.Size], values: Tensor, bits: Tensor) -> Kept:
@@ -86,6 +129,12 @@ def _key(pair: ContractingPair, parameters: list[Any]) -> Hashable | None:
     stream = torch.cuda.current_stream(first.device).cuda_stream if first.is_cuda else None
     state = tuple((parameter.shape, parameter._version) for parameter in parameters)
     return pair.settings, kind, state, stream, torch.is_inference_mode_enabled()
+
+
+def can_run_twice(layer: LipschitzRNN, cell: LipschitzRNNCell) -> bool:
+    """Whether nothing shows of a run that is not the last: no numbers drawn, no other process that waits."""
+    alone = not isinstance(layer.parallel, Parallel) or layer.parallel.group is None
+    return alone and not (cell.training and cell.noisy)
 
 
 def changed_by_others(cell: LipschitzRNNCell, pair: ContractingPair) -> bool:
