@@ -28,8 +28,8 @@ NAMES = [
 SIGNATURES = {
     "LipschitzRNN": "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0 bidirectional=False * "
     "beta=0.75 gamma=0.001 step_size=0.03 alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 "
-    "stability=None rate=None metric_spread=None bounded_gain=False backend='auto' recompute_every=None max_step=None noise=0.0 "
-    "multiplicative_noise=0.0 parallel=None tolerance=1e-06 proj_size=0 device=None dtype=None",
+    "stability=None rate=None metric_spread=None bounded_gain=False backend='auto' recompute_every=None max_step=None "
+    "noise=0.0 multiplicative_noise=0.0 parallel=None tolerance=1e-06 proj_size=0 device=None dtype=None",
     "LipschitzRNNCell": "input_size hidden_size bias=True * beta=0.75 gamma=0.001 step_size=0.03 max_step=None "
     "alpha=1.0 integrator='euler' nonlinearity='tanh' init_scale=0.1 stability=None rate=None metric_spread=None "
     "bounded_gain=False "

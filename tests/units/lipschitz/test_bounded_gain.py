@@ -156,6 +156,17 @@ def test_backends_streams_and_saved_weights_agree() -> None:
         other.load_state_dict(unit.state_dict())
 
 
+def test_kept_matrices_follow_the_input_weights() -> None:
+    unit = bounded(3, 6, moved=0.2)
+    x = torch.randn(12, 2, 3, dtype=torch.float64)
+    with torch.no_grad():
+        before = unit(x)[0]
+        unit.cell().weight_ih.data.mul_(2.0)  # no version tells of this
+        after = unit(x)[0]
+    assert not torch.allclose(before, after)
+    assert torch.allclose(after, unit(x)[0], atol=1e-12)  # with gradients, nothing is kept
+
+
 def test_several_networks_equal_single_ones() -> None:
     units = [bounded(2, 5, seed=seed) for seed in range(3)]
     x = torch.randn(9, 4, 2, dtype=torch.float64)

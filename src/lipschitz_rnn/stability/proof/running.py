@@ -332,8 +332,8 @@ def measured(part: RunningPart, x: Matrix, steps: Matrix, states: Matrix, start:
 def sensitivity(part: RunningPart, step: float, between: float, exact: bool = False) -> float:
     """By how much the local error grows at most, in ‖·‖_P, for each unit of ‖·‖_P that the state is larger.
 
-    It grows by R|δ| at most, entry by entry, with the growth for each unit vector as the columns of R: so by ‖R‖. Taking
-    the largest possible |δᵢ| of all entries at once is simpler, and up to √N more.
+    It grows by R|δ| at most, entry by entry, with the growth for each unit vector as the columns of R: so by ‖R‖.
+    Taking the largest possible |δᵢ| of all entries at once is simpler, and up to √N more.
     """
     known = part.sensitivities.get((step, between, exact))
     if known is None:

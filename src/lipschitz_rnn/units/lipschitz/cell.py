@@ -25,6 +25,7 @@ from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtyp
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.dropin import refuse_torchscript, refuse_tracing
 from lipschitz_rnn.units.lipschitz.gaps import GapWatch
+from lipschitz_rnn.units.lipschitz.kept import kept_matrices
 from lipschitz_rnn.units.lipschitz.parametrization import HiddenSetting, SymmetricSkewPair
 from lipschitz_rnn.units.lipschitz.proved import proved_step
 from lipschitz_rnn.units.lipschitz.rounding import held_dtype
@@ -278,7 +279,10 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
         """
         refuse_tracing(self)
         self._check(input, hx, matrices)
-        h = self.advance(input, hx, timespans, matrices or self.hidden_matrices())
+        if matrices is None:
+            use = kept_matrices(self)
+            matrices = self.hidden_matrices() if use is None else (use.kept.A, use.kept.W)
+        h = self.advance(input, hx, timespans, matrices)
         if self.training and self.noisy:
             if generator is not None:
                 require_generator(generator)

@@ -28,11 +28,10 @@ from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.common.validation import require_tensor
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
 from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
-from lipschitz_rnn.units.lipschitz.bounded_gain import Intake, intake, make_room
+from lipschitz_rnn.units.lipschitz.bounded_gain import intake, make_room
 from lipschitz_rnn.units.lipschitz.construction import (
     RESTORING_RANGE,
     Numbers,
-    Parts,
     free_parts,
     free_restoring,
     in_slopes,
@@ -52,16 +51,10 @@ from lipschitz_rnn.units.recurrence import (
 SUPPORTED_INTEGRATORS = ("euler", "heun", "midpoint")
 # The largest rate·step_size with a proof; a decay stronger than e⁻⁷ per step approaches float32 rounding.
 _LARGEST_DECAY = {"euler": 7.0, "heun": 0.69, "midpoint": 0.25}
+_FREE = ("rotation", "feedback", "leak", "restoring", "scale")
 _PROVED = (
-    "hidden_size",
-    "step_size",
-    "alpha",
-    "rate",
-    "integrator",
-    "nonlinearity",
-    "slopes",
-    "metric_spread",
-    "bounded_gain",
+    *("hidden_size", "step_size", "alpha", "rate", "integrator", "nonlinearity"),
+    *("slopes", "metric_spread", "bounded_gain"),
 )
 _LARGEST_SETTING = (
     1e6  # for step_size, alpha, their inverses and metric_spread: keeps A and W within the range of float32
@@ -230,17 +223,35 @@ class ContractingPair(nn.Module):
         ``input_weight``: U, (N, p), with ``bounded_gain`` only.
         """
         self._require_input(input_weight)
+        entering = () if input_weight is None else (input_weight,)
+        return self.build(*[getattr(self, name) for name in self.free], *entering)
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """What the matrices and their contraction depend on besides the free parameters; hashable."""
+        return self._numbers(), self.integrator, self.rate
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The names of the free parameters, in the order of :meth:`build`."""
+        if self.bounded_gain:
+            return (*_FREE, "input_share")
+        return _FREE if self.integrator != "midpoint" else (*_FREE, "reserve", "multipliers")
+
+    def build(self, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """The pair from parameters in the place of its own; with ``bounded_gain``, the input weights follow."""
         numbers = self._numbers()
-        with without_autocast(self.rotation.device):
+        with without_autocast(parameters[0].device):
             if self.integrator != "midpoint":
-                parameters = self.rotation, self.feedback, self.leak, self.restoring, self.scale
-                if input_weight is None:
+                if not self.bounded_gain:
                     return pair_matrices(numbers, *parameters)
-                A, W = pair_matrices(replace(numbers, dtype=torch.float64), *parameters)
-                W = make_room(numbers, A, W, free_restoring(self.restoring), self._intake(numbers, input_weight))
+                *free, share, U = parameters
+                A, W = pair_matrices(replace(numbers, dtype=torch.float64), *free)
+                restoring, stretch = free_restoring(free[3]), log_stretch(numbers, free[4]).exp()
+                W = make_room(numbers, A, W, restoring, intake(numbers, U, restoring, stretch, share))
                 return A.to(numbers.dtype), W.to(numbers.dtype)
-            slowed, scale = self._midpoint(numbers)
-            A, W = slowed(scale, log_stretch(numbers, self.scale).exp(), numbers.units)
+            slowed, scale = self._midpoint(numbers, *parameters)
+            A, W = slowed(scale, log_stretch(numbers, parameters[4]).exp(), numbers.units)
             return in_slopes(numbers, A, W)
 
     def gain(self, input_weight: Tensor) -> Tensor:
@@ -249,11 +260,12 @@ class ContractingPair(nn.Module):
             raise ValueError("this pair has no gain of its own; build it with bounded_gain=True")
         self._require_input(input_weight)
         with without_autocast(self.rotation.device):
-            return self._intake(self._numbers(), input_weight).gain
+            restoring = free_restoring(self.restoring)
+            return intake(self._numbers(), input_weight, restoring, self.stretch(), self.input_share).gain
 
-    def stretch(self) -> Tensor:
-        """The square root of the metric's diagonal, (N,) in float64, differentiable."""
-        return log_stretch(self._numbers(), self.scale).exp()
+    def stretch(self, scale: Tensor | None = None) -> Tensor:
+        """The square root of the metric's diagonal, (N,) in float64, differentiable; ``scale`` replaces the pair's."""
+        return log_stretch(self._numbers(), self.scale if scale is None else scale).exp()
 
     @torch.no_grad()
     def metric(self) -> tuple[Tensor, Tensor]:
@@ -264,7 +276,8 @@ class ContractingPair(nn.Module):
         numbers = self._numbers()
         metric = (2.0 * log_stretch(numbers, self.scale)).exp()
         if self.integrator != "midpoint":
-            return metric, self.step_size**2 * metric / self._parts(numbers).restoring
+            free = free_parts(numbers, self.rotation, self.feedback, self.leak, self.restoring)
+            return metric, self.step_size**2 * metric / free.restoring
         slowed, scale = self._midpoint(numbers)
         stages = slowed.stage_multipliers(scale)
         return metric, self.step_size**2 * torch.cat([metric * stage for stage in stages])
@@ -272,7 +285,7 @@ class ContractingPair(nn.Module):
     @torch.no_grad()
     def metric_root(self) -> Tensor:
         """The square root of P's diagonal, (N,): the metric alone, at no cost."""
-        return log_stretch(self._numbers(), self.scale).exp()
+        return self.stretch()
 
     @torch.no_grad()
     def step_rounding(self, state: float, drive: float = 0.0, *, input_size: int = 0) -> float:
@@ -330,10 +343,6 @@ class ContractingPair(nn.Module):
         spread, dtype = 0.5 * math.log(self.metric_spread), held_dtype(self.rotation.dtype)
         return Numbers(self.step_size, factor, self.alpha, self.slopes, spread, dtype)
 
-    def _intake(self, numbers: Numbers, input_weight: Tensor) -> Intake:
-        stretch = log_stretch(numbers, self.scale).exp()
-        return intake(numbers, input_weight, free_restoring(self.restoring), stretch, self.input_share)
-
     def _require_input(self, input_weight: Tensor | None) -> None:
         if self.bounded_gain and input_weight is None:
             raise TypeError("with bounded_gain, W depends on the input weights U; pass them, (N, p)")
@@ -346,9 +355,6 @@ class ContractingPair(nn.Module):
                     f"input_weight has shape {tuple(input_weight.shape)}; it must be ({self.hidden_size}, p)"
                 )
 
-    def _parts(self, numbers: Numbers) -> Parts:
-        return free_parts(numbers, self.rotation, self.feedback, self.leak, self.restoring)
-
     def _target(self) -> float:
         """The contraction factor, minus what computing and rounding A and W can add to the norm of the map."""
         reserve = matrix_reserve(self.integrator, self.hidden_size, held_dtype(self.rotation.dtype))
@@ -358,13 +364,18 @@ class ContractingPair(nn.Module):
         """The part of the target that can be kept in reserve."""
         return target - (0.75 if self.integrator == "midpoint" else 0.5)
 
-    def _midpoint(self, numbers: Numbers) -> tuple[SlowedPair, Tensor]:
-        """The pair as a function of its scale, and the scale at which the midpoint map contracts enough."""
-        target, parts = self._target(), self._parts(numbers)
-        kept = self._spare(target) * (1e-4 + 0.9 * torch.sigmoid(self.reserve.double()).squeeze(0))
+    def _midpoint(self, numbers: Numbers, *parameters: Tensor) -> tuple[SlowedPair, Tensor]:
+        """The pair as a function of its scale, and the scale at which the midpoint map contracts enough.
+
+        ``parameters`` as for :meth:`build`; the pair's own if there are none.
+        """
+        parameters = parameters or tuple([getattr(self, name) for name in self.free])
+        target, parts = self._target(), free_parts(numbers, *parameters[:4])
+        reserve, multipliers = parameters[5:]
+        kept = self._spare(target) * (1e-4 + 0.9 * torch.sigmoid(reserve.double()).squeeze(0))
         decay = 0.5 - 0.5 * (1.0 - 4.0 * (1.0 - target + kept)).sqrt()
-        identity = torch.eye(self.hidden_size, device=self.rotation.device, dtype=torch.float64)
-        generator, multipliers = shifted_generator(self.step_size, parts) - identity, self.multipliers.double()
+        identity = torch.eye(self.hidden_size, device=reserve.device, dtype=torch.float64)
+        generator, multipliers = shifted_generator(self.step_size, parts) - identity, multipliers.double()
         slowed = SlowedPair(
             generator, parts.feedback, parts.restoring, 1.0 - 0.5 * decay, multipliers, self.step_size, target
         )

@@ -26,6 +26,7 @@ from lipschitz_rnn.units.lipschitz.dropin import (
     refuse_tracing,
     set_weight,
 )
+from lipschitz_rnn.units.lipschitz.kept import can_run_twice, kept_matrices
 from lipschitz_rnn.units.lipschitz.parallel import (
     attach_certificate,
     chunks_for,
@@ -316,7 +317,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
             h0 = h0.clone()  # the loop of an exported program does not accept a view
         step_size = cell.step_size if timespans is None else cell.without_rounding(timespans)
         limit = cell.step_limit(step_size)
-        (A, W), alpha = cell.hidden_matrices(), cell.alpha
+        use, alpha = kept_matrices(cell, late=can_run_twice(self, cell)), cell.alpha
+        A, W = cell.hidden_matrices() if use is None else (use.kept.A, use.kept.W)
         cell.watch_gaps(sequences.longest_time, A, W)
         in_parallel: dict[str, Any] = {}
         if self.parallel is not None:
@@ -326,13 +328,13 @@ class LipschitzRNN(SettingsModule, Recurrent):
                 "tolerance": self.tolerance,
                 "bound": self._new_bound(layer, direction),
             }
-            in_parallel["contraction"] = contraction_of(cell, A, W)
+            in_parallel["contraction"] = contraction_of(cell, A, W) if use is None else use.kept.contraction
         if isinstance(alpha, Tensor):  # an ensemble with a different alpha per member; the scan takes one number
             A, alpha = alpha.to(A.dtype) * A, 1.0
         convert = to_proved_dtype if cell.contracting else to_compute_dtype
-        A, W, x, h0, U, b = convert(A, W, x, h0, cell.weight_ih, cell.bias_ih)
+        A, W, inputs, h0, U, b = convert(A, W, x, h0, cell.weight_ih, cell.bias_ih)
         states, last = lipschitz_scan(
-            x,
+            inputs,
             A,
             W,
             h0,
@@ -348,19 +350,21 @@ class LipschitzRNN(SettingsModule, Recurrent):
             recompute_every=self.recompute_every,
             exact_products=cell.contracting,
             max_step=limit,
-            noise=cell.drawn_noise(sequences.generator, x),
+            noise=cell.drawn_noise(sequences.generator, inputs),
             **in_parallel,
         )
+        if use is not None and not use.confirmed():  # a parameter had changed
+            del states, last
+            return self.run_layer(layer, direction, x, state, sequences, need_output)
         if cell.contracting:
             dtype = result_dtype(cell.weight_ih)
             states, last = None if states is None else states.to(dtype), last.to(dtype)
         return states, (last,)
 
     def _new_bound(self, layer: int, direction: int) -> ScanBound:
-        if layer == 0 and direction == 0:
-            self._bounds = []
-        self._bounds.append(ScanBound(complete=self.full_bounds, gradients=self.full_bounds))
-        return self._bounds[-1]
+        bound = ScanBound(complete=self.full_bounds, gradients=self.full_bounds)
+        self._bounds = [*self._bounds[: layer * self.num_directions + direction], bound]
+        return bound
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has not been called yet; the bounds of a call under torch.func cannot even be copied."""

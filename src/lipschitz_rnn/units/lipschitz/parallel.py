@@ -18,7 +18,7 @@ from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
-from lipschitz_rnn.units.recurrence import forward_hooks
+from lipschitz_rnn.units.lipschitz.kept import changed_by_others
 
 if TYPE_CHECKING:
     from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
@@ -87,20 +87,12 @@ def _require_unchanged(cell: LipschitzRNNCell, pair: ContractingPair) -> None:
     """Raise if the matrices of a contracting unit may be others than those that its construction proves to contract."""
     if exporting():  # which wraps modules, and has no chunks
         return
-    hooked = any(forward_hooks(pair))
-    own = type(pair).forward is ContractingPair.forward and "forward" not in vars(pair)
-    if hooked or not own or "hidden_matrices" in vars(cell) or _makes_others(type(cell)):
+    if changed_by_others(cell, pair):
         raise ValueError(
             "the matrices of this contracting unit are changed after they are made, by a hook or another method, so "
             "nothing proves that they contract; remove the change (a hook may be one of all modules), or set parallel "
             "= None"
         )
-
-
-def _makes_others(kind: type) -> bool:
-    from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
-
-    return kind.hidden_matrices is not LipschitzRNNCell.hidden_matrices  # type: ignore[attr-defined]
 
 
 @torch.no_grad()

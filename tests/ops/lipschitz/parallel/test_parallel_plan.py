@@ -65,6 +65,9 @@ def test_passes_are_compared_next_where_they_are_expected_to_be_close() -> None:
     plan = Plan(4, 10_000, 0, 256)
     assert plan.first_stop(None) == 256
     assert plan.first_stop(100) == 300
+    assert 5_000 < plan.first_stop_again(None, 1.0, 1e-4, 1e-6) < 8_000  # a whole pass of 10,000 was worth 1e-4
+    assert plan.first_stop_again(None, 1.0, 1e-3, 1e-6) == plan.first_stop_again(None, 1e-3, 1e-3, 1e-6) == 10_000
+    assert plan.first_stop_again(100, 1.0, 1e-4, 1e-6) % 100 == 0
     seen = (0, 1.0), (256, math.exp(-2.56))
     assert 1_382 < plan.next_stop(None, *seen, 1e-6) < 1_750
     assert plan.next_stop(100, *seen, 1e-6) % 100 == 0

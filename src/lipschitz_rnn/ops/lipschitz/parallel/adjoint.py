@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.lipschitz.parallel.chunks import DRIVE, STEPS, Chunks, Gradients, Path, apart, beside
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms
-from lipschitz_rnn.ops.lipschitz.parallel.known import Known, largest_relative, outlook, passed_back
+from lipschitz_rnn.ops.lipschitz.parallel.known import Known, largest_relative, passed_back, promising
 from lipschitz_rnn.ops.lipschitz.parallel.line import Line
 
 
@@ -153,10 +153,10 @@ class _Passes:
 
     def until(self, tolerance: float, passes: int, fading: Tensor) -> Adjoint | None:
         """Passes until the tolerance is met; None if it is not."""
-        plan, reached, far = self.chunks.plan, 1.0, False
+        plan, rest, stop = self.chunks.plan, 1.0, self.chunks.plan.first_stop(None)
         for count in range(2, passes + 1):
             self.begin()
-            stop, before = plan.steps if far else plan.first_stop(None), 0
+            before, reached, at_first = 0, rest, rest
             while True:
                 self.advance(stop)
                 rest = float(largest_relative(self.known["left"], self.sizes))
@@ -173,11 +173,10 @@ class _Passes:
                     break
                 following = plan.next_stop(None, (before, reached), (stop, now), tolerance)
                 before, reached, stop = stop, now, following
-            gap, before_pass = float(self.known["left"].amax()), float(self.known["arriving"].amax())
-            shrinks = outlook(before_pass, gap, now, tolerance, passes - count)
-            if shrinks is None:
+            gap, wider = float(self.known["left"].amax()), float(self.known["arriving"].amax())
+            if not promising(wider, gap, now, tolerance, passes - count):
                 return None
-            reached, far = rest, rest * shrinks > tolerance
+            stop = plan.first_stop_again(None, at_first, rest, tolerance)
         return None
 
 

@@ -44,14 +44,14 @@ class Audit:
         """After some steps of the second pass: by how much a distance is above what ρ allows at most, (S, K, B)."""
         distances = torch.linalg.vector_norm(self._first_states(path) - self._earlier, dim=-1)
         factors = self._norms.of_steps(self._problem) if self._factor is None else self._factor
+        self._distances = distances
         above = torch.addcmul(distances[:, 1:], factors, distances[:, :-1], value=-1.0).amax(1)
-        self._furthest = distances.amax(1)
         return apart(above, self._chunks.plan.chunks)
 
     def rounding(self) -> Tensor:
         """How far rounding alone may bring a distance above that, (S, K, B). It is seldom needed, and takes longer."""
         norms, problem = self._norms, self._problem
-        sizes = torch.linalg.vector_norm(self._earlier, dim=-1).amax(1) + self._furthest  # of either pass
+        sizes = torch.linalg.vector_norm(self._earlier, dim=-1).amax(1) + self._distances.amax(1)  # of either pass
         unit = step_rounding(problem, norms).squeeze(-1)
         return apart(4.0 * unit * sizes + _drive_rounding(problem, norms), self._chunks.plan.chunks)
 

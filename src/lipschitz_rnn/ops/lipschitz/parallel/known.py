@@ -98,9 +98,9 @@ def largest_relative(errors: Tensor, sizes: Tensor) -> Tensor:
     return ratio.amax() if ratio.numel() else ratio.new_zeros(())
 
 
-def outlook(before: float, after: float, relative: float, tolerance: float, passes: int) -> float | None:
-    """By what a pass shrinks the gaps, or None if so many further ones would not do at that rate."""
-    return after / before if after < before and relative * (after / before) ** passes <= tolerance else None
+def promising(before: float, after: float, relative: float, tolerance: float, passes: int) -> bool:
+    """Whether so many further passes would do, if each shrinks the gaps as this one did."""
+    return after < before and relative * (after / before) ** passes <= tolerance
 
 
 def only_rounding(fading: Tensor, relative: Tensor, tolerance: float, dtype: torch.dtype) -> bool:

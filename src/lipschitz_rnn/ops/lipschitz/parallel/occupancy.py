@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from lipschitz_rnn.ops.common.cuda import compiler
@@ -18,11 +20,17 @@ from lipschitz_rnn.ops.lipschitz.triton.plan import _plan as triton_plan
 def rows_at_once(problem: Problem) -> int:
     """Samples of all networks of a lifted problem that the forward kernel runs beside each other."""
     networks, _, _, units = problem.shape
-    dtype, device, stages = problem.A.dtype, problem.A.device, len(problem.scheme.tableau)
+    kind = (problem.A.dtype, problem.A.device, len(problem.scheme.tableau), problem_precision(problem))
+    return _rows_at_once(networks, units, *kind)
+
+
+@lru_cache(maxsize=1024)
+def _rows_at_once(
+    networks: int, units: int, dtype: torch.dtype, device: torch.device, stages: int, precision: str
+) -> int:
     processors, room = multiprocessors(device), shared_memory(device)
     # Which kernel runs depends on the batch: ask for the one of a batch that fills the GPU.
     shape = (networks, divide_up(ROWS_OF_A_BLOCK * processors, networks), units)
-    precision = problem_precision(problem)
     if compiler.library() is not None:
         kernel, capability = Kernel(stages, dtype.itemsize), torch.cuda.get_device_capability(device)
         plan = find_plan(shape, precision, kernel, capability, processors, room)

@@ -16,6 +16,7 @@ from lipschitz_rnn.ops.lipschitz.problem import Problem
 ROWS_OF_A_CORE = {1: 8, 2: 8}
 ROWS_OF_MANY_CORES = 16
 ROWS_OF_A_BLOCK = 8  # samples for which a GPU's kernels are at their quickest
+ROWS_OF_ANY_BLOCK = 16  # samples that a block of any of them takes, or a multiple of what it takes
 # Below, what is run again costs more than is saved: a GPU is idle otherwise, a core has its hands full.
 SHORTEST_CHUNK = {"cuda": 256, "cpu": 4096}
 FEWEST_CHUNKS = {"cuda": 2, "cpu": 8}  # of the shortest, or the sequence is left in one piece
@@ -94,18 +95,26 @@ class Plan:
         """After how many steps of a chunk two passes may join, if they are close enough."""
         return self._at_mark(self.warm_up, every)
 
+    def first_stop_again(self, every: int | None, before: float, now: float, tolerance: float) -> int:
+        """The same after a whole pass, which has brought the distance from ``before`` to ``now``."""
+        return self._at_mark(self._steps_to(tolerance, self.steps, before, now), every)
+
     def next_stop(self, every: int | None, before: tuple[int, float], now: tuple[int, float], tolerance: float) -> int:
-        """Where to look again: (step, distance) at two places say how fast the passes approach each other.
+        """Where to look again, after (step, distance) at two places."""
+        (earlier, larger), (step, distance) = before, now
+        return self._at_mark(step + self._steps_to(tolerance, step - earlier, larger, distance), every)
+
+    def _steps_to(self, tolerance: float, taken: int, larger: float, distance: float) -> int:
+        """How many more steps it takes from a distance, if it goes on as before.
 
         It slows down on the way, because what fades fast is gone first: a quarter of the tolerance is aimed at, and an
         eighth is added. Passes that do not approach each other are run to the end.
         """
-        (earlier, larger), (step, distance) = before, now
         shrunk = math.log(larger / distance) if 0.0 < distance < larger < math.inf else 0.0
         if shrunk <= 0.0:
             return self.steps
-        more = 1.125 * (step - earlier) * math.log(4.0 * distance / tolerance) / shrunk
-        return self._at_mark(step + math.ceil(min(max(more, self.warm_up / 4), self.steps)), every)
+        more = 1.125 * taken * math.log(4.0 * distance / tolerance) / shrunk
+        return math.ceil(min(max(more, self.warm_up / 4), self.steps))
 
     def _at_mark(self, step: int, every: int | None) -> int:
         return min(self.steps, step if every is None else -(-step // every) * every)
@@ -131,7 +140,7 @@ def make_plan(settings: Parallel, problem: Problem, backend: str, factor: float 
     if whole and steps % chunks:
         raise ValueError(f"parallel is {chunks} chunks, which do not divide the {steps} steps of each process")
     length = steps // chunks
-    warm_up = settings.warm_up or usual_warm_up(factor, settings.tolerance)
+    warm_up = settings.warm_up or usual_warm_up(factor, allowed(settings.tolerance, problem.A.dtype))
     return Plan(chunks, length, steps - chunks * length, min(warm_up, length))
 
 

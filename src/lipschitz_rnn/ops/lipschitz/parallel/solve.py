@@ -10,7 +10,7 @@ from torch import Tensor
 from lipschitz_rnn.ops.lipschitz.parallel.audit import Audit, contradiction
 from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path, apart, together
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms
-from lipschitz_rnn.ops.lipschitz.parallel.known import Known, largest_relative, only_rounding, outlook, passed_on
+from lipschitz_rnn.ops.lipschitz.parallel.known import Known, largest_relative, only_rounding, passed_on, promising
 from lipschitz_rnn.ops.lipschitz.parallel.line import Line
 
 
@@ -176,10 +176,10 @@ class _Passes:
     def until(self, tolerance: float, passes: int) -> Solution:
         """Passes until the tolerance is met; else one chunk after another."""
         plan, every = self.chunks.plan, self.chunks.every
-        reached, far, gap = 1.0, False, 0.0  # a guess is off by the state itself
+        gap, jump, stop = 0.0, 1.0, plan.first_stop(every)  # a guess is off by the state itself
         for count in range(2, passes + 1):
             self.begin()
-            stop, begin = plan.steps if far else plan.first_stop(every), 0
+            begin, reached, at_first = 0, jump, jump
             while True:
                 self.advance(stop)
                 jump = float(largest_relative(self.jumps, self.sizes))
@@ -187,7 +187,7 @@ class _Passes:
                     raise contradiction(self.norms)
                 now = jump
                 if stop == plan.steps or jump <= tolerance:
-                    if stop < plan.steps:
+                    if stop < plan.steps and self.path.keep:
                         self.path.join()  # under way while the host adds up
                     found = self.result(count)
                     now = float(found.relative)
@@ -196,11 +196,10 @@ class _Passes:
                 if stop == plan.steps:
                     break
                 begin, reached, stop = stop, now, plan.next_stop(every, (begin, reached), (stop, now), tolerance)
-            gap, before = self._gap("jumps"), gap if count > 2 else self._gap("guessed")
-            shrinks = outlook(before, gap, now, tolerance, passes - count)
-            if shrinks is None:
+            gap, wider = self._gap("jumps"), gap if count > 2 else self._gap("guessed")
+            if not promising(wider, gap, now, tolerance, passes - count):
                 break
-            reached, far = jump, jump * shrinks > tolerance
+            stop = plan.first_stop_again(every, at_first, jump, tolerance)
         if only_rounding(found.fading, found.relative, tolerance, self.chunks.cut.A.dtype):
             return found
         return self.in_turn()
