@@ -33,6 +33,7 @@ from lipschitz_rnn.stability.radius.trajectory import Stepper, length_of
 
 _WAYS, _ROUNDS = 9, 3  # radii tried at once, and how often the gap between two of them is divided
 _LIKELY = (0.5, 1.1, 1.1)  # of the largest possible radius, then of the radius found
+_FARTHEST = 64.0  # radii are searched up to this many times those of the gain
 _AT_ONCE = 1 << 24  # numbers that are kept at once on a CPU
 
 
@@ -154,8 +155,9 @@ def _of_some(
         change = torch.minimum(change.nan_to_num(nan=torch.inf), gains * size[..., None])
         return change * (1 + 1e-9), torch.minimum(rounding * (1 + 1e-9), known.rounding(size, part) * unit)
 
-    # Without any remainder the radius would be margin / gradient: search below the smallest of them.
-    steepest = torch.minimum(linear, gains).clamp(min=1e-300)
+    # Without any remainder the radius would be margin / gradient: search below the smallest of them. That can be far
+    # above what the gain allows, as where units are off, and a grid has to find both.
+    steepest = torch.minimum(linear, gains).maximum(gains / _FARTHEST).clamp(min=1e-300)
     highest = (margins / steepest).masked_fill(own_class, torch.inf).clamp(max=1e12).min(1).values
     low = torch.zeros_like(highest)
     for likely in _LIKELY:  # ellipsoids are made for one size of change; the later ones are near the answer
