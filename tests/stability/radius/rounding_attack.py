@@ -30,7 +30,7 @@ class RoundingAdversary:
         half = precision in ("bfloat16", "float16")
         spans = None if timespans is None else (float(timespans[timespans > 0].min()), float(timespans.max()))
         certificate = certify(unit, precision=precision if half else "exact", step_size=spans)
-        job = LayerRun(unit, None, precision, None, None, 0.0, False)
+        job = LayerRun(unit, None, precision, "any", None, 0.0, False)
         self.running: RunningPart = job.running(certificate, next(iter(unit.cells)))
         assert certificate.A is not None
         assert certificate.W is not None

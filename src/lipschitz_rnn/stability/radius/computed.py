@@ -79,7 +79,8 @@ class ComputedNetwork:
         network = self.proved.network
         unit = network.stated.unit
         assert isinstance(unit, LipschitzRNN)
-        self.job = LayerRun(unit, None, network.precision, None, None, 0.0, False)
+        # Certified here, and then run elsewhere: the coarsest backend counts.
+        self.job = LayerRun(unit, None, network.precision, "any", None, 0.0, False)
         keys = iter(unit.cells)
         self.running = [
             [self.job.running(own.certificate, next(keys)) for own in parts] for parts in self.proved.layers
