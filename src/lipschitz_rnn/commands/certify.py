@@ -29,7 +29,7 @@ WITH_RADIUS = (
     *("device", "data_dir", "offline"),
 )
 WITHOUT_RADIUS = (
-    *("step_size", "integrator", "nonlinearity", "continuous", "precision", "rate"),
+    *("step_size", "integrator", "nonlinearity", "continuous", "rate"),
     *("solver", "accuracy", "rounding"),
 )
 
@@ -60,7 +60,10 @@ def certify(
     ] = False,
     precision: Annotated[
         str | None,
-        typer.Option(help="Precision of A and W: float64, float32, high, medium, bfloat16 or float16."),
+        typer.Option(
+            help="What the network runs in: float64, highest (float32), high (TF32), medium, bfloat16 or float16; "
+            "with --radius also exact. Default: what it would run in here."
+        ),
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Prove this rate and stop. Default: find the best rate.")] = None,
     solver: Annotated[str, typer.Option(help="auto, structured, clarabel or scs.")] = "auto",
@@ -132,7 +135,8 @@ def certify(
     model takes, also if those of the file were regular.
 
     With --radius: certified accuracy of a classifier against the radius, beside the accuracy that PGD and DeepFool
-    leave. Rounding of the network that runs is included; docs/stability.md has the theorems.
+    leave. Rounding of the network that runs is included, for the precision in force or the one that --precision names;
+    docs/stability.md has the theorems.
 
     Exit codes: 0 certified; 3 not certified, with the reason and what to try, or no sample certified at any radius;
     2 wrong usage, a damaged file, or a network that cannot be certified; 1 a missing file or run.
@@ -141,6 +145,7 @@ def certify(
 
       lipschitz-rnn certify runs/digits-lipschitz-n64
       lipschitz-rnn certify runs/contracting --radius 0.1,0.3 --plot radius.png
+      lipschitz-rnn certify runs/contracting --radius 0.1 --precision high
     """
     if radius:
         refuse_given(
@@ -157,6 +162,7 @@ def certify(
         options = RadiusOptions(
             radii=parse_radii(radius),
             norm=norm,
+            precision=precision,
             split=split,
             samples=samples,
             attacked=attack_samples,

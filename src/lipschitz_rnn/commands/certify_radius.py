@@ -29,6 +29,7 @@ from lipschitz_rnn.data.series import SeriesSet
 from lipschitz_rnn.data.target import prepare_target
 from lipschitz_rnn.experiments.certified import CertifiedCurve, Norm, Samples, certified_curve
 from lipschitz_rnn.stability import NoCertificate
+from lipschitz_rnn.stability.proof.precision import as_precision
 from lipschitz_rnn.tasks import Split
 from lipschitz_rnn.training.parallel import choose_device
 from lipschitz_rnn.training.runs import load_run
@@ -40,6 +41,7 @@ class RadiusOptions:
 
     radii: tuple[float, ...]
     norm: Norm = "l2"
+    precision: str | None = None
     split: Split = "test"
     samples: int | None = None
     attacked: int = 200
@@ -67,6 +69,8 @@ def parse_radii(items: list[str]) -> tuple[float, ...]:
 def report_radius(target: Path, seed: int | None, which: str, options: RadiusOptions, as_json: bool) -> bool:
     """Print the certified accuracy of all networks; returns whether every one has some at some radius."""
     require_picture(options.plot)
+    if options.precision is not None:
+        as_precision(options.precision)  # refused before anything is loaded
     models, samples = _opened(target, seed, which, options)
     count, attacked = _attackable(samples, options.attacked)
     found: dict[str, CertifiedCurve] = {}
@@ -82,6 +86,7 @@ def report_radius(target: Path, seed: int | None, which: str, options: RadiusOpt
                     attacked=count,
                     steps=options.steps,
                     restarts=options.restarts,
+                    precision=options.precision,
                     time_limit=options.time_limit,
                     progress=named(progress, name),
                 )
@@ -189,7 +194,8 @@ def _document(
     refused: Mapping[str, NoCertificate],
 ) -> dict[str, Any]:
     networks: list[dict[str, Any]] = [
-        {"network": name, "certified": True, **curve.to_dict()} for name, curve in found.items()
+        {"network": name, "certified": True, "statement": curve.statement(), **curve.to_dict()}
+        for name, curve in found.items()
     ]
     for name, error in refused.items():
         certificate = error.certificate
@@ -230,6 +236,8 @@ def _print(
     for name, error in refused.items():
         console.print(f"{escape(name)}: [red]not certified[/]", highlight=False)
         console.print(str(error), highlight=False, markup=False)
+    for sentence in dict.fromkeys(curve.statement() for curve in found.values()):
+        console.print(sentence, highlight=False, markup=False)
     if found:
         console.print(attacked, highlight=False, markup=False)
     if options.plot is not None and found:

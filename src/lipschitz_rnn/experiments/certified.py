@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -11,11 +12,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.robustness import AttackResult, deepfool, draw_samples, pgd, valid_range
 from lipschitz_rnn.robustness.samples import Range
 from lipschitz_rnn.stability import CertifiedRadii, certified_radius
+from lipschitz_rnn.stability.proof.precision import as_precision
 from lipschitz_rnn.stability.radius.radius import Method
 from lipschitz_rnn.tasks import Split, Task
+
+_ARITHMETIC = {
+    "float32": "float32 (highest)",
+    "high": "float32 with products in TF32 (high)",
+    "medium": "float32 with products of bfloat16 numbers (medium)",
+}
 
 Norm = Literal["l2", "linf", "step"]
 Progress = Callable[[str, int, int | None], None]
@@ -99,6 +108,19 @@ class CertifiedCurve:
     def accuracy(self, radius: float) -> float:
         return self.found.accuracy(self.targets, radius)
 
+    def statement(self) -> str:
+        """What the certified accuracy speaks about."""
+        name = self.found.arithmetic
+        if name == "exact":
+            return (
+                "certified: the class of the exact network of these weights is right and stays so under every change "
+                "of at most the radius. The numbers that a running network computes may differ by rounding"
+            )
+        return (
+            f"certified: the class that comes out in {_ARITHMETIC.get(name, name)}, on a CPU or a GPU, is right and "
+            "stays so under every change of at most the radius, all rounding included"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         rows = [
@@ -135,6 +157,7 @@ def certified_curve(
     attacked: int = 0,
     steps: int = 40,
     restarts: int = 2,
+    precision: str | None = None,
     time_limit: float = 150.0,
     batch_size: int | None = None,
     method: Method = "auto",
@@ -145,6 +168,7 @@ def certified_curve(
     Args:
         radii: positive sizes, as fractions of the valid range where there is one (pixels in [0, 1]).
         method: of `certified_radius`.
+        precision: what the network runs in, as in `certified_radius`; attacks run in it too.
         steps, restarts: of PGD, which runs at every radius; DeepFool runs once, without a limit.
 
     Raises:
@@ -161,6 +185,7 @@ def certified_curve(
         timespans=samples.times,
         scale=samples.scale,
         method=method,
+        precision=precision,
         time_limit=time_limit,
         batch_size=batch_size,
         progress=progress,
@@ -170,7 +195,8 @@ def certified_curve(
     left: dict[str, tuple[float, ...]] = {}
     contradictions = 0
     if some is not None:
-        left, contradictions = _under_attack(model, some, radii, norm, found, steps, restarts, progress)
+        with _running_in(precision, some.inputs.device):
+            left, contradictions = _under_attack(model, some, radii, norm, found, steps, restarts, progress)
     count = 0 if some is None else len(some.targets)
     held = (found.prediction == targets) & (found.margin > 0)
     return CertifiedCurve(
@@ -187,6 +213,20 @@ def certified_curve(
         found=found,
         targets=targets,
     )
+
+
+@contextmanager
+def _running_in(precision: str | None, device: torch.device) -> Iterator[None]:
+    """What float32 networks run in here. Nothing runs in exact numbers: then as without it."""
+    name = "exact" if precision is None else as_precision(precision).name
+    if name in ("bfloat16", "float16"):
+        with torch.autocast(device.type, dtype=getattr(torch, name)):
+            yield
+    elif name in ("float32", "high", "medium"):
+        with float32_products("highest" if name == "float32" else name):
+            yield
+    else:
+        yield
 
 
 class _Called(nn.Module):

@@ -71,6 +71,28 @@ def test_the_table_and_the_picture(run: Path, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.needs("foolbox")
+def test_the_precision_is_the_one_asked_for(run: Path) -> None:
+    """The table says what it is about; coarser arithmetic certifies less, and attacks in it succeed nowhere inside."""
+    few = ("--samples", 30, "--attack-samples", 6, "--attack-steps", 3, "--restarts", 1, "--seed", 0)
+    found = {}
+    for name in ("exact", "highest", "high", "bfloat16"):
+        answer = call("certify", run, "--radius", "0.02", "--json", "--precision", name, *few)
+        assert answer.exit_code in (0, 3), answer.output
+        found[name] = json.loads(answer.stdout)["networks"][0]
+        assert found[name]["contradictions"] == 0
+    assert [each["arithmetic"] for each in found.values()] == ["exact", "float32", "high", "bfloat16"]
+    medians = [each["median_radius"] for each in found.values()]
+    assert medians == sorted(medians, reverse=True)
+    assert medians[-1] < medians[0]
+    assert "products in TF32 (high), on a CPU or a GPU, is right" in found["high"]["statement"]
+    words = " ".join(call("certify", run, "--radius", "0.02", "--precision", "exact", *few).output.split())
+    assert "the class of the exact network of these weights is right" in words
+    default = " ".join(call("certify", run, "--radius", "0.02", *few).output.split())
+    assert "comes out in float32 (highest), on a CPU or a GPU, is right and stays so" in default
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_nothing_certified_is_exit_code_3(run: Path, tmp_path: Path) -> None:
     few = ("--samples", 20, "--attack-samples", 0)
     far = call("certify", run, "--radius", "1000", *few)
@@ -103,6 +125,7 @@ def test_nothing_certified_is_exit_code_3(run: Path, tmp_path: Path) -> None:
         (("--norm", "l2"), "--norm goes with --radius; add --radius 0.1"),
         (("--attack-samples", "5"), "--attack-samples goes with --radius"),
         (("--radius", "0.1", "--seed", "7"), "seed is 7"),
+        (("--radius", "0.1", "--precision", "float8"), "precision is 'float8'; choose one of exact, float64, float32"),
         (("--radius", "0.1", "--plot", "/nowhere/x.png"), "cannot be written"),
     ],
 )

@@ -15,7 +15,7 @@ import lipschitz_rnn as lr
 from lipschitz_rnn.stability import StatedClassifier, certified_radius
 from lipschitz_rnn.stability.proof.norms import MetricNorms
 from lipschitz_rnn.stability.proof.rounding import Ball
-from lipschitz_rnn.stability.radius import local
+from lipschitz_rnn.stability.radius import bent as bent_steps
 from lipschitz_rnn.stability.radius.kernels import ProvedPart, Timeline
 from lipschitz_rnn.stability.radius.network import read_network, read_samples
 from lipschitz_rnn.stability.radius.proving import prove_network
@@ -214,7 +214,7 @@ def bent(name: str, seed: int = 0) -> tuple[StatedClassifier, torch.Tensor]:
 def beaten_without(monkeypatch: pytest.MonkeyPatch, name: str, replacement: Any, network: Any, x: Any) -> None:
     kept = certified_radius(network, x, method="local")
     assert bool((worst_excess(network, x, kept.radius) < 0).all())
-    monkeypatch.setattr(local, name, replacement)
+    monkeypatch.setattr(bent_steps, name, replacement)
     loose = certified_radius(network, x, method="local").radius.clamp(max=100.0)
     assert bool((loose > kept.radius).any())
     assert bool((worst_excess(network, x, loose, restarts=6) > 0).any())

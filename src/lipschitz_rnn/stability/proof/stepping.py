@@ -91,6 +91,35 @@ class StepModel:
         moved = steps * sum(abs(b) * size for b, (size, _) in zip(self.tableau.weights, stages, strict=True))
         return np.where(steps > 0.0, error * OWN, 0.0), np.where(steps > 0.0, moved * OWN, 0.0)
 
+    def apart(self, state: Matrix, feed: Feed, steps: Matrix, between: float = 0.0) -> tuple[Matrix, Matrix]:
+        """For Euler steps, what is off within σ and what is off outside: ĥ⁺ = ĥ + ε(αA ĥ + σ(z + η)) + ω.
+
+        Bounds on |η| and |ω|, (K, N) each, for magnitudes as in ``local``; infinite where something may overflow. A new
+        state that is rounded once more, relative to its size, has ``between``.
+        """
+        argument, argument_error = self._argument(state, feed)
+        size, off = self._summed(state, self._value(argument + argument_error), 0.0)
+        slope = size + off
+        reach, error = self._advanced(state, self.tableau.weights, [(slope, off)], steps)
+        largest = np.maximum(np.maximum(argument + argument_error, slope), reach).max(-1, keepdims=True)
+        fits = (largest < self.arithmetic.largest) & np.isfinite(feed.error).all(-1, keepdims=True)
+        return np.where(fits, argument_error * OWN, np.inf), np.where(fits, (error + between * reach) * OWN, np.inf)
+
+    def growth_apart(self, between: float = 0.0) -> tuple[Matrix, Matrix, float]:
+        """By how much both grow with |ĥ|: |η| by the first matrix times it, |ω| by ε times the second and by the number
+        times it. Sums, products and minima again, so that bounds of both parts of a magnitude may be added.
+        """
+        model, nothing, eye = _without_constants(self), Feed.none(len(self.A)), np.eye(len(self.A))
+        inside, outside = model.apart(eye, nothing, np.ones((1, 1)), between)
+        kept = model.apart(eye, nothing, np.zeros((1, 1)), between)[1]
+        return inside.T, outside.T, float(kept.max())
+
+    def growth_fed(self, feed: Feed) -> tuple[float, float]:
+        """The same for what a larger input feeds: of |η|, and of L|η| + |ω|/ε, where |U x| grows by one in each row."""
+        model, still = _without_constants(self), np.zeros((1, len(self.A)))
+        inside, outside = model.apart(still, feed, np.ones((1, 1)))
+        return float(inside.max()), float((self.slope * inside + outside).max()) * OWN
+
     def growth(self, state: Matrix, steps: float, feed: Feed | None = None) -> Matrix:
         """By how much r grows at most when the magnitude of the state grows by ``state`` (N,), and that of the input by
         what ``feed`` says: (N,).
@@ -125,23 +154,33 @@ class StepModel:
 
         It is off by ``off``, or by nothing.
         """
-        a = self.arithmetic
-        relative = a.product(self.terms)
-        linear, held = point @ self.A.T, point @ self.A_off.T
-        linear_error = held + relative * (linear + held) + a.smallest * (self.terms + self.A.sum(1))
-        inner, held = point @ self.W.T, point @ self.W_off.T
-        argument = inner + feed.size
-        argument_error = held + relative * (inner + held) + a.smallest * (self.terms + self.W.sum(1)) + feed.error
-        argument_error = argument_error + (a.stored + 2 * a.unit) * (argument + argument_error)
-        value = self._value(argument)
-        value_error = np.minimum(self.slope * argument_error, _SPAN.get(self.sigma or "", np.inf))
-        value_error = value_error + self.sigma_error * (value + value_error) + self._absolute()
-        size = linear + value
-        error = linear_error + value_error
-        error = error + (a.stored + 2 * a.unit) * (size + error)
+        argument, argument_error = self._argument(point, feed)
+        size, error = self._summed(point, self._value(argument), self._passed(argument_error))
         if off is not None:
             error = error + off @ (self.A + self.slope * self.W).T
         return size + error, error, argument
+
+    def _argument(self, point: Matrix, feed: Feed) -> tuple[Matrix, Matrix]:
+        """The magnitude of σ's argument, and by how much it is off."""
+        a = self.arithmetic
+        inner, held = point @ self.W.T, point @ self.W_off.T
+        size = inner + feed.size
+        error = held + a.product(self.terms) * (inner + held) + a.smallest * (self.terms + self.W.sum(1)) + feed.error
+        return size, error + (a.stored + 2 * a.unit) * (size + error)
+
+    def _passed(self, argument_error: Matrix) -> Matrix:
+        """By how much σ is off for that."""
+        return np.minimum(self.slope * argument_error, _SPAN.get(self.sigma or "", np.inf))
+
+    def _summed(self, point: Matrix, value: Matrix, value_error: Matrix | float) -> tuple[Matrix, Matrix]:
+        """|αA ĥ + σ|, and by how much it is off, where |σ| ≤ value and its argument's error is counted already."""
+        a = self.arithmetic
+        linear, held = point @ self.A.T, point @ self.A_off.T
+        linear_error = held + a.product(self.terms) * (linear + held) + a.smallest * (self.terms + self.A.sum(1))
+        value_error = value_error + self.sigma_error * (value + value_error) + self._absolute()
+        size = linear + value
+        error = linear_error + value_error
+        return size, error + (a.stored + 2 * a.unit) * (size + error)
 
     def _advanced(
         self, state: Matrix, coefficients: tuple[float, ...], stages: list[tuple[Matrix, Matrix]], steps: Matrix

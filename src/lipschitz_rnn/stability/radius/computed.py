@@ -12,7 +12,7 @@ enlarges. docs/stability.md, theorem 6, has the proof.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from lipschitz_rnn.stability.proof.rounding import Matrix
 from lipschitz_rnn.stability.proof.running import PartBound, RunningPart, sensitivity
 from lipschitz_rnn.stability.proof.stepping import OWN
 from lipschitz_rnn.stability.radius.kernels import PartRounding, ProvedNetwork, Timeline
+from lipschitz_rnn.stability.radius.rounded_steps import RoundedSteps, rounded_steps
 from lipschitz_rnn.stability.radius.scores import Scores
 from lipschitz_rnn.stability.running.bound import head_rounding
 from lipschitz_rnn.stability.running.layers import LayerRun
@@ -38,13 +39,32 @@ class Rounding:
 
     Attributes:
         constant: at the sample itself.
+        fixed: the part of it that does not depend on the states; ``bias`` (q,), |c|.
         readings: as in `Scores`, with the rounding of what reads the states.
+        each: the rounding of what reads each entry of the states, (B, q, N), relative to it.
+        sizes: (q, N), what a score grows by with each entry; ``limit``: by less than this it does not overflow.
         network: the network with the factors and gains of its computed steps.
     """
 
     constant: Tensor
+    fixed: Tensor
+    bias: Tensor
     readings: list[Tensor]
+    each: list[Tensor]
+    sizes: list[Tensor]
+    limit: float
     network: ProvedNetwork
+
+    def at_the_sample(self, read: Sequence[Tensor], chosen: slice) -> Tensor:
+        """(B, q): of some samples, where what is read of each part has these magnitudes, (B, N) each."""
+        found = self.fixed[chosen]
+        magnitude = self.bias
+        for each, size, own in zip(self.each, self.sizes, read, strict=True):
+            found = found + torch.einsum("bqn,bn->bq", each[chosen], own)
+            magnitude = magnitude + own @ size.T
+        # Scores that overflow are no numbers.
+        fits = (magnitude < 8 * self.limit).all(1, keepdim=True)
+        return torch.where(fits, found * OWN, torch.inf).nan_to_num(nan=torch.inf)
 
 
 @dataclass
@@ -59,7 +79,8 @@ class ComputedNetwork:
         network = self.proved.network
         unit = network.stated.unit
         assert isinstance(unit, LipschitzRNN)
-        self.job = LayerRun(unit, None, network.precision, None, None, 0.0, False)
+        # Certified here, and then run elsewhere: the coarsest backend counts.
+        self.job = LayerRun(unit, None, network.precision, "any", None, 0.0, False)
         keys = iter(unit.cells)
         self.running = [
             [self.job.running(own.certificate, next(keys)) for own in parts] for parts in self.proved.layers
@@ -72,8 +93,26 @@ class ComputedNetwork:
             tuple(self._grown(layer, direction, relative) for direction in range(len(parts)))
             for layer, parts in enumerate(self.running)
         ]
-        network = ProvedNetwork(self.proved.network, self.proved.layers, tuple(found))
-        return Rounding(*self._read(timeline, scores), network)
+        return self._read(timeline, scores, ProvedNetwork(self.proved.network, self.proved.layers, tuple(found)))
+
+    def rounded_steps(
+        self, direction: int, timeline: Timeline, steps: Tensor, state: Tensor, entering: Tensor, largest: float
+    ) -> RoundedSteps:
+        """Of a single layer, in reading order: steps (T, B, 1), bounds on |h| before them, and what can enter."""
+        own, running, given = self.proved.layers[0][direction].part, self.running[0][direction], timeline.samples.given
+        off = torch.zeros_like(given.inputs) if given.computed is None else given.computed.double()
+        size = given.inputs.abs() + (0.0 if given.error is None else given.error[..., None])
+        return rounded_steps(
+            running,
+            self.job.between(own.cell, running),
+            steps,
+            state,
+            timeline.ordered(size, own),
+            timeline.ordered(off, own),
+            given.computed_relative,
+            entering,
+            largest,
+        )
 
     def largest_change(self, rounding: Rounding, timeline: Timeline, entering: Sequence[Tensor], size: float) -> Tensor:
         """(B,): changes up to this size, each unit of which is an input of Euclidean length ``size``, overflow nothing.
@@ -95,7 +134,14 @@ class ComputedNetwork:
                     grown = running.step_model.growth_of_sizes(nothing, steps, feed)
                     reached = reached + grown * moved[layer - 1][source]
                 most = torch.maximum(most, reached.nan_to_num(torch.inf))
-        return limit / most
+        scores = sum(
+            (
+                own[:, None] * (size @ torch.from_numpy(running.reach).to(size.device))
+                for own, size, running in zip(moved[-1], rounding.sizes, self.running[-1], strict=True)
+            ),
+            torch.zeros_like(rounding.fixed),
+        ).amax(1)
+        return torch.minimum(limit / most, rounding.limit / scores.nan_to_num(torch.inf).clamp(min=1e-300))
 
     def _grown(self, layer: int, direction: int, relative: float) -> PartRounding:
         """κ of a part: for its state, its input, and the parts below it."""
@@ -120,8 +166,8 @@ class ComputedNetwork:
         fed: Matrix = np.abs(running.U[:, start : start + len(reach)]) @ reach * OWN
         return fed
 
-    def _read(self, timeline: Timeline, scores: Scores) -> tuple[Tensor, list[Tensor]]:
-        """The constant part and the readings."""
+    def _read(self, timeline: Timeline, scores: Scores, grown: ProvedNetwork) -> Rounding:
+        """What reading the states costs."""
         network, device = self.proved.network, scores.margins.device
         D, c = np.abs(network.D), np.abs(network.c)
         head, lost = (
@@ -129,8 +175,8 @@ class ComputedNetwork:
         )
         pick = scores.prediction
         errors, sizes = self._states(timeline)
-        constant, readings, at = torch.zeros_like(scores.margins), [], 0
-        magnitude = scores.margins.new_zeros(scores.margins.shape)  # of the scores
+        constant, fixed, at = torch.zeros_like(scores.margins), lost[pick][:, None] + lost, 0
+        readings, relative, heads, magnitudes = [], [], [], []
         weight = torch.from_numpy(np.ascontiguousarray(network.D)).to(device)
         for direction, running in enumerate(self.running[-1]):
             columns = slice(at, at + running.size)
@@ -141,17 +187,17 @@ class ComputedNetwork:
                 self._output_rounding(running, timeline) * pair + head[pick][:, None, columns] + head[None, :, columns]
             )
             weights = timeline.read_weights(network.layers[-1][direction])
-            read = (weights[..., None] * sizes[direction]).sum(0)  # (B, N)
             off = (weights * (errors[direction] + scores.states[direction].error)).sum(0)
-            constant = constant + scores.readings[direction] * off[:, None] + torch.einsum("bqn,bn->bq", each, read)
-            constant = constant + running.model.smallest * pair.sum(-1)
-            magnitude = magnitude + read @ own.abs().T
+            constant = constant + scores.readings[direction] * off[:, None]
+            fixed = fixed + running.model.smallest * pair.sum(-1)
             readings.append((scores.readings[direction] + each @ torch.from_numpy(running.reach).to(device)) * OWN)
-        constant = (constant + lost[pick][:, None] + lost) * OWN
-        # Scores that overflow are no numbers.
-        fits = magnitude + torch.from_numpy(c).to(device) < arithmetic(network.precision).largest
-        constant = torch.where(fits.all(1, keepdim=True), constant, torch.inf)
-        return constant.nan_to_num(nan=torch.inf), readings
+            relative.append(each)
+            heads.append(own.abs())
+            magnitudes.append((weights[..., None] * sizes[direction]).sum(0))
+        limit, bias = 0.125 * arithmetic(network.precision).largest, torch.from_numpy(c).to(device)
+        found = Rounding(constant, fixed, bias, readings, relative, heads, limit, grown)
+        constant = constant * OWN + found.at_the_sample(magnitudes, slice(None))
+        return replace(found, constant=constant.nan_to_num(nan=torch.inf))
 
     def _output_rounding(self, running: RunningPart, timeline: Timeline) -> float:
         """Relative, of an entry of what the head reads."""

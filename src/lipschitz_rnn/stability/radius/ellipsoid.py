@@ -24,21 +24,32 @@ _SMALL = 1e-12  # θ keeps this distance from 0 and 1
 
 @dataclass(frozen=True)
 class Ellipsoids:
-    """For every step: θ (T, B), d (T, B, N), and reach (T, B, N): |w_i q| ≤ reach · n for the q before the step."""
+    """For every step: θ (T, B), d (T, B, N), and reach (T, B, N): |w_i q| ≤ reach · n for the q before the step.
+
+    ``width`` (T + 1, B, N): |q_i| ≤ width · n, before every step and after the last.
+    """
 
     theta: Tensor
     d: Tensor
     reach: Tensor
+    width: Tensor
 
     def bound(self, t: int, squared: Tensor) -> Tensor:
         """On |W q| before step t, (K, B, N); infinite where the ellipsoid is not finite."""
-        found = self.reach[t] * squared.sqrt()[..., None] * (1 + 4 * UNIT)
-        return found.masked_fill(found.isnan(), torch.inf)
+        return _finite(self.reach[t] * squared.sqrt()[..., None] * (1 + 4 * UNIT))
+
+    def entries(self, t: int, squared: Tensor) -> Tensor:
+        """On |q| before step t, (K, B, N)."""
+        return _finite(self.width[t] * squared.sqrt()[..., None] * (1 + 4 * UNIT))
 
     def grown(self, t: int, squared: Tensor, left: Tensor, moves: Tensor) -> Tensor:
         """n_t² (K, B) from n_{t−1}² and bounds on the remainders, (K, B, N)."""
         kappa = (left.square() / self.d[t]).sum(-1) * moves
         return (self.theta[t] * squared + (1.0 - self.theta[t]) * kappa) * (1 + 1e-12)
+
+
+def _finite(found: Tensor) -> Tensor:
+    return found.masked_fill(found.isnan(), torch.inf)
 
 
 def ellipsoids(
@@ -54,12 +65,13 @@ def ellipsoids(
     eye = torch.eye(N, dtype=torch.float64, device=slope.device)
     Q = slope.new_zeros(B, N, N)
     theta, d, reach = slope.new_empty(T, B), torch.empty_like(slope), torch.empty_like(slope)
+    width = slope.new_empty(T + 1, B, N)
     wide, columns = stepper.W.square().sum(-1), stepper.W.norm(dim=0).clamp(min=1e-100)
     each = 8.0 * (N + 16) * UNIT
     for t in range(T):
         size = Q.square().sum((-2, -1)).sqrt()
         inner = ((stepper.W @ Q) * stepper.W).sum(-1) + each * size[:, None] * wide
-        reach[t] = (inner.clamp(min=0.0) + 2.0**-900).sqrt() * (1 + 1e-9)
+        reach[t], width[t] = root_of(inner), root_of(Q.diagonal(dim1=-2, dim2=-1))
         left = remainders(t, reach[t])
         left = left + 1e-3 * left.mean(-1, keepdim=True) + 1e-100
         d[t] = left / columns * (left * columns).sum(-1, keepdim=True)  # the ellipsoid around the box, small across W
@@ -75,4 +87,10 @@ def ellipsoids(
         whole = N**0.5 + step[t].squeeze(-1) * stepper.size.norm()
         rounding = each * (first * whole.square() * size + second * added.sum(-1))
         Q = Q + rounding[:, None, None] * eye
-    return Ellipsoids(theta, d, reach)
+    width[T] = root_of(Q.diagonal(dim1=-2, dim2=-1))
+    return Ellipsoids(theta, d, reach, width)
+
+
+def root_of(squares: Tensor) -> Tensor:
+    """√ of bounds on squares, some of which may have underflowed, rounded up."""
+    return (squares.clamp(min=0.0) + 2.0**-900).sqrt() * (1 + 1e-9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from lipschitz_rnn.stability.radius.network import Samples, read_network, read_s
 from lipschitz_rnn.stability.radius.proving import prove_network, require_covered
 from lipschitz_rnn.stability.radius.scores import Scores, scores_of
 from lipschitz_rnn.stability.threads import one_blas_thread
+
+if TYPE_CHECKING:
+    from lipschitz_rnn.stability.radius.local import Local
 
 Norm = Literal["l2", "linf", "step"]
 Method = Literal["auto", "global", "local"]
@@ -162,43 +165,52 @@ def _of_batch(
     gains = pair_gains(scores.readings, kernels, norm)  # (B, q)
     sizes = _lengths(scales, norm)
     gains = torch.minimum(gains, energy_gains(proved, timeline, scores.readings, sizes, norm))
-    taken, most = torch.zeros_like(gains), None
+    exact, speed, running = scores, gains, None
+    taken, most = torch.zeros_like(gains), torch.full_like(gains[:, 0], math.inf)
     if computed is not None:
         rounding = computed.rounding(timeline, scores)
+        running = computed, rounding
         scores = replace(scores, margins=scores.margins - rounding.constant * (1 + 8 * UNIT), lost=rounding.constant)
-        running = entries(rounding.network, timeline, norm, scales)
-        grown = _kernels(rounding.network, timeline, running)
+        entered = entries(rounding.network, timeline, norm, scales)
+        grown = _kernels(rounding.network, timeline, entered)
         # a′k′ − ak = a′(k′ − k) + (a′ − a)k: how fast rounding grows with the change.
         later = [(k - own).clamp(min=0.0) + 64 * UNIT * k for k, own in zip(grown, kernels, strict=True)]
         more = [a - own + 8 * UNIT * a for a, own in zip(rounding.readings, scores.readings, strict=True)]
         taken = pair_gains([*rounding.readings, *more], [*later, *kernels], norm)
         gains = pair_gains(rounding.readings, grown, norm)
         gains = torch.minimum(gains, energy_gains(rounding.network, timeline, rounding.readings, sizes, norm))
-        most = computed.largest_change(rounding, timeline, running, float(sizes.max()))
-    radii = _quotient(scores.margins, gains)
-    used = "global"
-    if method != "global":
-        from lipschitz_rnn.stability.radius.local import local_radii, why_not_local
+        most = computed.largest_change(rounding, timeline, entered, float(sizes.max()))
+    radii = torch.minimum(_quotient(scores.margins, gains), most[:, None])
+    if method == "global":
+        return _closest(scores, radii, gains, taken, most) | {"method": "global"}
+    from lipschitz_rnn.stability.radius.local import Known, local_radii, why_not_local
 
-        obstacle = why_not_local(proved)
-        if obstacle is None:
-            local = local_radii(proved, timeline, scores, entering, norm, scales, radii, taken)
-            radii = torch.maximum(radii, local)
-            used = "local"
-        elif method == "local":
-            raise ValueError(f'method="local" is not possible here: {obstacle}; use "auto" or "global"')
-    if most is not None:
-        radii = torch.minimum(radii, most[:, None])
-    return _closest(scores, radii, gains, taken) | {"method": used}
+    obstacle = why_not_local(proved)
+    if obstacle is None:
+        known = Known(speed, scores.lost, taken, most, running)
+        local = local_radii(proved, timeline, exact, entering, norm, scales, known)
+        return _closest(scores, radii, gains, taken, most, local) | {"method": "local"}
+    if method == "local":
+        raise ValueError(f'method="local" is not possible here: {obstacle}; use "auto" or "global"')
+    return _closest(scores, radii, gains, taken, most) | {"method": "global"}
 
 
 def _kernels(proved: ProvedNetwork, timeline: Timeline, entering: list[Tensor]) -> list[Tensor]:
     return [proved.input_kernel(timeline, top, entering) for top in range(len(proved.layers[-1]))]
 
 
-def _closest(scores: Scores, radii: Tensor, gains: Tensor, taken: Tensor) -> dict[str, Tensor]:
-    """Of all other classes, the one that limits the radius; ``taken``: by rounding, for each unit of the radius."""
+def _closest(
+    scores: Scores, radii: Tensor, gains: Tensor, taken: Tensor, most: Tensor, local: Local | None = None
+) -> dict[str, Tensor]:
+    """Of all other classes, the one that limits the radius; ``taken``: by rounding, for each unit of the radius up to
+    ``most``.
+
+    Both bounds hold, so the better one counts, for each class and for each number.
+    """
     own = torch.nn.functional.one_hot(scores.prediction, radii.shape[1]).bool()
+    margins = scores.margins
+    if local is not None:
+        radii, margins = torch.maximum(radii, local.radii), torch.maximum(margins, local.margins)
     radii = radii.masked_fill(own, math.inf)
     if radii.shape[1] == 1:  # nothing else can be predicted
         empty = torch.full_like(radii[:, 0], math.inf)
@@ -212,17 +224,25 @@ def _closest(scores: Scores, radii: Tensor, gains: Tensor, taken: Tensor) -> dic
             "gain": gains[:, 0],
         }
     radius, runner_up = radii.min(1)
-    smallest = scores.margins.masked_fill(own, math.inf).min(1).values
+    smallest = margins.masked_fill(own, math.inf).min(1).values
     radius = torch.where(smallest > 0, radius, 0.0)
     pick = runner_up[:, None]
-    lost, more = scores.lost.gather(1, pick).squeeze(1), taken.gather(1, pick).squeeze(1)
+
+    def of_runner_up(values: Tensor) -> Tensor:
+        return values.gather(1, pick).squeeze(1)
+
+    rounding = of_runner_up(scores.lost) + torch.where(radius > 0, of_runner_up(taken) * radius, 0.0).nan_to_num(0.0)
+    rounding = torch.where(radius <= most, rounding, math.inf)
+    if local is not None:
+        within = radius <= of_runner_up(local.radii)
+        rounding = torch.where(within, torch.minimum(rounding, of_runner_up(local.rounding)), rounding)
     return {
         "radius": radius,
         "prediction": scores.prediction,
         "runner_up": runner_up,
-        "margin": torch.where(smallest > 0, scores.margins.gather(1, pick).squeeze(1), smallest),
-        "rounding": lost + torch.where(radius > 0, more * radius, 0.0).nan_to_num(0.0),
-        "gain": gains.gather(1, pick).squeeze(1),
+        "margin": torch.where(smallest > 0, of_runner_up(margins), smallest),
+        "rounding": rounding,
+        "gain": of_runner_up(gains),
     }
 
 

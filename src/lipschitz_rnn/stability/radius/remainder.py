@@ -27,8 +27,18 @@ def remainder(sigma: Nonlinearity, a: Tensor, slope: Tensor, V: Tensor, off: Ten
     ½ max|σ″| V² over the values that the unit can take, plus what the slope at a* can differ from ``slope``; and never
     more than the slopes of σ allow.
     """
+    return _within(sigma, a, slope, V, off, 0.5) * V
+
+
+def slope_change(sigma: Nonlinearity, a: Tensor, slope: Tensor, V: Tensor, off: Tensor) -> Tensor:
+    """A bound on |s − slope| for the slopes s of all chords of σ between points within V of a*."""
+    return _within(sigma, a, slope, V, off, 1.0)
+
+
+def _within(sigma: Nonlinearity, a: Tensor, slope: Tensor, V: Tensor, off: Tensor, share: float) -> Tensor:
+    """``share`` · max|σ″| V, plus what the slope at a* is off by; at most what the slopes of σ allow."""
     low, high = sigma.slope_range
-    widest = torch.maximum(slope - low, high - slope) * V
+    widest = torch.maximum(slope - low, high - slope).expand_as(V)
     if sigma.name == "identity":
         return torch.zeros_like(V)
     if sigma.name == "relu":
@@ -46,4 +56,4 @@ def remainder(sigma: Nonlinearity, a: Tensor, slope: Tensor, V: Tensor, off: Ten
         )
         bend = (bend + 1e-14).clamp(max=_LARGEST)
     drift = curvature(sigma) * off + 64 * UNIT  # the slope itself is rounded, and σ before it
-    return torch.minimum(0.5 * bend * V * V + drift * V, widest * (1 + 1e-12)) * (1 + 1e-12)
+    return torch.minimum(share * bend * V + drift, widest * (1 + 1e-12)) * (1 + 1e-12)

@@ -93,6 +93,7 @@ class Stepper:
         P = proved.metric
         weights = np.sqrt(np.diag(P.P.mid)) if P.diagonal else np.full(part.size, P.largest)
         self.weights = tensor(weights * (1 + 8 * UNIT))
+        self.root = None if P.diagonal else tensor(np.abs(P.root) * P.root_slack * (1 + 1e-9))
 
     def drive(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """U x + b, and the same with absolute values."""
@@ -126,4 +127,5 @@ class Stepper:
 
     def length(self, off: Tensor) -> Tensor:
         """‖off‖_P of a vector known by the size of its entries."""
-        return length_of(off * self.weights, (-1,))
+        found = length_of(off * self.weights, (-1,))
+        return found if self.root is None else torch.minimum(found, length_of(off @ self.root, (-1,)))
