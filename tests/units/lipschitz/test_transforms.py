@@ -211,3 +211,18 @@ def test_recompute_every_under_function_transforms(generator: torch.Generator) -
     for transform, data in ((vmap(grad(loss, argnums=1), in_dims=(None, None, 0)), x), (jacrev(loss, 2), x[0])):
         found, expected = transform(chunked, parameters, data), transform(rnn, parameters, data)
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_one_input_feature(backend: str) -> None:
+    """The gradients of U and b may be parts of one tensor, and for p = 1 both are contiguous as they are."""
+    torch.manual_seed(0)
+    rnn = lr.LipschitzRNN(1, 4, backend=backend, dtype=torch.float64)
+    x = torch.randn(6, 2, 1, dtype=torch.float64)
+    parameters = list(rnn.parameters())
+    gradients = torch.autograd.grad(rnn(x)[0].square().sum(), parameters, create_graph=True)
+    second = torch.autograd.grad(sum(gradient.square().sum() for gradient in gradients), parameters)
+    assert all(torch.isfinite(each).all() for each in second)
+    compiled = torch.compile(rnn, backend="aot_eager")
+    for own, other in zip(torch.autograd.grad(compiled(x)[0].square().sum(), parameters), gradients, strict=True):
+        torch.testing.assert_close(own, other.detach())

@@ -117,8 +117,19 @@ def shapes_of_gradients(*args: Any) -> list[Tensor]:
 
 
 def contiguous_gradients(gradients: Sequence[Tensor | None], like: Tensor) -> list[Tensor]:
-    """Gradients in the layout that ``shapes_of_gradients`` promises."""
-    return [like.new_empty(0) if gradient is None else gradient.contiguous() for gradient in gradients]
+    """Gradients in the layout that ``shapes_of_gradients`` promises, each in memory of its own, as operators must.
+
+    A backend may cut several of them out of one tensor. For p = 1 such a part is contiguous already.
+    """
+    found: list[Tensor] = []
+    memory: set[int] = set()
+    for gradient in gradients:
+        own = like.new_empty(0) if gradient is None else gradient.contiguous()
+        place = own.untyped_storage().data_ptr()
+        own = own.clone() if place and place in memory else own
+        memory.add(own.untyped_storage().data_ptr())
+        found.append(own)
+    return found
 
 
 @cache
