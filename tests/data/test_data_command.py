@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from lipschitz_rnn import data, load_run, units
 from lipschitz_rnn.cli import app
+from lipschitz_rnn.commands import train_file
 from lipschitz_rnn.estimators import LipschitzRNNClassifier
 from lipschitz_rnn.stability import certify
 
@@ -265,6 +266,17 @@ def test_a_run_finds_its_moved_file_but_does_not_go_on_with_a_changed_one(tmp_pa
     write_csv(path, made)
     assert call("evaluate", run).exit_code == 0
     assert json.loads((run / "task.json").read_bytes()) == json.loads(before)
+
+
+def test_a_resumed_run_uses_the_threads_of_its_first_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_csv(tmp_path / "waves.csv", waves(12, seed=3))
+    asked: list[int | None] = []
+    monkeypatch.setattr(train_file, "choose_threads_for_runs", lambda settings, threads: asked.append(threads))
+    done("train", path, "--target", "state", *COLUMNS, *SMALL, "--no-report", "-o", tmp_path / "run")
+    environment = tmp_path / "run" / "environment.json"
+    environment.write_text(json.dumps(json.loads(environment.read_text()) | {"threads": 7}))
+    done("train", "--resume", "--no-report", "-o", tmp_path / "run")
+    assert asked == [None, 7]
 
 
 def test_a_model_with_a_unit_that_states_nothing_is_not_certified() -> None:

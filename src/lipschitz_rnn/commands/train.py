@@ -18,6 +18,7 @@ from lipschitz_rnn.commands.errors import RESUME, guarded
 from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.parsing import require_small_file
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
+from lipschitz_rnn.commands.run_folders import free_folder, recorded_threads
 from lipschitz_rnn.commands.setting_options import with_settings
 from lipschitz_rnn.commands.spreading import Places
 from lipschitz_rnn.commands.threads import MACHINE, choose_threads_for_runs, with_threads
@@ -31,7 +32,6 @@ from lipschitz_rnn.experiments.runner import train as train_run
 from lipschitz_rnn.experiments.seeds import plan_seeds, read_spread
 from lipschitz_rnn.training import Result, Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
-from lipschitz_rnn.training.reading import read_json
 from lipschitz_rnn.training.settings import NETWORK, OUTPUT, WHERE, read_toml
 from lipschitz_rnn.training.watchers import Watchers
 
@@ -123,7 +123,7 @@ def train(
         return
     require_no_file_options(file, task)
     settings = _merge_frozen(frozen, task, given) if frozen else _resolve(task, preset, config, given)
-    folder = out or _free_folder(settings)
+    folder = out or free_folder(settings.task, settings)
     if dry_run:
         if places is None:
             check_train(settings, folder, resume=resume)
@@ -134,7 +134,7 @@ def train(
     if places is not None:
         print_result(places.train(settings, folder, resume, as_json), settings, folder, as_json)
         return
-    choose_threads_for_runs([settings], _recorded_threads(folder))
+    choose_threads_for_runs([settings], recorded_threads(folder))
     first = os.environ.get("RANK", "0") == "0"
     console = Console(stderr=True)
     shown = first and not as_json
@@ -182,22 +182,6 @@ def _resolve(task: str | None, preset: Preset, config: Path | None, given: dict[
 def _read_config(config: Path) -> dict[str, Any]:
     require_small_file(config, "a TOML file with settings")
     return read_toml(config)
-
-
-def _recorded_threads(folder: Path) -> int | None:
-    """The number of threads of the first part of a run: the last bits of its weights depend on it."""
-    path = folder / "environment.json"
-    threads = read_json(path).get("threads") if path.exists() else None
-    return threads if isinstance(threads, int) and threads > 0 else None
-
-
-def _free_folder(settings: Settings) -> Path:
-    base = Path("runs") / f"{settings.task}-{settings.unit}-n{settings.hidden_size}"
-    number, folder = 1, base
-    while folder.exists():
-        number += 1
-        folder = base.with_name(f"{base.name}-{number}")
-    return folder
 
 
 def print_result(result: Result, settings: Settings, folder: Path, as_json: bool) -> None:
