@@ -276,3 +276,12 @@ def test_signals_exit_with_130_and_143_and_say_what_is_saved(tmp_path: Path, num
     assert "saved as" in rest
     assert "Traceback" not in rest
     process.stderr.close()
+
+
+def test_brackets_in_names_are_no_markup(tmp_path: Path) -> None:
+    folder = tmp_path / "[/red]run[bold]"
+    sizes = ["-t", "length=4", "-t", "train_size=32", "-t", "eval_size=16", "-n", "3", "-e", "1"]
+    result = call("train", "adding", *sizes, "--device", "cpu", "-o", folder)
+    assert result.exit_code == 0, result.output
+    assert f"run folder: {folder}" in result.output
+    assert f"lipschitz-rnn report '{folder}'" in result.output

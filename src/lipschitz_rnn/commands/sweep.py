@@ -162,4 +162,4 @@ def _print_outcome(outcome: Outcome, as_json: bool) -> None:
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
     for path in outcome.written:
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lipschitz_rnn import tasks
@@ -191,7 +192,8 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
     if as_json:
         typer.echo(json.dumps(result.to_dict() | {"folder": str(folder), "paper": printed}, indent=2))
         return
-    table = Table(title=f"{result.task} · {result.unit} · {result.parameters:,} parameters", title_justify="left")
+    title = f"{result.task} · {result.unit} · {result.parameters:,} parameters"
+    table = Table(title=escape(title), title_justify="left")
     if settings.variants:
         table.add_column("variant", no_wrap=True)
     for column in ("seed", "selected epoch", f"validation {result.metric}", "test, selected epoch", "test, last epoch"):
@@ -200,7 +202,9 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
         epoch = "–" if seed.selected_epoch is None else str(seed.selected_epoch + 1)
         scores = (show_score(value, result.percent) for value in (seed.validation, seed.test, seed.test_last))
         note = "" if seed.diverged_step is None else f" (diverged at step {seed.diverged_step})"
-        shown = ["\n".join(f"{key}={value}" for key, value in seed.variant.items())] if settings.variants else []
+        shown = (
+            [escape("\n".join(f"{key}={value}" for key, value in seed.variant.items()))] if settings.variants else []
+        )
         table.add_row(*shown, f"{seed.seed}{note}", epoch, *scores)
     console = Console()
     console.print(table)
@@ -208,4 +212,5 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
     if not settings.variants:  # a mean over different units would be meaningless
         score = show_scores([seed.test for seed in result.seeds], result.percent)
         console.print(f"test {result.metric} {score}{paper}; {result.seconds:.0f} s of training", highlight=False)
-    console.print(f"next: lipschitz-rnn report {shlex.quote(str(folder))} -o report", highlight=False, soft_wrap=True)
+    next_command = f"lipschitz-rnn report {shlex.quote(str(folder))} -o report"
+    console.print(f"next: {next_command}", highlight=False, markup=False, soft_wrap=True)

@@ -216,7 +216,8 @@ def _print(found: dict[str, Any], seconds: float, folder: Path, page: Path | Non
     from lipschitz_rnn.experiments.pages.file_run import scores_table
 
     blocks = scores_table(found)
-    table = Table(title=f"{found['kind']} {', '.join(found['targets'])}, test split", title_justify="left")
+    title = f"{found['kind']} {', '.join(found['targets'])}, test split"
+    table = Table(title=escape(title), title_justify="left")
     for index, title in enumerate(blocks.header):
         table.add_column(escape(title), justify="left" if index == 0 else "right")
     for row in blocks.rows:
@@ -227,6 +228,6 @@ def _print(found: dict[str, Any], seconds: float, folder: Path, page: Path | Non
         verdict = {True: "yes", False: "no", None: "not examined"}[found["certificate"]["holds"]]
         console.print(f"certified to contract: {verdict}", highlight=False)
     written = f"; report: {page}" if page is not None else ""
-    console.print(f"{seconds:.0f} s of training; run: {folder}{written}", highlight=False, soft_wrap=True)
+    console.print(f"{seconds:.0f} s of training; run: {folder}{written}", highlight=False, markup=False, soft_wrap=True)
     next_command = f"lipschitz-rnn predict {shlex.quote(str(folder))} NEW_FILE -o predictions.csv"
-    console.print(f"next: {next_command}", highlight=False, soft_wrap=True)
+    console.print(f"next: {next_command}", highlight=False, markup=False, soft_wrap=True)
