@@ -285,3 +285,11 @@ def test_brackets_in_names_are_no_markup(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert f"run folder: {folder}" in result.output
     assert f"lipschitz-rnn report '{folder}'" in result.output
+
+
+def test_a_log_in_ascii_does_not_end_a_command_with_an_error() -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "lipschitz_rnn", "units", "lipschitz"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "tanh(W h + U x + b)" in done.stdout
