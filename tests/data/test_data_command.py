@@ -239,7 +239,7 @@ def test_options_of_built_in_tasks_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_finds_its_moved_file_but_does_not_go_on_with_a_changed_one(tmp_path: Path) -> None:
-    made, run = waves(24, seed=3), tmp_path / "run"
+    made, run = waves(12, seed=3), tmp_path / "run"
     path = write_csv(tmp_path / "waves.csv", made)
     done("train", path, "--target", "state", *COLUMNS, *SMALL, "--no-report", "-o", run)
     before = (run / "task.json").read_bytes()
