@@ -246,7 +246,7 @@ def test_a_run_finds_its_moved_file_but_does_not_go_on_with_a_changed_one(tmp_pa
     made[0]["values"] = 100.0 * made[0]["values"]
     other = tmp_path / "other"
     other.mkdir()
-    commands = (("evaluate", run), ("train", "--resume", "-o", run))
+    commands = (("evaluate", run), ("train", "--resume", "--no-report", "-o", run))
     path.rename(other / path.name)
     for command in commands:
         result = call(*command)
