@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import os
@@ -17,7 +18,7 @@ import torch
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from lipschitz_rnn.cli import app
+from lipschitz_rnn.cli import app, main
 from lipschitz_rnn.training import Settings
 
 COMMANDS = (
@@ -276,3 +277,23 @@ def test_signals_exit_with_130_and_143_and_say_what_is_saved(tmp_path: Path, num
     assert "saved as" in rest
     assert "Traceback" not in rest
     process.stderr.close()
+
+
+def test_brackets_in_names_are_no_markup(tmp_path: Path) -> None:
+    folder = tmp_path / "[/red]run[bold]"
+    sizes = ["-t", "length=4", "-t", "train_size=32", "-t", "eval_size=16", "-n", "3", "-e", "1"]
+    result = call("train", "adding", *sizes, "--device", "cpu", "-o", folder)
+    assert result.exit_code == 0, result.output
+    assert f"run folder: {folder}" in result.output
+    assert f"lipschitz-rnn report '{folder}'" in result.output
+
+
+def test_a_log_in_ascii_does_not_end_a_command_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(log, encoding="ascii"))
+    monkeypatch.setattr(sys, "argv", ["lipschitz-rnn", "units", "lipschitz"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    sys.stdout.flush()
+    assert end.value.code == 0
+    assert b"tanh(W h + U x + b)" in log.getvalue()

@@ -7,9 +7,11 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer.core
 import typer.main
 from typer.testing import CliRunner
 
@@ -97,6 +99,36 @@ def test_commands_exist(document: Path) -> None:
     assert set(re.findall(r"(?:^|`)lipschitz-rnn ([a-z]+)", text, re.MULTILINE)) <= commands
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
+
+
+def parse(arguments: list[str]) -> None:
+    """Raise what Click raises for a command line; nothing runs."""
+    command: Any = typer.main.get_group(app)
+    context = command.make_context("lipschitz-rnn", list(arguments))
+    while isinstance(command, typer.core.TyperGroup):
+        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        context = command.make_context(name, rest, parent=context)
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """The arguments of this package's commands in the shell blocks of a page."""
+    blocks = [match[3].replace("\\\n", " ") for match in FENCE.finditer(text) if match[1] == "sh"]
+    lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
+    return [
+        line[line.index(name) + 1 :] for line in lines for name in line if name in ("lipschitz-rnn", "lipschitz_rnn")
+    ]
+
+
+def test_commands_in_shell_blocks_have_the_options_that_they_name() -> None:
+    found = [line for document in DOCUMENTS for line in commands_in(document.read_text(encoding="utf-8"))]
+    assert len(found) > 50
+    for arguments in found:
+        try:
+            parse(arguments)
+        except (typer.Exit, SystemExit):  # --help, --version
+            continue
+    with pytest.raises(Exception, match="No such option: --nonsense"):
+        parse(["train", "digits", "--nonsense"])
 
 
 def test_the_checks_see_what_they_look_for() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -105,4 +107,6 @@ def lipschitz_rnn(
 
 def main() -> None:
     """Entry point of the installed command."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # a ± that a log in ASCII cannot hold must not end a run with an error
     app()

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from lipschitz_rnn import data, load_run, units
 from lipschitz_rnn.cli import app
+from lipschitz_rnn.commands import train_file
 from lipschitz_rnn.estimators import LipschitzRNNClassifier
 from lipschitz_rnn.stability import certify
 
@@ -237,21 +238,45 @@ def test_options_of_built_in_tasks_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_does_not_go_on_with_a_changed_file(tmp_path: Path) -> None:
-    made, run = waves(24, seed=3), tmp_path / "run"
+def test_a_run_finds_its_moved_file_but_does_not_go_on_with_a_changed_one(tmp_path: Path) -> None:
+    made, run = waves(12, seed=3), tmp_path / "run"
     path = write_csv(tmp_path / "waves.csv", made)
     done("train", path, "--target", "state", *COLUMNS, *SMALL, "--no-report", "-o", run)
     before = (run / "task.json").read_bytes()
     made[0]["values"] = 100.0 * made[0]["values"]
-    write_csv(path, made)
-    for command in (("evaluate", run), ("train", "--resume", "-o", run)):
+    other = tmp_path / "other"
+    other.mkdir()
+    commands = (("evaluate", run), ("train", "--resume", "--no-report", "-o", run))
+    path.rename(other / path.name)
+    for command in commands:
         result = call(*command)
+        assert result.exit_code == 1
+        assert f"there is no file {path};" in result.output
+        assert "name the folder that holds waves.csv now with --data-dir" in result.output
+        assert call(*command, "--data-dir", other).exit_code == 0
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        result = call(*command, "--data-dir", tmp_path / "empty")
+        assert f"there is no file {path} and no {tmp_path / 'empty' / path.name};" in result.output
+    write_csv(other / path.name, made)
+    for command in commands:
+        result = call(*command, "--data-dir", other)
         assert result.exit_code in (1, 2)
         assert "changed" in result.output
-    assert (run / "task.json").read_bytes() == before
     made[0]["values"] = made[0]["values"] / 100.0
     write_csv(path, made)
     assert call("evaluate", run).exit_code == 0
+    assert json.loads((run / "task.json").read_bytes()) == json.loads(before)
+
+
+def test_a_resumed_run_uses_the_threads_of_its_first_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_csv(tmp_path / "waves.csv", waves(12, seed=3))
+    asked: list[int | None] = []
+    monkeypatch.setattr(train_file, "choose_threads_for_runs", lambda settings, threads: asked.append(threads))
+    done("train", path, "--target", "state", *COLUMNS, *SMALL, "--no-report", "-o", tmp_path / "run")
+    environment = tmp_path / "run" / "environment.json"
+    environment.write_text(json.dumps(json.loads(environment.read_text()) | {"threads": 7}))
+    done("train", "--resume", "--no-report", "-o", tmp_path / "run")
+    assert asked == [None, 7]
 
 
 def test_a_model_with_a_unit_that_states_nothing_is_not_certified() -> None:

@@ -273,3 +273,18 @@ def test_what_stands_above_or_between_the_names_is_said(tmp_path: Path, text: st
         data.read(tmp_path / "log.csv", series="id")
     (tmp_path / "log.csv").write_text("#id,x\na,1\na,2\n")
     assert data.read(tmp_path / "log.csv", series="#id").columns == ("x",)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_file_that_stops_within_a_row_is_refused(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "cut.csv"
+    rows = ["id,t,x,y", "a,0,1.5,2.5", "a,1,1.5,", "a,2,-0.7,3.5", "a,3,-0.6"]
+    path.write_bytes(end.join(rows).encode())
+    with pytest.raises(data.SeriesError, match=r"cut\.csv stops within its last row: 'a,3,-0\.6' has 3 cells, not 4"):
+        data.read(path, series="id", time="t")
+    for rest in (end, ",", ",3.5"):  # spreadsheets leave out empty cells at the end of a row
+        path.write_bytes((end.join(rows) + rest).encode())
+        assert data.read(path, series="id", time="t").values.shape == (4, 2)
+    path.write_bytes(b"id,t,x,y")
+    with pytest.raises(data.SeriesError, match="has no rows"):
+        data.read(path, series="id", time="t")

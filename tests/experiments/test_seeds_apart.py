@@ -119,7 +119,7 @@ def test_what_cannot_go_on_is_told_before_anything_runs(tmp_path: Path) -> None:
 def test_two_calls_do_not_share_a_folder_and_failures_are_told(tmp_path: Path) -> None:
     class Second(Slots):
         def wait(self, seconds: float) -> list[Ended]:
-            with pytest.raises(RunError, match="in use by another call"):
+            with pytest.raises(RunError, match="in use by another training job"):
                 train_seeds(tiny(), tmp_path, InProcess(), resume=True)
             return super().wait(seconds)
 

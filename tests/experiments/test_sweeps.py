@@ -227,8 +227,8 @@ def test_a_failed_run_under_pruning_has_another_try(tmp_path: Path) -> None:
     assert [each.state for each in run_sweep(sweep, tmp_path).trials] == ["complete", "complete"]
 
 
-def write_file(folder: Path, text: str) -> Path:
-    left = ("task_options", "learning_rate")
+def write_file(folder: Path, text: str, without: str = "") -> Path:
+    left = ("task_options", "learning_rate", without)
     values = "\n".join(f"{name} = {json.dumps(value)}" for name, value in SETTINGS.items() if name not in left)
     options = "\n".join(f"{name} = {value}" for name, value in SETTINGS["task_options"].items())
     path = folder / "tiny.toml"
@@ -264,6 +264,24 @@ def test_own_data_can_be_swept(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["winners"][0]["metric"] == "accuracy"
     assert len(list((tmp_path / "out" / "runs").iterdir())) == 2
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "series.csv").rename(tmp_path / "moved" / "series.csv")
+    again = ["sweep", str(file), "-o", str(tmp_path / "out"), "--json"]
+    assert CliRunner().invoke(app, again).exit_code == 2
+    done = CliRunner().invoke(app, [*again, "--data-dir", str(tmp_path / "moved")])
+    assert done.exit_code == 0, done.output
+
+
+@needs("optuna")
+def test_the_plan_of_a_search_does_not_make_configurations_up(tmp_path: Path) -> None:
+    space = "[space]\nlearning_rate = {low = 0.01, high = 0.02}\nhidden_size = {low = 2, high = 5}"
+    file = write_file(tmp_path, f'{space}\n[sweep]\nmethod = "random"\ntrials = 5', without="hidden_size")
+    done = CliRunner().invoke(app, ["sweep", str(file), "-o", str(tmp_path / "out"), "--dry-run"])
+    assert done.exit_code == 0, done.output
+    corners = "(learning_rate=0.01 hidden_size=2) and (learning_rate=0.02 hidden_size=5)"
+    assert f"configurations are drawn as runs start; the cost below is that of runs at {corners}" in done.output
+    assert "5 trials in 5 runs" in done.output
+    assert "00001" not in done.output
 
 
 SCRIPT = """

@@ -84,7 +84,9 @@ def test_damaged_files_are_answered_in_one_line(tmp_path: Path, suffix: str, con
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    assert call(tmp_path / "missing").exit_code == 1
+    missing = call(tmp_path / "missing")
+    assert missing.exit_code == 1
+    assert "give a run folder, a model file, or" in missing.output
     empty = call(tmp_path)
     assert empty.exit_code == 1
     assert "not a run folder" in empty.output

@@ -214,11 +214,16 @@ def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
     """What to certify, by name: the networks of a run or a model file, or the matrices in a file."""
     from lipschitz_rnn.commands.model_files import open_models
     from lipschitz_rnn.data.saving import holds_series_model
+    from lipschitz_rnn.training.reading import is_there
 
     if target.suffix == ".safetensors" and target.is_file() and holds_series_model(target):
         saved = open_models(target, seed)
         seeds = saved.extra.get("seeds") or range(len(saved.models))
         return {f"seed {one}": model for one, model in zip(seeds, saved.models, strict=True)}
+    if not is_there(target):
+        raise FileNotFoundError(
+            f"there is no {target}; give a run folder, a model file, or a .safetensors, .npz or .pt file with A and W"
+        )
     if not target.is_dir():
         if seed is not None:
             raise ValueError(f"seed is {seed}, but {target} is not a run folder, so it has no seeds; leave --seed out")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lipschitz_rnn.commands.errors import guarded
@@ -73,9 +74,9 @@ def evaluate(
     for column in (f"{split} {metric.name}", "loss"):
         table.add_column(column, justify="right", no_wrap=True)
     for member, value, loss in zip(settings.members, scores.metric, scores.loss, strict=True):
-        table.add_row(member.name, show_score(value, metric.percent), f"{loss:.4g}")
+        table.add_row(escape(member.name), show_score(value, metric.percent), f"{loss:.4g}")
     console = Console()
-    console.print(f"{settings.task} · {settings.unit} · {which} weights", highlight=False)
+    console.print(f"{settings.task} · {settings.unit} · {which} weights", highlight=False, markup=False)
     console.print(table)
     if len(scores.metric) > 1 and not settings.variants:
         console.print(f"mean {show_scores(scores.metric, metric.percent)}", highlight=False)

@@ -66,7 +66,7 @@ def spinner(text: str, quiet: bool = False) -> Iterator[Callable[[str], None]]:
         return
     columns = (SpinnerColumn(), TextColumn("[bold]{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        item = bar.add_task(text, total=None)
+        item = bar.add_task(escape(text), total=None)
         yield lambda text: bar.update(item, description=escape(text))
 
 
@@ -100,7 +100,7 @@ class FolderLine(Watcher):
         self.console, self.folder = console, folder
 
     def start(self, settings: Settings, steps_per_epoch: int, done: int) -> None:
-        self.console.print(f"run folder: {self.folder}", highlight=False, soft_wrap=True)
+        self.console.print(f"run folder: {self.folder}", highlight=False, markup=False, soft_wrap=True)
 
 
 class LineWatcher(Watcher):

@@ -191,7 +191,7 @@ def _report(chosen: list[tuple[Study, Campaign, list[Plan]]], *, dry_run: bool, 
         console = Console()
         _print_scores(console, records)
         for path in (path for outcome in outcomes for path in outcome.written):
-            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+            console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
     failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:
         raise RunError(f"{len(failed)} of {len(planned)} runs failed: {'; '.join(failed)}; continue with --resume")

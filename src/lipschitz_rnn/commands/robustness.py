@@ -121,7 +121,7 @@ def hessian(
 
     print_hessians(Console(), f"{opened.title} · Hessian of the {split} loss, {parameters} parameters", found)
     if plot is not None:
-        Console().print(f"wrote {plot}", highlight=False)
+        Console().print(f"wrote {plot}", highlight=False, markup=False)
 
 
 @robustness.command(cls=TidyCommand)
@@ -191,7 +191,7 @@ def attack(
     from lipschitz_rnn.commands.robustness_tables import print_attacks
 
     console = Console()
-    console.print(f"{opened.title} · {split} split, {batch.inputs.shape[1]:,} samples\n", highlight=False)
+    console.print(f"{opened.title} · {split} split, {batch.inputs.shape[1]:,} samples\n", highlight=False, markup=False)
     for results in found.values():
         print_attacks(console, results)
 
@@ -307,4 +307,4 @@ def noise(
             console, each_kind, {label: [own[number] for own in each.values()] for label, each in curves.items()}
         )
     if plot is not None:
-        console.print(f"wrote {plot}", highlight=False)
+        console.print(f"wrote {plot}", highlight=False, markup=False)

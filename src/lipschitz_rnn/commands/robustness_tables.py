@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lipschitz_rnn.documents.numbers import show_score
@@ -54,7 +55,7 @@ def print_hessians(console: Console, title: str, found: Mapping[int, HessianResu
     ]
     shown = [_number(form) for form in (".3g", ".3g", ".4g", ".2g", ".4g", ".3g", ".2g")]
     _rows(table, [str(seed) for seed in found], rows, shown)
-    console.print(title, highlight=False)
+    console.print(title, highlight=False, markup=False)
     console.print(table)
     first = next(iter(found.values()))
     products = sum(result.products for result in found.values())
@@ -86,7 +87,7 @@ def print_noise(console: Console, kind: str, curves: Mapping[str, Sequence[Noise
     names = list(curves)
     for start in range(0, len(names), RUNS_IN_A_TABLE):
         some = names[start : start + RUNS_IN_A_TABLE]
-        table = _table("amount", *some)
+        table = _table("amount", *map(escape, some))
         for number, amount in enumerate(next(iter(curves.values()))[0].amounts):
             table.add_row(f"{amount:g}", *(_mean_and_spread(curves[name], number) for name in some))
         console.print(f"[bold]{kind} noise[/]: accuracy in %", highlight=False)

@@ -25,7 +25,7 @@ from lipschitz_rnn.documents.numbers import show_duration, show_score, show_scor
 from lipschitz_rnn.experiments.engines import make_engine
 from lipschitz_rnn.experiments.engines.base import slots_here
 from lipschitz_rnn.experiments.sweeps import Sweep, read_sweep, run_sweep
-from lipschitz_rnn.experiments.sweeps.cost import estimate, show_steps
+from lipschitz_rnn.experiments.sweeps.cost import estimate, show_runs
 from lipschitz_rnn.experiments.sweeps.page import write_sweep_page
 from lipschitz_rnn.experiments.sweeps.running import Outcome, check_sweep
 from lipschitz_rnn.experiments.sweeps.space import show_point
@@ -114,11 +114,12 @@ def _print_plan(found: Sweep, as_json: bool, jobs: int, place: dict[str, Any]) -
     if as_json:
         facts = dataclasses.asdict(cost) | {
             "plan": [{"name": job.name, "points": [t.point for t in job.trials], "settings": job.settings.to_dict()}
-                     for job in runs]
+                     for job in (runs if found.method == "grid" else runs[:2])],
+            "drawn": found.method != "grid",
         }  # fmt: skip
         typer.echo(json.dumps(facts, indent=2))
         return
-    for line in show_steps(runs):
+    for line in show_runs(found, runs):
         typer.echo(line)
     at_most = ", at most, without pruning" if found.pruning != "none" else ""
     typer.echo(f"{cost.trials} trials in {cost.runs} runs, {cost.networks} networks, {cost.epochs:,} epochs, "
@@ -162,4 +163,4 @@ def _print_outcome(outcome: Outcome, as_json: bool) -> None:
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
     for path in outcome.written:
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lipschitz_rnn import tasks
@@ -18,6 +19,7 @@ from lipschitz_rnn.commands.errors import RESUME, guarded
 from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.parsing import require_small_file
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
+from lipschitz_rnn.commands.run_folders import free_folder, recorded_threads
 from lipschitz_rnn.commands.setting_options import with_settings
 from lipschitz_rnn.commands.spreading import Places
 from lipschitz_rnn.commands.threads import MACHINE, choose_threads_for_runs, with_threads
@@ -31,7 +33,6 @@ from lipschitz_rnn.experiments.runner import train as train_run
 from lipschitz_rnn.experiments.seeds import plan_seeds, read_spread
 from lipschitz_rnn.training import Result, Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
-from lipschitz_rnn.training.reading import read_json
 from lipschitz_rnn.training.settings import NETWORK, OUTPUT, WHERE, read_toml
 from lipschitz_rnn.training.watchers import Watchers
 
@@ -123,7 +124,7 @@ def train(
         return
     require_no_file_options(file, task)
     settings = _merge_frozen(frozen, task, given) if frozen else _resolve(task, preset, config, given)
-    folder = out or _free_folder(settings)
+    folder = out or free_folder(settings.task, settings)
     if dry_run:
         if places is None:
             check_train(settings, folder, resume=resume)
@@ -134,7 +135,7 @@ def train(
     if places is not None:
         print_result(places.train(settings, folder, resume, as_json), settings, folder, as_json)
         return
-    choose_threads_for_runs([settings], _recorded_threads(folder))
+    choose_threads_for_runs([settings], recorded_threads(folder))
     first = os.environ.get("RANK", "0") == "0"
     console = Console(stderr=True)
     shown = first and not as_json
@@ -184,22 +185,6 @@ def _read_config(config: Path) -> dict[str, Any]:
     return read_toml(config)
 
 
-def _recorded_threads(folder: Path) -> int | None:
-    """The number of threads of the first part of a run: the last bits of its weights depend on it."""
-    path = folder / "environment.json"
-    threads = read_json(path).get("threads") if path.exists() else None
-    return threads if isinstance(threads, int) and threads > 0 else None
-
-
-def _free_folder(settings: Settings) -> Path:
-    base = Path("runs") / f"{settings.task}-{settings.unit}-n{settings.hidden_size}"
-    number, folder = 1, base
-    while folder.exists():
-        number += 1
-        folder = base.with_name(f"{base.name}-{number}")
-    return folder
-
-
 def print_result(result: Result, settings: Settings, folder: Path, as_json: bool) -> None:
     """Print a table of the seeds, or everything as JSON."""
     cell = find_cell(settings)
@@ -207,7 +192,8 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
     if as_json:
         typer.echo(json.dumps(result.to_dict() | {"folder": str(folder), "paper": printed}, indent=2))
         return
-    table = Table(title=f"{result.task} · {result.unit} · {result.parameters:,} parameters", title_justify="left")
+    title = f"{result.task} · {result.unit} · {result.parameters:,} parameters"
+    table = Table(title=escape(title), title_justify="left")
     if settings.variants:
         table.add_column("variant", no_wrap=True)
     for column in ("seed", "selected epoch", f"validation {result.metric}", "test, selected epoch", "test, last epoch"):
@@ -216,7 +202,9 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
         epoch = "–" if seed.selected_epoch is None else str(seed.selected_epoch + 1)
         scores = (show_score(value, result.percent) for value in (seed.validation, seed.test, seed.test_last))
         note = "" if seed.diverged_step is None else f" (diverged at step {seed.diverged_step})"
-        shown = ["\n".join(f"{key}={value}" for key, value in seed.variant.items())] if settings.variants else []
+        shown = (
+            [escape("\n".join(f"{key}={value}" for key, value in seed.variant.items()))] if settings.variants else []
+        )
         table.add_row(*shown, f"{seed.seed}{note}", epoch, *scores)
     console = Console()
     console.print(table)
@@ -224,4 +212,5 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
     if not settings.variants:  # a mean over different units would be meaningless
         score = show_scores([seed.test for seed in result.seeds], result.percent)
         console.print(f"test {result.metric} {score}{paper}; {result.seconds:.0f} s of training", highlight=False)
-    console.print(f"next: lipschitz-rnn report {shlex.quote(str(folder))} -o report", highlight=False, soft_wrap=True)
+    next_command = f"lipschitz-rnn report {shlex.quote(str(folder))} -o report"
+    console.print(f"next: {next_command}", highlight=False, markup=False, soft_wrap=True)

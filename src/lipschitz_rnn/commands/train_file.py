@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher, spinner
+from lipschitz_rnn.commands.run_folders import free_folder, recorded_threads
 from lipschitz_rnn.commands.signatures import Command, with_options
 from lipschitz_rnn.commands.spreading import Places
 from lipschitz_rnn.commands.threads import choose_threads_for_runs
@@ -155,7 +156,7 @@ def run_file(
     options.pop("step_size", None)
     with spinner(f"reading {Path(options['path']).name}", quiet=not shown):
         settings, task = file_settings(options, changes, quick=quick)
-    folder = out or _free_folder(Path(options["path"]), settings)
+    folder = out or free_folder(Path(options["path"]).stem, settings)
     if dry_run:
         from lipschitz_rnn.training.preparation import check_start
 
@@ -171,7 +172,7 @@ def run_file(
     if places is not None:
         _run_spread(settings, task, folder, places, resume, report, as_json)
         return
-    choose_threads_for_runs([settings])
+    choose_threads_for_runs([settings], recorded_threads(folder))
     watcher = Watchers([FolderLine(console, folder), choose_watcher(console)]) if shown else Watcher()
     result = train_file(settings, task, folder, resume=resume, watcher=watcher)
     if not first:
@@ -215,7 +216,8 @@ def _print(found: dict[str, Any], seconds: float, folder: Path, page: Path | Non
     from lipschitz_rnn.experiments.pages.file_run import scores_table
 
     blocks = scores_table(found)
-    table = Table(title=f"{found['kind']} {', '.join(found['targets'])}, test split", title_justify="left")
+    title = f"{found['kind']} {', '.join(found['targets'])}, test split"
+    table = Table(title=escape(title), title_justify="left")
     for index, title in enumerate(blocks.header):
         table.add_column(escape(title), justify="left" if index == 0 else "right")
     for row in blocks.rows:
@@ -226,15 +228,6 @@ def _print(found: dict[str, Any], seconds: float, folder: Path, page: Path | Non
         verdict = {True: "yes", False: "no", None: "not examined"}[found["certificate"]["holds"]]
         console.print(f"certified to contract: {verdict}", highlight=False)
     written = f"; report: {page}" if page is not None else ""
-    console.print(f"{seconds:.0f} s of training; run: {folder}{written}", highlight=False, soft_wrap=True)
+    console.print(f"{seconds:.0f} s of training; run: {folder}{written}", highlight=False, markup=False, soft_wrap=True)
     next_command = f"lipschitz-rnn predict {shlex.quote(str(folder))} NEW_FILE -o predictions.csv"
-    console.print(f"next: {next_command}", highlight=False, soft_wrap=True)
-
-
-def _free_folder(path: Path, settings: Settings) -> Path:
-    base = Path("runs") / f"{path.stem}-{settings.unit}-n{settings.hidden_size}"
-    number, folder = 1, base
-    while folder.exists():
-        number += 1
-        folder = base.with_name(f"{base.name}-{number}")
-    return folder
+    console.print(f"next: {next_command}", highlight=False, markup=False, soft_wrap=True)

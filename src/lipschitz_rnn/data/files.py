@@ -23,6 +23,7 @@ class FileTask(SeriesTask):
 
     def __init__(
         self,
+        root: str | None = None,
         *,
         path: str = "",
         target: str | Sequence[str] | None = None,
@@ -47,18 +48,20 @@ class FileTask(SeriesTask):
         horizon: int = 20,
     ) -> None:
         """The options of `read`, of `SeriesTask`, and of `Preprocessing.fit`. A forecast's `target` names the columns
-        to forecast, which are inputs as well; `horizon` is how many samples ahead free runs go."""
-        options = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        to forecast, which are inputs as well; `horizon` is how many samples ahead free runs go. A file that is not at
+        `path` may lie in the folder `root`."""
+        options = {name: value for name, value in locals().items() if name not in ("self", "root", "__class__")}
         check_count("horizon", horizon)
         if not path:
             raise ValueError("the task 'file' needs a path; give the file itself: lipschitz-rnn train FILE")
+        place = _find(path, root)
         goals = [target] if isinstance(target, str) else list(target or ())
         columns: dict[str, Any] = {"series": series, "time": time, "split": split, "categories": tuple(categories)}
         if kind == "forecast":
             wanted = None if features is None else list(dict.fromkeys([*features, *goals]))
-            found = read(path, features=wanted, sort=sort, **columns)
+            found = read(place, features=wanted, sort=sort, **columns)
         else:
-            found = read(path, target=goals if len(goals) > 1 else target, features=features, sort=sort, **columns)
+            found = read(place, target=goals if len(goals) > 1 else target, features=features, sort=sort, **columns)
             if found.targets is None and kind is not None:
                 raise SeriesError(f"{kind} needs a target; name its column in {Path(path).name} with --target")
         self.horizon, self._fingerprint = horizon, found.fingerprint()
@@ -87,3 +90,15 @@ class FileTask(SeriesTask):
         more: dict[str, Any] = {"reading": {**self.reading, "clock": self.series.clock.kind}}
         more["fingerprint"] = self._fingerprint
         return super().record() | more | ({"horizon": self.horizon} if self.kind == "forecast" else {})
+
+
+def _find(path: str, root: str | None) -> Path:
+    """The file at `path`, or the one of that name in the folder `root` if it was moved."""
+    places = [Path(path)] if root is None else [Path(path), Path(root).expanduser() / Path(path).name]
+    for place in places:
+        if place.exists():
+            return place
+    raise SeriesError(
+        f"there is no file {' and no '.join(map(str, places))}; check the path, or name the folder that holds "
+        f"{Path(path).name} now with --data-dir (data_dir= in Python)"
+    )

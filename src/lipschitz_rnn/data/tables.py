@@ -16,6 +16,7 @@ from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.series import SeriesSet
 
 ROWS_PER_CHUNK = 200_000
+_TAIL = 1 << 16  # bytes at the end of a file that are checked
 _CELLS = (
     "every row needs as many cells as the first line has names: put texts that contain the delimiter in quotes, and "
     "write decimals with a point"
@@ -57,6 +58,7 @@ def read_csv(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_C
             delimiter = max(_DELIMITERS, key=header.count)
             names = [name.strip() for name in next(csv.reader(header.splitlines(True), delimiter=delimiter), [])]
             layout = _Layout(names, source=path.name, **columns)
+            _require_whole_end(path, delimiter, len(names))
             decimal = "," if delimiter == ";" else "."
             # All columns are read, and those not needed dropped: with a choice of columns pandas would not see rows
             # that have too many cells.
@@ -99,6 +101,22 @@ def _header(file: IO[str], path: Path) -> str:
     while header.count('"') % 2 and (more := file.readline()):
         header += more
     return header
+
+
+def _require_whole_end(path: Path, delimiter: str, cells: int) -> None:
+    """Raise if the file stops within a row, as a full disk or a broken download leaves it: its last number may be cut.
+
+    Short rows above are no such sign: spreadsheets leave out empty cells at the end of a row.
+    """
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - _TAIL))
+        _, end, last = file.read().replace(b"\r", b"\n").rpartition(b"\n")
+    found = last.count(delimiter.encode()) + 1
+    if end and last.strip() and b'"' not in last and found < cells:  # a quoted text may hold line breaks
+        raise SeriesError(
+            f"{path.name} stops within its last row: {last.decode(errors='replace')!r} has {found} cells, not {cells}, "
+            "and no line break; copy or download the file again, or complete that row"
+        )
 
 
 def _named(chunk: Any, names: Sequence[str], used: Sequence[str], path: Path, rows_per_chunk: int) -> Any:

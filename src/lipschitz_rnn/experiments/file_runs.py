@@ -62,7 +62,7 @@ def file_settings(
     unit_options = with_step(unit, given)
     step = unit_step(unit, unit_options)
     asked: dict[str, Any] = {**options, "path": os.path.abspath(options["path"]), "step_size": step}
-    task = FileTask(**asked)
+    task = FileTask(changes.get("data_dir"), **asked)
     if task.preprocessing_module.fitted.time_use == "step":  # also if regular: the series to predict may not be
         unit_options = with_max_step(unit, unit_options)
     few = {"batch_size": max(4, min(DEFAULTS["batch_size"], task.size("train") // 10))}  # ten steps per epoch

@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from lipschitz_rnn.experiments.engines import Engine
 from lipschitz_rnn.experiments.results import result_of_diverged
 from lipschitz_rnn.experiments.runner import check_train
+from lipschitz_rnn.experiments.shared_folder import hold_folder
 from lipschitz_rnn.experiments.sweeps.work import Work, is_over
-from lipschitz_rnn.training import Interrupted, Result, RunError, Settings
+from lipschitz_rnn.training import Result, RunError, Settings
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.folder import RunConflict
 from lipschitz_rnn.training.history import read_run
@@ -89,26 +88,11 @@ def train_seeds(
     """
     folder = Path(out).absolute()
     plan_seeds(settings, folder, engine.at_once, resume=resume)
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "seeds.lock", timeout=0, thread_local=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise RunError(f"{folder} is in use by another call; wait for it, or choose another --out") from None
-    try:
+    with hold_folder(folder / "seeds.lock", "training job", _HOW_TO_RESUME):
         runs = plan_seeds(settings, folder, engine.at_once, resume=resume)  # another call may just have ended
         facts = {"groups": [each.seeds for each in runs.values()], "settings": settings.to_dict()}
         atomic_write(folder / FILE, (json.dumps(facts, indent=2) + "\n").encode())
         errors = _train(runs, folder, engine, threads, tell or (lambda running: None))
-    except Interrupted as interrupted:
-        raise Interrupted(interrupted.number, str(folder), _HOW_TO_RESUME) from None
-    except OSError as full:
-        raise RunError(
-            f"{full.filename or folder}: {full.strerror or full}; with space and permission to write, "
-            f"{_HOW_TO_RESUME} goes on"
-        ) from full
-    finally:
-        lock.release()
     for name, error in errors.items():
         raise RunError(
             f"{len(errors)} of {len(runs)} runs failed, the first ({name}) with: {error}; {_HOW_TO_RESUME} tries again"

@@ -22,7 +22,7 @@ from lipschitz_rnn.tasks.base import (
 from lipschitz_rnn.tasks.counting import sample_keys, uniform
 from lipschitz_rnn.tasks.objectives import Classification, Regression
 from lipschitz_rnn.tasks.pixels import Digits, device_indices
-from lipschitz_rnn.tasks.synthetic import GeneratedTask
+from lipschitz_rnn.tasks.synthetic import GeneratedTask, runge_kutta
 from lipschitz_rnn.tasks.times import TimedTask, Times, with_times
 
 ROW = 8  # pixels in a row of an image, which take one unit of time
@@ -164,10 +164,6 @@ def _angles(start: Tensor, frequency: Tensor, damping: Tensor, spans: Tensor) ->
     for span in spans.unbind(-1):
         h = (span / SUBSTEPS).unsqueeze(-1)
         for _ in range(SUBSTEPS):
-            k1 = velocity(state)
-            k2 = velocity(state + h / 2 * k1)
-            k3 = velocity(state + h / 2 * k2)
-            k4 = velocity(state + h * k3)
-            state = state + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+            state = runge_kutta(velocity, state, h)
         angles.append(state[..., 0])
     return torch.stack(angles, -1)

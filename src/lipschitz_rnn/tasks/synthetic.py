@@ -6,6 +6,7 @@ Sample i of a split depends only on the seed, the split and i; nothing is read f
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -201,13 +202,18 @@ class Pendulum(GeneratedTask, Regression):
         substeps = math.ceil(self.step / 0.02)
         h = self.step / substeps
         for _ in range(substeps):
-            k1 = self._velocity(state)
-            k2 = self._velocity(state + h / 2 * k1)
-            k3 = self._velocity(state + h / 2 * k2)
-            k4 = self._velocity(state + h * k3)
-            state = state + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+            state = runge_kutta(self._velocity, state, h)
         return state
 
     def _velocity(self, state: Tensor) -> Tensor:
         angle, velocity = state.unbind(-1)
         return torch.stack([velocity, -angle.sin() - self.damping * velocity], -1)
+
+
+def runge_kutta(velocity: Callable[[Tensor], Tensor], state: Tensor, h: float | Tensor) -> Tensor:
+    """The state after one step of length `h` of the classical Runge-Kutta method."""
+    k1 = velocity(state)
+    k2 = velocity(state + h / 2 * k1)
+    k3 = velocity(state + h / 2 * k2)
+    k4 = velocity(state + h * k3)
+    return state + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)

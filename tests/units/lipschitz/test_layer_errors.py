@@ -53,6 +53,8 @@ X = zeros(7, 2, 3)
 
 CALLS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"input": [1.0]}, TypeError, "input is a list; pass a torch.Tensor"),
+    ({"input": X.to_sparse()}, TypeError, r"input has the layout torch.sparse_coo; pass a dense tensor"),
+    ({"input": torch.nested.nested_tensor([X[0], X[0]], layout=torch.jagged)}, TypeError, "input is a nested tensor"),
     ({"input": zeros(3)}, ValueError, "input has shape (3), 1 axes; it must be (T, B, p) or (T, p)"),
     ({"input": zeros(1, 7, 2, 3)}, ValueError, "input has shape (1, 7, 2, 3), 4 axes; it must be (T, B, p)"),
     ({"input": zeros(7, 2, 4)}, ValueError, "input has 4 features (shape (7, 2, 4)) but input_size is 3"),

@@ -13,8 +13,8 @@ import torch
 from lipschitz_rnn.experiments.runner import load_task
 from lipschitz_rnn.experiments.sweeps.packing import Job, Packer, Trial
 from lipschitz_rnn.experiments.sweeps.reading import Sweep
-from lipschitz_rnn.experiments.sweeps.search import first_point
-from lipschitz_rnn.experiments.sweeps.space import grid_points
+from lipschitz_rnn.experiments.sweeps.search import corner
+from lipschitz_rnn.experiments.sweeps.space import grid_points, show_point
 from lipschitz_rnn.tasks import DataError, Task
 from lipschitz_rnn.training import RunError, Settings, Watcher, fit
 
@@ -59,16 +59,16 @@ class _Stopwatch(Watcher):
 
 
 def estimate(sweep: Sweep, **place: Any) -> tuple[Estimate, list[Job]]:
-    """The cost of a sweep, and its runs; those of a search are copies of a first one, since its draws are not known."""
+    """The cost of a sweep, and its runs; those of a search, whose draws are not known, are at two corners in turn."""
     packer = Packer(1 if sweep.pruning != "none" else sweep.at_once)
     if sweep.method == "grid":
         points = grid_points(sweep.space, sweep.fixed)
         trials = [Trial(number, point, sweep.resolve(point, **place)) for number, point in enumerate(points)]
         jobs = packer.pack(trials)
     else:
-        point = first_point(sweep)
-        settings = sweep.resolve(point, **place)
-        jobs = [Job(f"{n:05d}", (Trial(n, point, settings),), settings) for n in range(int(sweep.trials or 0))]
+        corners = [(point, sweep.resolve(point, **place)) for point in (corner(sweep, 0), corner(sweep, -1))]
+        drawn = [(n, *corners[n % 2]) for n in range(int(sweep.trials or 0))]
+        jobs = [Job(f"{n:05d}", (Trial(n, point, settings),), settings) for n, point, settings in drawn]
     kinds: dict[str, list[Settings]] = {}
     for job in jobs:
         kinds.setdefault(_kind(job.settings), []).append(job.settings)
@@ -128,10 +128,11 @@ def _measure(settings: Settings, loaded: dict[str, Task]) -> tuple[int, float] |
     return watch.steps, watch.steps * watch.seconds * (1 + extra)
 
 
-def show_steps(jobs: Sequence[Job], most: int = 20) -> list[str]:
-    """One line for each of the first runs."""
-    from lipschitz_rnn.experiments.sweeps.space import show_point
-
+def show_runs(sweep: Sweep, jobs: Sequence[Job], most: int = 20) -> list[str]:
+    """One line for each of the first runs; for a search, where its cost was measured."""
+    if sweep.method != "grid":
+        corners = " and ".join(dict.fromkeys(f"({show_point(job.trials[0].point)})" for job in jobs[:2]))
+        return [f"configurations are drawn as runs start; the cost below is that of runs at {corners}"]
     lines = []
     for job in jobs[:most]:
         shared = f"{len(job.trials)} configurations, " if len(job.trials) > 1 else ""

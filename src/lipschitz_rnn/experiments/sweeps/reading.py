@@ -146,14 +146,14 @@ class Sweep:
 
 def _task_metric(settings: Settings) -> Metric:
     if settings.task == "file":
-        return _file_metric(json.dumps(dict(settings.task_options)))
+        return _file_metric(json.dumps(dict(settings.task_options)), settings.data_dir)
     return tasks.info(settings.task).metric
 
 
 @lru_cache(maxsize=64)
-def _file_metric(options: str) -> Metric:
+def _file_metric(options: str, data_dir: str | None) -> Metric:
     """Of a file, whose kind of task is known after reading it."""
-    return tasks.load("file", **json.loads(options)).metric
+    return tasks.load("file", data_dir, **json.loads(options)).metric
 
 
 def read_sweep(path: str | Path) -> Sweep:

@@ -22,17 +22,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from lipschitz_rnn.experiments.engines import Engine, InProcess
 from lipschitz_rnn.experiments.runner import check_train
+from lipschitz_rnn.experiments.shared_folder import hold_folder
 from lipschitz_rnn.experiments.sweeps.packing import Job, Trial
 from lipschitz_rnn.experiments.sweeps.reading import Sweep
 from lipschitz_rnn.experiments.sweeps.scoring import Leaders, Scored, Winner, score_job, test_scores
 from lipschitz_rnn.experiments.sweeps.search import Grid, Search, import_optuna, needs_optuna
 from lipschitz_rnn.experiments.sweeps.space import border_points, grid_points, show_point
 from lipschitz_rnn.experiments.sweeps.work import Reporting, Work, is_over
-from lipschitz_rnn.training import Interrupted, RunError, Settings
+from lipschitz_rnn.training import RunError, Settings
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.folder import RunConflict, read_settings
 from lipschitz_rnn.training.reading import read_json
@@ -143,26 +142,13 @@ def run_sweep(
     """
     folder, board = Path(out).absolute(), board or Board()
     check_sweep(sweep, folder, **place)
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "sweep.lock", timeout=0, thread_local=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise RunError(f"{folder} is in use by another sweep; wait for it, or choose another --out") from None
-    try:
+    with hold_folder(folder / "sweep.lock", "sweep", "the same command"):
         if not (folder / "sweep.json").exists():
             atomic_write(folder / "sweep.json", (json.dumps(sweep.frozen(), indent=2) + "\n").encode())
-        return _Driver(sweep, folder, engine or InProcess(), board, threads, place).run()
-    except Interrupted as interrupted:
-        raise Interrupted(interrupted.number, str(folder), "the same command") from None
-    except OSError as error:
-        raise RunError(
-            f"the sweep stopped: {error.filename or folder}: {error.strerror or error}; its runs are kept: with space "
-            "and permission to write, the same command goes on"
-        ) from error
-    finally:
-        board.stop()
-        lock.release()
+        try:
+            return _Driver(sweep, folder, engine or InProcess(), board, threads, place).run()
+        finally:
+            board.stop()
 
 
 @dataclass

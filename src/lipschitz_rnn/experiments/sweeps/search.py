@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lipschitz_rnn.experiments.sweeps.journal import open_journal
 from lipschitz_rnn.experiments.sweeps.packing import Job, Packer, Trial
@@ -46,7 +46,7 @@ class Search:
 
     def __init__(self, sweep: Sweep, folder: Path, place: dict[str, Any]) -> None:
         self._sweep, self._folder, self._place = sweep, folder, place
-        border = next(iter(grid_points(sweep.space, sweep.fixed))) if sweep.method == "grid" else first_point(sweep)
+        border = next(iter(grid_points(sweep.space, sweep.fixed))) if sweep.method == "grid" else corner(sweep, 0)
         settings = sweep.resolve(border, **place)
         self.study = open_study(sweep, folder, *sweep.metric_of(settings), settings.epochs)
         self._grid = grid_points(sweep.space, sweep.fixed) if sweep.method == "grid" else []
@@ -125,12 +125,12 @@ class Search:
             self.study.tell(trial.number, value)
 
 
-def first_point(sweep: Sweep) -> Point:
-    """Some point of the space."""
+def corner(sweep: Sweep, end: Literal[0, -1]) -> Point:
+    """The point of the space where every parameter is at its first or last end."""
     point: Point = {}
     for parameter in sweep.space:
         if parameter.is_active({**sweep.fixed, **point}):
-            point[parameter.path] = parameter.ends()[0]
+            point[parameter.path] = parameter.ends()[end]
     return point
 
 

@@ -18,6 +18,10 @@ def shape_of(tensor: Tensor) -> str:
 def require_tensor(name: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} is a {type(value).__name__}; pass a torch.Tensor")
+    if value.is_nested:
+        raise TypeError(f"{name} is a nested tensor; pass a dense one, or torch.nn.utils.rnn.pack_sequence(sequences)")
+    if value.layout != torch.strided:
+        raise TypeError(f"{name} has the layout {value.layout}; pass a dense tensor: {name}.to_dense()")
     return value
 
 
