@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import Any
@@ -14,9 +15,7 @@ from torch import Tensor
 from lipschitz_rnn import lipschitz_scan
 from lipschitz_rnn.ops import Contraction, ContradictedFactorError, Parallel, ScanBound
 from lipschitz_rnn.ops.lipschitz import scan
-from lipschitz_rnn.ops.lipschitz.parallel import run
-from lipschitz_rnn.ops.lipschitz.parallel.operators import Cut, separable
-from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
+from lipschitz_rnn.ops.lipschitz.parallel.chunks import beside, joined
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 
 WIDE = {"dtype": torch.float64}
@@ -92,51 +91,18 @@ def test_every_backend(backend: str, fixed: bool) -> None:
     assert_same(case, backend=backend, parallel=Parallel(3, passes=3, fixed=fixed, warm_up=4))
 
 
-@pytest.fixture
-def separate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples are networks of their own on every backend, wherever there is one network."""
-    monkeypatch.setattr(run, "separable", lambda problem, cut: problem.shape[0] == 1)
-
-
-@pytest.mark.parametrize("backend", ["reference", "cpu", "triton"])
-def test_samples_as_networks_of_their_own(separate: None, backend: str) -> None:
-    case = plain_case(T=12, B=3, N=4, chunks=3)
-    if backend == "triton":
-        pytest.importorskip("triton")
-        case.tensors = {name: tensor.float() for name, tensor in case.tensors.items()}
-    assert_same(case, backend=backend, parallel=Parallel(3, passes=3, fixed=True, warm_up=4))
-
-
-@pytest.mark.parametrize("every", [None, 5])
-@pytest.mark.parametrize("passes", [None, 2])
-def test_samples_as_networks_of_their_own_in_every_option(
-    separate: None, every: int | None, passes: int | None
-) -> None:
-    """Different times and lengths, steps left over, states computed again, and the last resort: one after another."""
-    case = plain_case(T=122, B=3, rate=3.0 if passes is None else 0.01)
-    assert_same(case, recompute_every=every)
-    case.options.pop("step_size")
-    case.tensors["step_size"] = 0.1 * torch.rand(122, 3, **WIDE)
-    case.lengths = torch.tensor([122, 61, 1])
-    bound = assert_same(case, recompute_every=every, parallel=Parallel(4, passes=passes, tolerance=1e-9))
-    assert bound.passes == (0 if passes else bound.passes)
-
-
-def test_samples_become_networks_only_where_their_blocks_run_at_once() -> None:
-    A = W = torch.eye(6)
-    scheme = Scheme(0.1, 1.0, "euler", "tanh")
-
-    def asked(S: int, B: int, chunks: int, backend: str = "triton") -> bool:
-        drive = torch.zeros(S, 64, B, 6)
-        problem = Problem(drive, A.expand(S, 6, 6), W.expand(S, 6, 6), None, None, None, None, scheme)
-        return separable(problem, Cut(chunks, 4, 0, 2, True, True, 1e-6, 0.1, backend))
-
-    assert asked(1, 8, 16)
-    assert asked(1, 8, 128)
-    assert not asked(1, 8, 16, "cpu")
-    assert not asked(1, 1, 16)
-    assert not asked(2, 8, 16)
-    assert not asked(1, 40, 5)  # 40 blocks, where 200 rows make 13
+@pytest.mark.parametrize("units", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("begin", [0, 1])
+def test_copies_of_chunks_keep_every_number(units: int, dtype: torch.dtype, begin: int) -> None:
+    """Rows of a multiple of 16 bytes are copied in such pieces, unless they begin elsewhere; others are not."""
+    memory = torch.arange(begin + 2 * 12 * 3 * units).to(dtype)
+    whole = memory[begin:].view(2, 12, 3, units)
+    cut = beside(whole, 4)
+    assert cut.shape == (2, 3, 12, units)
+    for sample, chunk in itertools.product(range(3), range(4)):
+        assert torch.equal(cut[:, :, 4 * sample + chunk], whole[:, 3 * chunk : 3 * chunk + 3, sample])
+    assert torch.equal(joined(cut, 4), whole)
 
 
 def test_without_compiled_kernels(without_kernels: None) -> None:

@@ -27,17 +27,11 @@ def beside(tensor: Tensor, chunks: int) -> Tensor:
     return _reshaped(cut, (S, T // chunks, B * chunks, *tensor.shape[3:]))
 
 
-def joined(tensor: Tensor, chunks: int, separate: bool = False) -> Tensor:
-    """The inverse of ``beside``, and of ``by_sample`` if that came first."""
-    C, rows = tensor.shape[1:3]
+def joined(tensor: Tensor, chunks: int) -> Tensor:
+    """The inverse of ``beside``."""
+    S, C, rows = tensor.shape[:3]
     cut = tensor.unflatten(2, (rows // chunks, chunks)).movedim(3, 1)
-    cut = by_sample(cut, 3) if separate else cut
-    return _reshaped(cut, (cut.shape[0], C * chunks, cut.shape[3], *tensor.shape[3:]))
-
-
-def by_sample(tensor: Tensor, axis: int) -> Tensor:
-    """(1, …, B, …) → (B, …, 1, …): the samples of one network as networks of their own, or the other way round."""
-    return tensor.transpose(0, axis)
+    return _reshaped(cut, (S, C * chunks, rows // chunks, *tensor.shape[3:]))
 
 
 def _reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -60,21 +54,6 @@ def together(chunked: Tensor) -> Tensor:
     return chunked.transpose(1, 2).reshape(S, B * K, *chunked.shape[3:])
 
 
-def each_sample(problem: Problem) -> Problem:
-    """The samples of one network as networks of their own, by strides alone.
-
-    ``beside`` then has nothing to copy, whatever the order of the axes. A kernel's blocks hold the matrices of one
-    network each, so that it makes no difference to them as long as there are no more blocks.
-    """
-    (_, _, B, _), spans, h0 = problem.shape, problem.timespans, problem.h0
-    A, W, U, b = (
-        None if shared is None else shared.expand(B, *shared.shape[1:])
-        for shared in (problem.A, problem.W, problem.input_weight, problem.bias)
-    )
-    timed = (by_sample(problem.drive, 2), None if spans is None else by_sample(spans, 2))
-    return Problem.of((timed[0], A, W, None if h0 is None else by_sample(h0, 1), U, b, timed[1]), problem.scheme)
-
-
 @dataclass(frozen=True)
 class Chunks:
     """The chunks of a problem as one batch.
@@ -83,7 +62,6 @@ class Chunks:
         problem: the whole one, lifted, of K·C steps.
         cut: the same with (S, C, B·K, ·) in the place of (S, T, B, ·), without its first state.
         every: the backward pass keeps one state in this many and computes the others again; None keeps all.
-        separate: the networks are the samples of one.
     """
 
     problem: Problem
@@ -91,14 +69,13 @@ class Chunks:
     plan: Plan
     backend: str
     every: int | None
-    separate: bool = False
 
     @classmethod
-    def of(cls, problem: Problem, plan: Plan, backend: str, every: int | None, separate: bool = False) -> Chunks:
-        problem, K = each_sample(problem) if separate else problem, plan.chunks
+    def of(cls, problem: Problem, plan: Plan, backend: str, every: int | None) -> Chunks:
+        K = plan.chunks
         timespans = None if problem.timespans is None else beside(problem.timespans, K)
         cut = replace(problem, drive=beside(problem.drive, K), h0=None, timespans=timespans)
-        return cls(problem, cut, plan, backend, every, separate)
+        return cls(problem, cut, plan, backend, every)
 
     def steps(self, first: int, stop: int, start: Tensor | None, rows: slice | None = None) -> Problem:
         """The problem of some steps of all chunks, or of some rows, from the state ``start`` (S, rows, N)."""
@@ -223,7 +200,7 @@ class Path:
         self.tape = as_tape(memory, chunks)
         self.start = self.ends = kept[0]
         self.joined: Tensor | None = None
-        self._chunks, self._separate = chunks.plan.chunks, chunks.separate
+        self._chunks = chunks.plan.chunks
 
     @classmethod
     def new(cls, chunks: Chunks, keep: bool, save: bool) -> Path:
@@ -234,7 +211,7 @@ class Path:
     def join(self) -> Tensor:
         """All states in the order of time, (S, T, B, N): a view where time lies in order, as on a CPU."""
         if self.joined is None:
-            self.joined = joined(self.tape[:, :, 0], self._chunks, self._separate)
+            self.joined = joined(self.tape[:, :, 0], self._chunks)
         return self.joined
 
     def before(self, step: int, chunks: Chunks) -> Tensor:

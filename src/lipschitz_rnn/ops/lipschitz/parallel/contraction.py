@@ -140,14 +140,6 @@ class Norms:
         factor = like.new_ones((networks, 1, 1), dtype=torch.float64)
         return cls(factor, like.new_ones((networks, like.shape[-1]), dtype=torch.float64), 1.0)
 
-    def repeated(self, samples: int) -> Norms:
-        """One network's, for so many networks that are all the same; kept, with what is computed from it."""
-        kept: dict[int, Norms] = self.__dict__.setdefault("_repeated", {})
-        if samples not in kept:
-            root = self.root.expand(samples, *self.root.shape[1:])
-            kept[samples] = Norms(self.factor.expand(samples, 1, 1), root, self.longest)
-        return kept[samples]
-
     @property
     def diagonal(self) -> bool:
         return self.root.dim() == 2

@@ -15,10 +15,10 @@ from torch import Tensor
 from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.lipschitz.operators import SCHEME, contiguous_gradients, shapes_of_gradients
 from lipschitz_rnn.ops.lipschitz.parallel.adjoint import Adjoint, solve_adjoint
-from lipschitz_rnn.ops.lipschitz.parallel.chunks import DRIVE, STEPS, Chunks, Path, apart, by_sample, joined, new_memory
+from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path, apart, joined, new_memory
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms
 from lipschitz_rnn.ops.lipschitz.parallel.line import Line
-from lipschitz_rnn.ops.lipschitz.parallel.plan import ROWS_OF_ANY_BLOCK, Plan, useful_rows
+from lipschitz_rnn.ops.lipschitz.parallel.plan import Plan
 from lipschitz_rnn.ops.lipschitz.parallel.solve import solve
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 
@@ -82,26 +82,12 @@ def run_parallel_scan(
 
 
 def run_line(
-    problem: Problem,
-    norms: Norms,
-    cut: Cut,
-    active: Tensor | None,
-    keep: bool,
-    save: bool,
-    line: Line,
-    separate: bool = False,
+    problem: Problem, norms: Norms, cut: Cut, active: Tensor | None, keep: bool, save: bool, line: Line
 ) -> list[Tensor]:
     """States (S, T, B, N), empty unless kept; last state (S, B, N); then what the backward pass and the bound need:
     memory of the chunks, states at marks, then errors, jumps and factors of the chunks (S, K, B), on the host unless
-    nothing may wait for it, and statistics.
-
-    Args:
-        separate: run the samples of one network as networks of their own. What follows the last state is then that of
-            these networks, for a backward pass that is told the same.
-    """
-    A, pieces = problem.A, _pieces(problem, cut, keep or save, separate)
-    if separate:
-        norms, active = norms.repeated(problem.shape[2]), None if active is None else by_sample(active, 1)
+    nothing may wait for it, and statistics."""
+    A, pieces = problem.A, _pieces(problem, cut, keep or save)
     with without_autocast(A.device):
         asked = (cut.proved, cut.tolerance, cut.passes, cut.fixed)
         found = solve(pieces, norms, *asked, active, keep, save, line)
@@ -111,7 +97,6 @@ def run_line(
         shared = states.data_ptr() == found.path.memory.data_ptr()  # a GPU's states are a copy already
         states = states.clone(memory_format=torch.contiguous_format) if save and shared else states.contiguous()
     last = found.ends[:, -1] if active is None else found.ends.gather(1, owners(active, pieces.plan, found.ends))[:, 0]
-    last = by_sample(last, 1) if separate else last
     errors = found.errors + found.jumps
     largest, euclidean = (
         value.amax() if value.numel() else value.new_zeros(()) for value in (errors, errors / found.smallest)
@@ -160,16 +145,11 @@ def solve_backward(
     grad_last: Tensor | None,
     needs: Sequence[bool],
     line: Line,
-    separate: bool = False,
 ) -> tuple[Chunks, Adjoint]:
     """The adjoint of a scan that left ``saved``: memory, states before each piece, and factors of the chunks."""
     memory, kept, fading = saved
-    pieces = _pieces(problem, cut, True, separate)
-    if separate:
-        norms, active = norms.repeated(problem.shape[2]), None if active is None else by_sample(active, 1)
-        grad_states = None if grad_states is None else by_sample(grad_states, 2)
-        grad_last = None if grad_last is None else by_sample(grad_last, 1)
-    S, _, B, N = pieces.problem.shape
+    pieces = _pieces(problem, cut, True)
+    S, _, B, N = problem.shape
     rows = problem.A.new_zeros((S, B * cut.chunks, N))
     at_ends = apart(rows, cut.chunks)
     if grad_last is not None:
@@ -183,18 +163,14 @@ def solve_backward(
         return pieces, solve_adjoint(pieces, path, fading, norms, cut.proved, grad_states, rows, *options, line)
 
 
-def whole_gradients(found: Adjoint, chunks: int, needs: Sequence[bool], separate: bool = False) -> list[Tensor | None]:
+def whole_gradients(found: Adjoint, chunks: int, needs: Sequence[bool]) -> list[Tensor | None]:
     """Gradients of the whole problem's tensors from those of its chunks."""
     gradients = list(found.gradients)
-    for place, gradient in enumerate(gradients):
-        if gradient is None or (place == 3 and not needs[3]):
-            gradients[place] = None
-        elif place in (DRIVE, STEPS):
-            gradients[place] = joined(gradient, chunks, separate)
-        elif place == 3:
-            gradients[place] = by_sample(gradient[:, 0], 1) if separate else gradient[:, 0]
-        elif separate:  # the matrices are the same for all samples
-            gradients[place] = gradient.sum(0, keepdim=True)
+    for place in (0, 6):
+        gradient = gradients[place]
+        gradients[place] = None if gradient is None else joined(gradient, chunks)
+    first = gradients[3]
+    gradients[3] = first[:, 0] if first is not None and needs[3] else None
     return gradients
 
 
@@ -248,24 +224,11 @@ parallel_scan_backward = torch.library.custom_op("lipschitz_rnn::parallel_scan_b
 parallel_scan_backward.register_fake(shapes_of_gradients)
 
 
-def _pieces(problem: Problem, cut: Cut, recorded: bool, separate: bool = False) -> Chunks:
+def _pieces(problem: Problem, cut: Cut, recorded: bool) -> Chunks:
     """The chunks; if no states are recorded, with marks at which two passes can be compared."""
     plan = Plan(cut.chunks, problem.drive.shape[1] // cut.chunks, 0, cut.warm_up)
     every = cut.every or (None if recorded else min(plan.steps, cut.warm_up))
-    return Chunks.of(replace(problem, noise=None), plan, cut.backend, every, separate)
-
-
-def separable(problem: Problem, cut: Cut) -> bool:
-    """Whether the samples of a network can be networks of their own on a GPU, and still all run at once.
-
-    It saves a copy of the states' gradient, and costs two of the steps that are run again, so only a backward pass
-    gains. The bounds on gradients count networks, and do without.
-    """
-    S, _, B, _ = problem.shape
-    if S != 1 or B == 1 or cut.backend != "triton":
-        return False
-    filled = -(-cut.chunks // ROWS_OF_ANY_BLOCK) * ROWS_OF_ANY_BLOCK
-    return filled == cut.chunks or B * filled <= useful_rows(problem, cut.backend)
+    return Chunks.of(replace(problem, noise=None), plan, cut.backend, every)
 
 
 def owners(active: Tensor, plan: Plan, like: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ from lipschitz_rnn.ops.lipschitz.problem import Problem
 ROWS_OF_A_CORE = {1: 8, 2: 8}
 ROWS_OF_MANY_CORES = 16
 ROWS_OF_A_BLOCK = 8  # samples for which a GPU's kernels are at their quickest
-ROWS_OF_ANY_BLOCK = 16  # samples that a block of any of them takes, or a multiple of what it takes
 # Below, what is run again costs more than is saved: a GPU is idle otherwise, a core has its hands full.
 SHORTEST_CHUNK = {"cuda": 256, "cpu": 4096}
 FEWEST_CHUNKS = {"cuda": 2, "cpu": 8}  # of the shortest, or the sequence is left in one piece

@@ -25,7 +25,6 @@ from lipschitz_rnn.ops.lipschitz.parallel.operators import (
     parallel_scan,
     parallel_scan_backward,
     run_line,
-    separable,
     solve_backward,
     whole_gradients,
 )
@@ -155,17 +154,15 @@ def _run_chunks(
 ) -> tuple[Tensor | None, Tensor]:
     differentiate = torch.is_grad_enabled() and any(t is not None and tracked(t) for t in problem.tensors)
     compiling = torch.compiler.is_compiling()
-    separate = differentiate and not compiling and line.size == 1 and not bound.wants_gradients
-    separate = separate and separable(problem, cut)
     given: tuple[Any, ...] = (*problem.tensors, norms.factor, norms.root, active, *problem.scheme.arguments, *cut)
     if differentiate:
-        known = None if compiling else (bound, head, line, norms, separate)
+        known = None if compiling else (bound, head, line, norms)
         states, last, statistics = ParallelScan.apply(*given, keep, known)
     else:
         found = (
             parallel_scan(*given, keep, False)
             if compiling
-            else run_line(problem, norms, cut, active, keep, False, line, separate)
+            else run_line(problem, norms, cut, active, keep, False, line)
         )
         states, last, statistics = found[0], found[1], found[-1]
     bound.statistics = statistics
@@ -185,8 +182,8 @@ class ParallelScan(torch.autograd.Function):
             *tensors, _, _, active = given[: TENSORS + 3]
             problem = Problem.of(tensors, Scheme(*given[TENSORS + 3 : TENSORS + 3 + SCHEME]))
             cut = Cut(*given[TENSORS + 3 + SCHEME :])
-            _, _, line, norms, separate = known
-            found = run_line(problem, norms, cut, active, keep, True, line, separate)
+            _, _, line, norms = known
+            found = run_line(problem, norms, cut, active, keep, True, line)
         states, last, memory, kept, errors, jumps, fading, statistics = found
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(statistics)
@@ -209,13 +206,12 @@ class ParallelScan(torch.autograd.Function):
                 *tensors, factor, root, active, memory, kept, fading, grad_states, grad_last, *ctx.options, needs
             )
         else:
-            bound, head, line, norms, separate = ctx.known
+            bound, head, line, norms = ctx.known
             problem = Problem.of(tensors, Scheme(*ctx.options[:SCHEME]))
             cut = Cut(*ctx.options[SCHEME:])
             saved = memory, kept, fading
-            given = (active, grad_states, grad_last, needs, line, separate)
-            pieces, adjoint = solve_backward(problem, norms, cut, saved, *given)
-            found = whole_gradients(adjoint, cut.chunks, needs, separate)
+            pieces, adjoint = solve_backward(problem, norms, cut, saved, active, grad_states, grad_last, needs, line)
+            found = whole_gradients(adjoint, cut.chunks, needs)
             if line.rank > 0 and found[3] is not None:
                 found[3] = torch.zeros_like(found[3])  # this stretch begins with the state of another process
             bound.adjoint, bound.adjoint_passes = adjoint.relative, adjoint.passes
