@@ -222,7 +222,7 @@ def beaten_without(monkeypatch: pytest.MonkeyPatch, name: str, replacement: Any,
 
 def test_the_remainder_of_the_linearization_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     network, x = nearly_off()
-    beaten_without(monkeypatch, "remainder", lambda sigma, a, slope, V, off: torch.zeros_like(V), network, x)
+    beaten_without(monkeypatch, "chord_change", lambda sigma, a, slope, V, off: torch.zeros_like(V), network, x)
 
 
 def test_what_remainders_add_to_the_arguments_of_other_units_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Gains from energy, theorem 7: attained by a delay line, never exceeded, and no longer than the sequence needs."""
+"""Gains from energy, theorem 8: attained by a delay line, never exceeded, and no longer than the sequence needs."""
 
 import math
 from typing import Any

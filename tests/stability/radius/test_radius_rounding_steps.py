@@ -18,7 +18,7 @@ from test_radius_rounding import KINDS, changes, difficult, widened
 from torch import Tensor, nn
 
 from lipschitz_rnn.stability import StatedClassifier, certified_radius
-from lipschitz_rnn.stability.radius import carried
+from lipschitz_rnn.stability.radius import NoCertificate, carried
 from lipschitz_rnn.stability.radius.computed import ComputedNetwork
 from lipschitz_rnn.stability.radius.local import Known
 from lipschitz_rnn.stability.radius.rounded_steps import RoundedSteps, StepBounds
@@ -133,6 +133,49 @@ def test_no_attack_in_any_precision_succeeds_just_inside(kind: str, norm: Any) -
     with context or torch.enable_grad():
         excess = worst_excess(network, x, reach, norm, steps=8, restarts=1)
     assert bool((excess < 0)[(found.radius > 0) & inside].all())
+
+
+def hostile(seed: int) -> tuple[StatedClassifier, Tensor, Tensor | None, str]:
+    """Free and contracting networks, huge, tiny and saturating values, steps of length zero, all precisions."""
+    rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    precision = ("float32", "high", "medium", "bfloat16", "float16", "float64")[seed % 6]
+    dtype = getattr(torch, precision) if precision[:2] in ("bf", "fl") else torch.float32
+    step = float(rng.choice([0.02, 0.1, 0.3]))
+    options: dict[str, Any] = {"step_size": step, "nonlinearity": str(rng.choice(["tanh", "tanh", "relu", "sigmoid"]))}
+    free = bool(rng.random() < 0.4)
+    options |= {"gamma": 2.5} if free else {"stability": "contracting", "rate": float(rng.choice([0.01, 0.3]))}
+    N, T = int(rng.integers(1, 8)), int(rng.integers(1, 20))
+    unit = layer(2, N, generator, spread=0.12 if free else 0.6, **options)
+    with torch.no_grad():
+        unit.cell().weight_ih.mul_(float(rng.choice([1e-3, 1.0, 100.0])))
+    head = linear_head(N, 3, generator, scale=float(rng.choice([1e-4, 3.0, 3.0, 1e3])))
+    x = float(rng.choice([1e-5, 1.0, 1.0, 1e3])) * torch.randn(T, 4, 2, generator=generator, dtype=torch.float64)
+    spans = None
+    if rng.random() < 0.4:
+        spans = torch.from_numpy(rng.uniform(0.2 * step, step, size=(T, 4))).float().double()
+        spans[torch.rand(T, 4, generator=generator) < 0.2] = 0.0
+        spans[0] = step * 0.5
+    return StatedClassifier(unit.to(dtype), head.to(dtype)), x.to(dtype), spans, precision
+
+
+@pytest.mark.parametrize("seed", some(map(str, range(48)), ("1", "3")))
+def test_hostile_networks_under_the_adversary_and_in_their_own_arithmetic(seed: str) -> None:
+    network, x, spans, precision = hostile(int(seed))
+    given = None if spans is None else spans.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+    try:
+        found = certified_radius(network, x, precision=precision, timespans=given, time_limit=10.0)
+    except NoCertificate as refusal:
+        pytest.skip(str(refusal))
+    decided, reach = found.margin > 0, found.radius.clamp(max=1e12)
+    assert bool((found.radius >= 0).all())
+    adversary = RoundingAdversary(network, precision, spans)
+    lowest, taken = adversary.falls(x.double(), found.prediction, found.runner_up, reach)
+    # The adversary's own float64 arithmetic rounds too.
+    assert bool((lowest > -1e-13 * found.margin)[decided].all())
+    assert bool((taken <= found.rounding * (1 + 1e-9) + 1e-13 * found.margin.abs())[decided].all())
+    with torch.no_grad():
+        seen = scores_of(network, x, timespans=given).argmax(1)
+    assert torch.equal(seen[decided], found.prediction[decided])
 
 
 # Disturbed by hand: errors of any size, so that every term of the proof matters.

@@ -6,7 +6,7 @@ not: if P and diagonal multipliers Λ ≥ 0 satisfy, for all δ, w and Δ,
     ‖Fδ + εlUΔ + εw‖²_P + 2 wᵀΛ((u − l)(Wδ + UΔ) − w) ≤ ‖δ‖²_P + γ²‖Δ‖²,     F = I + ε(αA + lW),
 
 with slopes in [l, u], then no step adds more than γ²‖Δ‖² to ‖δ‖²_P. Given P and Λ, the smallest γ is an eigenvalue. It
-is computed in plain float64, and the inequality is then proved for a slightly larger γ. docs/stability.md, theorem 7.
+is computed in plain float64, and the inequality is then proved for a slightly larger γ. docs/stability.md, theorem 8.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch import Tensor
 from lipschitz_rnn.stability.radius.carried import ErrorBounds, least
 from lipschitz_rnn.stability.radius.ellipsoid import Ellipsoids
 from lipschitz_rnn.stability.radius.linearized import Linearized
-from lipschitz_rnn.stability.radius.remainder import remainder
+from lipschitz_rnn.stability.radius.remainder import chord_change
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def bent(line: Linearized, around: Ellipsoids, size: Tensor, energy: Tensor, nor
     """
     lost = energy.new_zeros(*energy.shape, line.adjoint.shape[2])
     q, squared = torch.zeros_like(energy), torch.zeros_like(energy)
-    error = ErrorBounds(line, around, size) if line.rounded is not None else None
+    error = ErrorBounds(line, size) if line.rounded is not None else None
 
     def moved(t: int) -> Tensor:
         """|h(x + Δ) − h| in every entry, before step t."""
@@ -41,12 +41,16 @@ def bent(line: Linearized, around: Ellipsoids, size: Tensor, energy: Tensor, nor
     for t in range(len(line.a)):
         # Two bounds on W q: in the metric of the certificate, and by the ellipsoids of this sample.
         V = reach_of(line.spread[t], energy[..., None], least(line.across, q, around.bound(t, squared)))
-        V = torch.minimum(V, line.across * (line.level[t] * size)[..., None] + line.direct[t] * size[..., None])
-        left = remainder(line.own.part.sigma, line.a[t], line.slope[t], V, line.off[t])  # (K, B, N)
+        V = torch.minimum(V, line.most(t, size))
+        change = chord_change(line.own.part.sigma, line.a[t], line.slope[t], V, line.off[t])  # (K, B, N)
+        left = change * V
         lost = lost + torch.einsum("bqn,kbn->kbq", line.adjoint[t], left)
         if error is not None:
             error.step(t, V, moved(t))
-        q = (line.factor[t] * q + line.step[t].squeeze(-1) * line.stepper.length(left)) * (1 + 1e-12)
+        # The exact map contracts q whatever its slopes are: only what they do to the linear part is new.
+        linear = line.stepper.length(change * (energy[..., None] * line.spread[t]))
+        new = torch.minimum(line.stepper.length(left), linear)
+        q = (line.factor[t] * q + line.step[t].squeeze(-1) * new) * (1 + 1e-12)
         squared = around.grown(t, squared, left, (line.step[t] > 0).squeeze(-1))
     if error is None:
         return Lost(lost, torch.zeros_like(lost))

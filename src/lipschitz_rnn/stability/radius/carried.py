@@ -13,7 +13,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.stability.radius.ellipsoid import Ellipsoids
 from lipschitz_rnn.stability.radius.linearized import Linearized
 from lipschitz_rnn.stability.radius.remainder import slope_change
 
@@ -28,14 +27,17 @@ def least(rows: Tensor, length: Tensor, by_ellipsoid: Tensor) -> Tensor:
 class ErrorBounds:
     """Step by step, for changes of K sizes (K, B)."""
 
-    def __init__(self, line: Linearized, around: Ellipsoids, size: Tensor) -> None:
+    def __init__(self, line: Linearized, size: Tensor) -> None:
         assert line.rounded is not None
         assert line.head is not None
         assert line.fed is not None
-        self.growth = line.fed
-        self.line, self.around, self.size, self.rounded, self.head = line, around, size, line.rounded, line.head
+        assert line.errors is not None
+        self.line, self.size, self.rounded, self.head = line, size, line.rounded, line.head
+        self.growth, self.around = line.fed, line.errors
         self.length = torch.zeros_like(size)  # ‖e‖_P
-        self.squared = torch.zeros_like(size)  # n² of the ellipsoids
+        # e = f + g: f follows the sample's own J, and g has what other slopes make of it.
+        self.squared = torch.zeros_like(size)  # n² of the ellipsoids around f
+        self.turn = torch.zeros_like(size)  # ‖g‖_P
         self.longest = torch.zeros_like(size)  # of ‖e‖_P
         self.largest = torch.zeros_like(size)  # of |ĥ − h|
         self.states = size.new_zeros(*size.shape, len(line.reach))  # Σ w_t |ĥ_t − h_t|
@@ -50,7 +52,8 @@ class ErrorBounds:
         """Step t, where the argument of σ has moved by at most V, and the state before it by ``moved``."""
         line, around = self.line, self.around
         found = self.rounded.at(t, self._before(t, moved), self.size)
-        met = least(line.across, self.length, around.bound(t, self.squared))  # |W e|
+        first = least(line.across, self.length + self.turn, around.bound(t, self.squared))  # |W f|
+        met = least(line.across, self.length, first + line.across * self.turn[..., None])  # |W e|
         inside = found.inside + found.fed_inside
         change = slope_change(line.own.part.sigma, line.a[t], line.slope[t], V + met + inside, line.off[t])
         steep = (line.slope[t] + change).clamp(max=line.stepper.lipschitz)
@@ -63,7 +66,8 @@ class ErrorBounds:
         self.fed.append(step * line.stepper.length(found.fed))
         self.length = (line.factor[t] * self.length + self.lengths[-1] + self.fed[-1]) * (1 + 1e-12)
         self.longest = torch.maximum(self.longest, self.length)
-        self.squared = around.grown(t, self.squared, own + found.fed + change * met, step > 0)
+        self.turn = (line.factor[t] * self.turn + step * line.stepper.length(change * first)) * (1 + 1e-12)
+        self.squared = around.grown(t, self.squared, own + found.fed, step > 0)
 
     def read(self, moved: Tensor, norm: str) -> Tensor:
         """(K, B, q): what rounding takes from the differences, after the last step."""
@@ -91,7 +95,8 @@ class ErrorBounds:
 
     def _before(self, t: int, moved: Tensor) -> Tensor:
         """|ĥ − h| before step t, which is what is read after the one before."""
-        grown = moved + least(self.line.reach, self.length, self.around.entries(t, self.squared))
+        first = self.around.entries(t, self.squared) + self.line.reach * self.turn[..., None]
+        grown = moved + least(self.line.reach, self.length, first)
         self.largest = torch.maximum(self.largest, grown.amax(-1))
         if t > 0:
             self.states = self.states + self.head.weights[t - 1][..., None] * grown

@@ -1,4 +1,4 @@
-"""Gains of score differences from the energy of a change of the input: theorem 7 in docs/stability.md."""
+"""Gains of score differences from the energy of a change of the input: theorem 8 in docs/stability.md."""
 
 from __future__ import annotations
 

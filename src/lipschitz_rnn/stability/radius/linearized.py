@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from lipschitz_rnn.stability.radius.ellipsoid import Ellipsoids
 from lipschitz_rnn.stability.radius.kernels import ProvedPart
 from lipschitz_rnn.stability.radius.rounded_steps import RoundedSteps
 from lipschitz_rnn.stability.radius.trajectory import Stepper
@@ -53,3 +54,8 @@ class Linearized:
     rounded: RoundedSteps | None = None
     head: HeadRounding | None = None
     fed: Tensor | None = None  # (B, q), by how much rounding grows with a change of size 1 of the inputs themselves
+    errors: Ellipsoids | None = None  # around what rounding adds to the states
+
+    def most(self, t: int, size: Tensor) -> Tensor:
+        """|W δh + U Δx| before step t by the certificate alone, for changes of a size (…, B): (…, B, N)."""
+        return self.across * (self.level[t] * size)[..., None] + self.direct[t] * size[..., None]

@@ -27,7 +27,7 @@ from lipschitz_rnn.stability.radius.computed import ComputedNetwork, Rounding
 from lipschitz_rnn.stability.radius.ellipsoid import Ellipsoids, ellipsoids, root_of
 from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, Timeline, part_kernel
 from lipschitz_rnn.stability.radius.linearized import HeadRounding, Linearized
-from lipschitz_rnn.stability.radius.remainder import SMOOTH, remainder
+from lipschitz_rnn.stability.radius.remainder import SMOOTH, chord_change
 from lipschitz_rnn.stability.radius.scores import Scores
 from lipschitz_rnn.stability.radius.trajectory import Stepper, length_of
 
@@ -161,8 +161,8 @@ def _of_some(
     highest = (margins / steepest).masked_fill(own_class, torch.inf).clamp(max=1e12).min(1).values
     low = torch.zeros_like(highest)
     for likely in _LIKELY:  # ellipsoids are made for one size of change; the later ones are near the answer
-        reference = (likely * highest if likely < 1 else likely * low).clamp(min=0.0) * energy
-        around = [_ellipsoids(line, reference) for line in lines]
+        reference = (likely * highest if likely < 1 else likely * low).clamp(min=0.0)
+        around = [_ellipsoids(line, reference, reference * energy) for line in lines]
         # Once a radius is known, a finer grid around it.
         high = highest if likely < 1 else torch.minimum(highest, 2.0 * low + 0.01 * highest)
         low = _search(partial(lost, around), margins, own_class, low, high)
@@ -192,14 +192,12 @@ def _search(
     return low
 
 
-def _ellipsoids(line: Linearized, energy: Tensor) -> Ellipsoids:
-    """Around what remainders and rounding add, for changes of energy (B,)."""
+def _ellipsoids(line: Linearized, size: Tensor, energy: Tensor) -> Ellipsoids:
+    """Around what remainders add, for changes of a size and an energy (B,)."""
 
     def remainders(t: int, reach: Tensor) -> Tensor:
-        V = energy[:, None] * line.spread[t] + reach
-        left = remainder(line.own.part.sigma, line.a[t], line.slope[t], V, line.off[t])
-        rounded = line.rounded
-        return left if rounded is None else left + line.slope[t] * rounded.inside[t] + rounded.outside[t]
+        V = torch.minimum(energy[:, None] * line.spread[t] + reach, line.most(t, size))
+        return chord_change(line.own.part.sigma, line.a[t], line.slope[t], V, line.off[t]) * V
 
     return ellipsoids(line.stepper, line.step, line.slope, remainders)
 
@@ -302,7 +300,9 @@ def _rounded(
     _, valid, scale = (timeline.ordered(each, part) for each in _inputs(timeline, scales))
     along = steps.fed * (line.adjoint @ line.stepper.U.abs()) * (scale * valid)[..., None, :]
     fed = _dual(along, norm) * (1 + 1e-9)
-    return replace(line, rounded=steps, head=head, fed=fed), (weights[..., None] * sizes).sum(0)
+    own = line.slope * steps.inside + steps.outside
+    errors = ellipsoids(line.stepper, line.step, line.slope, lambda t, _: own[t])
+    return replace(line, rounded=steps, head=head, fed=fed, errors=errors), (weights[..., None] * sizes).sum(0)
 
 
 def _inputs(timeline: Timeline, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:

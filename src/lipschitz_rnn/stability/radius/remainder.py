@@ -1,4 +1,4 @@
-"""How far σ(a + v) can be from its tangent σ(a) + σ′(a) v, for |v| ≤ V: what linearizing a unit leaves out."""
+"""How far the slopes of chords of σ can be from σ′(a), for |v| ≤ V: what linearizing a unit leaves out."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def curvature(sigma: Nonlinearity) -> float:
     return {"tanh": _LARGEST, "sigmoid": _SIGMOID, "relu": 1.0, "identity": 0.0}[sigma.name]
 
 
-def remainder(sigma: Nonlinearity, a: Tensor, slope: Tensor, V: Tensor, off: Tensor) -> Tensor:
-    """A bound on |σ(a* + v) − σ(a*) − slope · v| for all |v| ≤ V and all a* within ``off`` of a.
+def chord_change(sigma: Nonlinearity, a: Tensor, slope: Tensor, V: Tensor, off: Tensor) -> Tensor:
+    """A bound on |σ(a* + v) − σ(a*) − slope · v| / |v| for all |v| ≤ V and all a* within ``off`` of a.
 
-    ½ max|σ″| V² over the values that the unit can take, plus what the slope at a* can differ from ``slope``; and never
+    ½ max|σ″| V over the values that the unit can take, plus what the slope at a* can differ from ``slope``; and never
     more than the slopes of σ allow.
     """
-    return _within(sigma, a, slope, V, off, 0.5) * V
+    return _within(sigma, a, slope, V, off, 0.5)
 
 
 def slope_change(sigma: Nonlinearity, a: Tensor, slope: Tensor, V: Tensor, off: Tensor) -> Tensor:
