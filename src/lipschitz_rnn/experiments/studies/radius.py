@@ -55,8 +55,8 @@ def _trade_off(study: Study, records: Sequence[Record]) -> list[Block]:
         attacked = own[0].measures["networks"][0]["attacked_samples"]
         text = (
             "Certified: the part of all test samples whose class is right and proved to stay so under every change of "
-            f"at most this l2 norm. PGD: the part of {attacked:,} of them that an attack of that size leaves right, an "
-            "upper bound of what could be certified of those. Means over the seeds."
+            f"at most this l2 norm, {_arithmetic(own)}. PGD: the part of {attacked:,} of them that an attack of that "
+            "size leaves right, an upper bound of what could be certified of those. Means over the seeds."
         )
         header = ["trained for", "margin", "gain penalty", "clean"]
         header += [f"certified {radius:g}" for radius in _SHOWN] + [f"PGD {radius:g}" for radius in _SHOWN]
@@ -65,6 +65,14 @@ def _trade_off(study: Study, records: Sequence[Record]) -> list[Block]:
         picture = Picture(f"{study.name}-{task}", to_svg(_draw(own)), caption)
         page += [Heading(task), Paragraph(text), Table(header, rows), picture]
     return page
+
+
+def _arithmetic(records: Sequence[Record]) -> str:
+    """What the certified numbers speak about."""
+    names = sorted({network["arithmetic"] for record in records for network in record.measures["networks"]})
+    if names == ["exact"]:
+        return "in exact arithmetic"
+    return f"as computed in {', '.join(names)}, rounding included"
 
 
 def _line(record: Record) -> list[str]:
