@@ -59,12 +59,12 @@ def _trade_off(study: Study, records: Sequence[Record]) -> list[Block]:
     page: list[Block] = []
     for task in dict.fromkeys(record.setup.task for record in records):
         own = [record for record in records if record.setup.task == task]
-        attacked, arithmetic = (own[0].measures["networks"][0][name] for name in ("attacked_samples", "arithmetic"))
+        attacked = own[0].measures["networks"][0]["attacked_samples"]
         text = (
             "Certified: the part of all test samples whose class is right and proved to stay so under every change of "
-            f"at most this l2 norm. PGD: the part of {attacked:,} of them that an attack of that size leaves right, an "
-            "upper bound of what could be certified of those. Means over the seeds. A bounded gain does not grow with "
-            f"the length of the sequence, by construction. Networks run in {arithmetic}; rounding is included."
+            f"at most this l2 norm, {_arithmetic(own)}. PGD: the part of {attacked:,} of them that an attack of that "
+            "size leaves right, an upper bound of what could be certified of those. Means over the seeds. A bounded gain "
+            "does not grow with the length of the sequence, by construction."
         )
         header = ["gain", "trained for", "margin", "gain penalty", "clean"]
         header += [f"certified {radius:g}" for radius in _SHOWN] + [f"PGD {radius:g}" for radius in _SHOWN]
@@ -73,6 +73,14 @@ def _trade_off(study: Study, records: Sequence[Record]) -> list[Block]:
         picture = Picture(f"{study.name}-{task}", to_svg(_draw(own)), caption)
         page += [Heading(task), Paragraph(text), Table(header, rows), picture]
     return page
+
+
+def _arithmetic(records: Sequence[Record]) -> str:
+    """What the certified numbers speak about."""
+    names = sorted({network["arithmetic"] for record in records for network in record.measures["networks"]})
+    if names == ["exact"]:
+        return "in exact arithmetic"
+    return f"as computed in {', '.join(names)}, rounding included"
 
 
 def _line(record: Record) -> list[str]:
@@ -93,19 +101,25 @@ def _at(network: Mapping[str, Any], radius: float) -> Mapping[str, float]:
 
 def _draw(records: Sequence[Record]) -> Any:
     figure, (axis,) = new_figure(1, width=5.4, height=3.8)
-    ordered = sorted(records, key=lambda record: _mean(record, None))
-    for number, radius in enumerate(_SHOWN):
+    for bounded, line in ((False, "--"), (True, "-")):  # a bounded gain has solid lines
+        own = [record for record in records if bool(record.setup.unit_options.get("bounded_gain")) == bounded]
+        _draw_kind(axis, sorted(own, key=lambda record: _mean(record, None)), line)
+    axis.set(xlabel="clean test accuracy (%)", ylabel="certified test accuracy (%)", title=records[0].setup.task)
+    axis.set_ylim(bottom=0.0)
+    axis.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def _draw_kind(axis: Any, ordered: Sequence[Record], line: str) -> None:
+    for number, radius in enumerate(_SHOWN if ordered else ()):
         colour = f"C{number}"
         for record in ordered:
             clean = [100 * network["clean_accuracy"] for network in record.measures["networks"]]
             proved = [100 * _at(network, radius)["certified"] for network in record.measures["networks"]]
             axis.plot(clean, proved, "o", color=colour, markersize=3.5, alpha=0.5)
-        line = [(100 * _mean(record, None), 100 * _mean(record, radius)) for record in ordered]
-        axis.plot(*zip(*line, strict=True), color=colour, linewidth=1.3, label=f"l2 radius {radius:g}")
-    axis.set(xlabel="clean test accuracy (%)", ylabel="certified test accuracy (%)", title=records[0].setup.task)
-    axis.set_ylim(bottom=0.0)
-    axis.legend(frameon=False, fontsize=8)
-    return figure
+        means = [(100 * _mean(record, None), 100 * _mean(record, radius)) for record in ordered]
+        label = f"l2 radius {radius:g}" + (", gain not bounded" if line == "--" else "")
+        axis.plot(*zip(*means, strict=True), color=colour, linestyle=line, linewidth=1.3, label=label)
 
 
 def _mean(record: Record, radius: float | None) -> float:
