@@ -63,8 +63,8 @@ def _trade_off(study: Study, records: Sequence[Record]) -> list[Block]:
         text = (
             "Certified: the part of all test samples whose class is right and proved to stay so under every change of "
             f"at most this l2 norm, {_arithmetic(own)}. PGD: the part of {attacked:,} of them that an attack of that "
-            "size leaves right, an upper bound of what could be certified of those. Means over the seeds. A bounded gain "
-            "does not grow with the length of the sequence, by construction."
+            "size leaves right, an upper bound of what could be certified of those. Means over the seeds. A bounded "
+            "gain does not grow with the length of the sequence, by construction."
         )
         header = ["gain", "trained for", "margin", "gain penalty", "clean"]
         header += [f"certified {radius:g}" for radius in _SHOWN] + [f"PGD {radius:g}" for radius in _SHOWN]
