@@ -1,5 +1,6 @@
 """Layers whose gain does not grow with the length of the sequence."""
 
+import math
 from typing import Any
 
 import pytest
@@ -62,6 +63,42 @@ def test_no_step_adds_more_than_the_gain(p: int, scale: float, moved: float, opt
     assert gain > 0
     assert worst_step(unit, gain) <= 1 + 1e-9
     assert certify(unit, rate=0.0099).holds
+
+
+@pytest.mark.parametrize(
+    ("N", "step", "spread", "sign"), [(2, 0.7201, 1549.0, -1), (3, 0.6367, 357.0, -1), (4, 0.0999, 1131.0, 1)]
+)
+@pytest.mark.parametrize("rate", [0.01, 1e-9])
+def test_rounded_matrices_where_nothing_is_left(N: int, step: float, spread: float, sign: int, rate: float) -> None:
+    """Almost all of the room goes to the input: an error of the matrices then counts 30 times as much as else."""
+    for change in range(40):
+        eps = step * (1 + 1e-4 * change)
+        pair = ContractingPair(N, step_size=eps, rate=rate, bounded_gain=True, metric_spread=1.0, nonlinearity="relu")
+        mean, U = torch.full((N, N), 1.0 / N), torch.ones(N, 1)
+        with torch.no_grad():
+            for parameter, value in ((pair.rotation, 0.0), (pair.leak, -60.0), (pair.scale, 0.0)):
+                parameter.fill_(value)
+            pair.feedback.copy_(math.sqrt(2 / eps) * (sign * mean + math.sqrt(spread) * (torch.eye(N) - mean)))
+            pair.restoring.fill_(math.log(0.998 / 0.9))  # εω = 1
+            pair.input_share.fill_(40.0)
+            A, W = (matrix.double() for matrix in pair(U))
+            gain = float(pair.gain(U))
+        J, B = torch.eye(N) + eps * (A + W), eps * U.double()
+        left = gain**2 - float(B.T @ B)
+        worst = J.T @ J + J.T @ B @ B.T @ J / left  # over all changes of the input
+        assert left > 0
+        assert float(torch.linalg.eigvalsh(worst)[-1]) <= math.exp(-2 * rate * eps) + 1e-11
+
+
+@pytest.mark.parametrize("value", [-1e30, -1000.0, 1e30])
+def test_extreme_shares_have_finite_gains(value: float) -> None:
+    unit = bounded(2, 4)
+    with torch.no_grad():
+        unit.cell().hidden.input_share.fill_(value)
+    gain = unit.cell().gain()
+    gradients = torch.autograd.grad(gain, list(unit.cell().hidden.parameters()), allow_unused=True)
+    assert torch.isfinite(gain)
+    assert all(torch.isfinite(each).all() for each in gradients if each is not None)
 
 
 def test_the_gain_is_not_far_above_what_a_step_needs() -> None:

@@ -340,7 +340,9 @@ def sensitivity(part: RunningPart, step: float, between: float, exact: bool = Fa
         model = part.exact_model if exact else part.step_model
         at_once = float(part.length(model.growth(part.reach, step) + between * 1.01 * part.reach))
         each = np.stack([model.growth(unit, step) for unit in np.eye(part.size)], axis=1)
-        together = part.metric.entrywise((each + 1.01 * between * np.eye(part.size)) * OWN)
+        # R acts on the difference before the step, what is kept in 16 bits on the one after it: their norms add up.
+        kept = 1.01 * between * part.metric.entrywise(np.eye(part.size)) if between else 0.0
+        together = (part.metric.entrywise(each * OWN) + kept) * OWN
         known = part.sensitivities[step, between, exact] = min(at_once, together)
     return known
 

@@ -221,7 +221,7 @@ class ComputedNetwork:
                 for each in (scores.states[direction].states, scores.states[direction].error)
             )
             largest = float(states.abs().max()) + float(given.inputs.abs().max())
-            if bool((steps.counts > 1).any()) or not largest < 1e100:
+            if bool((steps.counts > 1).any()) or not largest + rounding.state + rounding.entry < 1e100:
                 return None
             nothing = running.feed(np.zeros((1, given.inputs.shape[-1])))
             rest = running.step_model.local(np.zeros((1, own.part.size)), nothing, np.full((1, 1), _longest(running)))[
@@ -280,5 +280,6 @@ def _longest(running: RunningPart) -> float:
 def _row_norms(running: RunningPart) -> Matrix:
     """|U x| ≤ row norm · ‖x‖₂, by row."""
     assert running.U is not None
-    norms: Matrix = np.sqrt((running.U**2).sum(1)) * OWN
+    largest = max(float(np.abs(running.U).max(initial=0.0)), 2.0**-1000)  # so that no square leaves the range
+    norms: Matrix = np.sqrt(((running.U / largest) ** 2).sum(1)) * largest * OWN
     return norms

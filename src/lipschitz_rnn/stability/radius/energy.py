@@ -45,7 +45,8 @@ def energy_gains(
         entered = _length(m * given) if norm == "l2" else (m * given).sum(0)
         lost = rounding.state * moved * m.sum(0) + rounding.entry * entered
         gains = gains + readings[direction] * (moved + lost)[:, None]
-    return (gains * (1 + 32 * UNIT * (len(sizes) + 8))).nan_to_num(nan=math.inf)
+    gains = gains * (1 + 32 * UNIT * (len(sizes) + 8))
+    return gains.masked_fill(gains.isnan(), math.inf)
 
 
 def _length(values: Tensor) -> Tensor:

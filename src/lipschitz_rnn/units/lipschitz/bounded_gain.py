@@ -17,7 +17,8 @@ from torch import Tensor
 
 from lipschitz_rnn.units.lipschitz.construction import Numbers
 
-_LARGEST_SHARE = 0.999  # of the norm of G that the input may take; at 1 the root of I − KᵀK has no gradient
+# Of the norm of G that the input may take: at 1 the root of I − KᵀK has no gradient, and at 0 γ is infinite.
+_SMALLEST_SHARE, _LARGEST_SHARE = 1e-6, 0.999
 
 
 class Intake(NamedTuple):
@@ -35,7 +36,8 @@ def intake(numbers: Numbers, U: Tensor, restoring: Tensor, stretch: Tensor, shar
     top = k.detach().abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     k = k / top  # so that no square leaves the range of float64
     length = (k.square().sum((-2, -1), keepdim=True) + 1e-30).sqrt()
-    taken = (_LARGEST_SHARE * torch.sigmoid(share.double())).sqrt().unsqueeze(-1)  # (…, 1, 1)
+    free = torch.sigmoid(share.double())
+    taken = (_SMALLEST_SHARE + (_LARGEST_SHARE - _SMALLEST_SHARE) * free).sqrt().unsqueeze(-1)  # (…, 1, 1)
     return Intake(k * (taken / length), (length * top / taken).squeeze(-1).squeeze(-1), rows)
 
 

@@ -60,6 +60,8 @@ _LARGEST_SETTING = (
     1e6  # for step_size, alpha, their inverses and metric_spread: keeps A and W within the range of float32
 )
 
+_LEAST_GAIN = 2.0**-1000
+
 # The start: ω per unit of time is drawn between these, evenly in its logarithm, and log t evenly within this share of
 # what metric_spread allows. Chosen on validation data of sequential MNIST. The midpoint rule would be slowed by more.
 _FIRST_RESTORING = {"euler": (0.05, 10.0), "heun": (0.05, 10.0), "midpoint": (0.05, 1.0)}
@@ -260,8 +262,10 @@ class ContractingPair(nn.Module):
             raise ValueError("this pair has no gain of its own; build it with bounded_gain=True")
         self._require_input(input_weight)
         with without_autocast(self.rotation.device):
-            restoring = free_restoring(self.restoring)
-            return intake(self._numbers(), input_weight, restoring, self.stretch(), self.input_share).gain
+            restoring, target = free_restoring(self.restoring), self._target()
+            exact = intake(self._numbers(), input_weight, restoring, self.stretch(), self.input_share).gain
+            # What computing and rounding the matrices can add: docs/theory.md. And γ itself may underflow.
+            return exact * math.sqrt(math.exp(-self.rate * self.step_size) / target) + _LEAST_GAIN
 
     def stretch(self, scale: Tensor | None = None) -> Tensor:
         """The square root of the metric's diagonal, (N,) in float64, differentiable; ``scale`` replaces the pair's."""
