@@ -89,9 +89,8 @@ def _rows(task: str, group: str = "", **changes: Any) -> tuple[Row, ...]:
     contracting = {"unit_options": {"stability": "contracting"}, **changes}
     why = "contracts for all parameter values; settings chosen on validation data"
     free = _LIKE_OURS if task == "ordered-cifar10" else {}
-    weights = f"{task}-contracting-128" if task == "ordered-mnist" else None
     return (
-        Row(task, label="contracting/euler", changes=contracting, why=why, group=group, weights=weights),
+        Row(task, label="contracting/euler", changes=contracting, why=why, group=group),
         Row(task, label="free/euler", changes={**free, **changes}, why=_FREE, group=group),
     )
 
