@@ -88,8 +88,9 @@ def always_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     from lipschitz_rnn.ops.lipschitz.triton import launch
     from lipschitz_rnn.ops.lstm.triton import launch as lstm
     from lipschitz_rnn.ops.modrelu.triton import kernels as modrelu
+    from lipschitz_rnn.ops.modrelu.triton import pairs
 
-    for module in (launch, lstm, modrelu):
+    for module in (launch, lstm, modrelu, pairs):
         monkeypatch.setattr(module, "beyond_32_bits", lambda *extents: True)
 
 
@@ -145,10 +146,11 @@ def test_64_bit_offsets_of_the_lstm(features: int, device: torch.device, request
     assert all(torch.equal(one, other) for one, other in zip(plain, results(), strict=True))
 
 
-def test_64_bit_offsets_of_modrelu(device: torch.device, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("biases", [8, 4], ids=["real", "in pairs"])
+def test_64_bit_offsets_of_modrelu(biases: int, device: torch.device, request: pytest.FixtureRequest) -> None:
     def results() -> list[Tensor]:
         draw = torch.Generator().manual_seed(0)
-        leaves = [torch.randn(*shape, generator=draw).to(device) for shape in ((3, 5, 8), (8, 8), (8,), (5, 8))]
+        leaves = [torch.randn(*shape, generator=draw).to(device) for shape in ((3, 5, 8), (8, 8), (biases,), (5, 8))]
         for leaf in leaves:
             leaf.requires_grad_()
         states = modrelu_scan(*leaves, backend="triton")

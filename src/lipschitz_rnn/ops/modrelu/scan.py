@@ -4,6 +4,9 @@ The states say all that a backward pass needs. h⁺ = ±(|z| + b) exactly where 
 that the slope is 1 where h⁺ ≠ 0 and 0 where h⁺ = 0, the same that autograd finds (0 too at z = 0 and at |z| + b = 0),
 and the derivative with respect to b is sign(h⁺). So the backward scan only computes d = ∂loss/∂z; the gradients of W,
 u and b then follow from d for all steps at once.
+
+A complex state is given as (Re h, Im h), with one b for each pair: modReLU then acts on the modulus of a pair, and z is
+kept instead of the states, which follow from it (see ``pairs``).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from lipschitz_rnn.ops.common.validation import require_floating, require_like, 
 from lipschitz_rnn.ops.common.vjp import vector_jacobian
 from lipschitz_rnn.ops.common.vmap import run_folded
 from lipschitz_rnn.ops.modrelu.gradients import gradients
-from lipschitz_rnn.ops.modrelu.reference import reference
+from lipschitz_rnn.ops.modrelu.reference import in_pairs, reference
 
 BACKENDS = ("auto", "torch", "triton")
 TENSORS = 4  # inputs, W, bias, h0
@@ -34,8 +37,9 @@ def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend
 
     Args:
         inputs: u, (T, B, N).
-        W: (N, N), real.
-        bias: b, (N,).
+        W: (N, N), real. Of a complex matrix: [[Re W, −Im W], [Im W, Re W]].
+        bias: b, (N,); or (N/2,) if the state is (Re h, Im h): then modReLU(z) = z relu(|z| + b) / (|z| + 10⁻⁵) with
+            the complex modulus.
         h0: (B, N).
         backend: "triton" (float32 on CUDA), "torch" (anywhere), or "auto".
     """
@@ -56,22 +60,31 @@ def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend
 class ModReluScan(torch.autograd.Function):
     """S networks at once: inputs (S, T, B, N), W (S, N, N), bias (S, N), h0 (S, B, N) → states (S, T, B, N).
 
-    Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all. The states
-    come twice: for the caller, who may change them in place, and with ``save`` for the backward pass.
+    Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all. With
+    ``save`` there is a second result for the backward pass: z of a state in pairs, otherwise the states again, because
+    the caller may change the first in place.
     """
 
     @staticmethod
     def forward(
         inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torch.dtype, backend: str, save: bool
     ) -> tuple[Tensor, Tensor]:
+        paired = in_pairs(W, bias)
+        if backend == "triton" and paired:
+            from lipschitz_rnn.ops.modrelu.triton import pairs as pairs
+
+            return pairs.scan_forward(inputs, W, bias, h0, compute, save)
+        kept: list[Tensor] | None = [] if save and paired else None
         if backend == "triton":
             from lipschitz_rnn.ops.modrelu.triton import kernels as kernels
 
             states = kernels.scan_forward(inputs, W, bias, h0, compute)
         elif len(W) == 1:  # plain matrices: less work around each product, and the bits that the loop itself gives
-            states = reference(inputs[0], W[0], bias[0], h0[0], compute).unsqueeze_(0)
+            states = reference(inputs[0], W[0], bias[0], h0[0], compute, kept).unsqueeze_(0)
         else:
-            states = reference(inputs, W, bias, h0, compute)
+            states = reference(inputs, W, bias, h0, compute, kept)
+        if kept is not None:
+            return states, torch.stack(kept, -3).view(states.shape)
         return (states.clone(), states) if save else (states, states.new_empty((len(states), 0)))
 
     @staticmethod
@@ -124,7 +137,7 @@ class ModReluScanBackward(torch.autograd.Function):
         needs = (*ctx.needs_input_grad[:TENSORS], ctx.needs_input_grad[TENSORS + 1])
         with without_autocast(ctx.saved_tensors[0].device):
             *found, of_grads = vector_jacobian(first, ctx.saved_tensors, needs, cotangents)
-        # The states are a function of the tensors before them: their contribution is in the total derivative of those.
+        # The tape is a function of the tensors before it: its contribution is in the total derivative of those.
         return (*found, None, of_grads, None, None)
 
     @staticmethod
@@ -144,7 +157,8 @@ def _check(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, backend: str) ->
     _, B, N = inputs.shape
     require_floating("W", W)
     require_shape("W", W, (N, N), "one row and one column for each unit of inputs")
-    require_shape("bias", bias, (N,), "one number for each unit")
+    if N % 2 or bias.shape != (N // 2,):
+        require_shape("bias", bias, (N,), "one number for each unit, or for each pair of a complex state")
     require_like("bias", bias, "W", W)
     require_shape("h0", h0, (B, N), "one state for each sample of inputs")
     if backend not in BACKENDS:
