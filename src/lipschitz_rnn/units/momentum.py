@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
+from lipschitz_rnn.ops.linear import linear_scan
 from lipschitz_rnn.ops.lstm import lstm_scan
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
 from lipschitz_rnn.units.sequences import Sequences
-from lipschitz_rnn.units.statespace import linear_scan
 
 
 class MomentumCell(Cell):
@@ -83,8 +83,7 @@ class MomentumLSTMCell(MomentumCell):
         h, c, v = state
         wide = torch.float64 if inputs.dtype == torch.float64 else torch.float32
         added = self.step_size * inputs.to(wide)
-        added = torch.cat([added[:1] + self.momentum * v.to(wide), added[1:]])
-        driving = linear_scan(added.new_full((1, 1, 1), self.momentum), added)
+        driving = linear_scan(added.new_full((1, 1, 1), self.momentum), added, v.to(wide))
         size, parameter = driving.shape[-1], weights[0]
         one = torch.eye(size, dtype=parameter.dtype, device=parameter.device)
         output, h, c = lstm_scan(driving.to(inputs.dtype), one, weights[0].mT, weights[1], h, c)
