@@ -12,7 +12,7 @@ from lipschitz_rnn.ops.common.tracing import traceless
 from lipschitz_rnn.ops.modrelu import modrelu_scan
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
-from lipschitz_rnn.units.matrices import mod_relu, real_form
+from lipschitz_rnn.units.matrices import mod_relu
 from lipschitz_rnn.units.sequences import Sequences
 
 NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -100,7 +100,8 @@ class UnitaryCell(ConstrainedCell):
         if sequences.lengths is not None or len(inputs) == 0 or not traceless():
             drive = torch.complex(*inputs.to(self.bias.dtype).chunk(2, -1))
             return self.scan_steps(drive, state, weights, sequences, need_output)
-        states = modrelu_scan(inputs, real_form(weights.mT), self.bias, self.output(state[0]))
+        W = torch.cat([weights.real, weights.imag], -1).mT
+        states = modrelu_scan(inputs, W, self.bias, self.output(state[0]))
         return states, (torch.complex(*states[-1].chunk(2, -1)),)
 
     def initial_state(self, batch: int, inputs: Tensor) -> State:

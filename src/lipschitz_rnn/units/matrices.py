@@ -121,12 +121,6 @@ def planar_rotations(size: int, kind: str) -> Tensor:
     return matrix[tuple(torch.tril_indices(size, size, -1))]
 
 
-def real_form(matrix: Tensor) -> Tensor:
-    """What a complex matrix W does to (Re h, Im h): [[Re W, −Im W], [Im W, Re W]]."""
-    real, imaginary = matrix.real, matrix.imag
-    return torch.cat([torch.cat([real, -imaginary], -1), torch.cat([imaginary, real], -1)], -2)
-
-
 def within_margin(free: Tensor, margin: float) -> Tensor:
     """Maps real numbers to (1 − margin, 1 + margin), and 0 to 1."""
     return 1.0 + 2.0 * margin * (torch.sigmoid(free) - 0.5)

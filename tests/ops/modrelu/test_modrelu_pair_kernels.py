@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_modrelu_kernels import DTYPES, Shape, check
+from test_modrelu_kernels import DTYPES, Shape, check, error
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.ops.modrelu import modrelu_scan
 from lipschitz_rnn.ops.modrelu.gradients import gradients
 from lipschitz_rnn.ops.modrelu.reference import reference
-from lipschitz_rnn.ops.modrelu.triton import pairs as kernels
+from lipschitz_rnn.ops.modrelu.triton import launch as kernels
 
-pytestmark = pytest.mark.usefixtures("kernels")
+pytestmark = pytest.mark.usefixtures("kernels", "way")
 
 # S, T, B, N, with N pairs.
 SHAPES = [(1, 1, 1, 1), (1, 3, 5, 7), (2, 4, 3, 33), (3, 2, 17, 20), (1, 16, 2, 8), (1, 2, 9, 131)]
+
+
+@pytest.fixture(params=["one kernel", "two each step"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Either way of the scan; above 128 units there is only the second."""
+    if request.param == "two each step":
+        monkeypatch.setattr(kernels, "resident_precision", lambda *_: None)
+    return request.param
 
 
 def tensors(shape: Shape, device: torch.device, inputs: torch.dtype = torch.float32) -> list[Tensor]:
     """Inputs, W, bias, h0 and the gradient of the states, in float64, with values that their own dtype holds."""
     S, T, B, N = shape
     generator = torch.Generator().manual_seed(S + T + B + N)
-    sizes = [(S, T, B, 2 * N), (S, 2 * N, 2 * N), (S, N), (S, B, 2 * N), (S, T, B, 2 * N)]
+    sizes = [(S, T, B, 2 * N), (S, 2 * N, N), (S, N), (S, B, 2 * N), (S, T, B, 2 * N)]
     scales = [1.0, 0.6 * (2 * N) ** -0.5, 0.5, 1.0, 1.0]  # no growth, which would magnify roundings
     made = [torch.randn(size, generator=generator) * scale for size, scale in zip(sizes, scales, strict=True)]
     made[0], made[2] = made[0].to(inputs), -made[2].abs()
@@ -69,7 +78,7 @@ def test_the_edges_of_modrelu(device: torch.device) -> None:
     bias = torch.tensor([0.5, -0.5, -5.0, -0.6, 0.1, 0.1, 1.0, 0.0, 10.0, -2.0])
     size = len(bias)
     u = torch.cat([real, imaginary]).view(1, 1, 1, 2 * size).to(device)
-    W, h0 = torch.zeros(1, 2 * size, 2 * size, device=device), torch.zeros(1, 1, 2 * size, device=device)
+    W, h0 = torch.zeros(1, 2 * size, size, device=device), torch.zeros(1, 1, 2 * size, device=device)
     own = bias.view(1, size).to(device)
     states, z = kernels.scan_forward(u, W, own, h0, torch.float32, True)
     wide = [tensor.double().cpu() for tensor in (u, W, own, h0)]
@@ -89,7 +98,7 @@ def test_small_moduli_under_large_biases_keep_their_digits(device: torch.device)
     angle = torch.linspace(0.0, 6.0, 40, dtype=torch.float64)
     z = torch.cat([1e-2 * angle.cos(), 1e-2 * angle.sin()]).float().to(device).view(1, 1, 1, 80)
     bias = torch.full((1, 40), 100.0, device=device)
-    W, h0 = torch.zeros(1, 80, 80, device=device), torch.zeros(1, 1, 80, device=device)
+    W, h0 = torch.zeros(1, 80, 40, device=device), torch.zeros(1, 1, 80, device=device)
     problem = (z, W, bias, h0, z, z / 1e-2)  # the gradient points along z
     exact = [tensor.double() for tensor in problem]
     found = gradients((True,) * 4, *problem, torch.float32, "triton")[2]
@@ -112,6 +121,24 @@ def test_networks_may_share_inputs_and_lie_anywhere(device: torch.device) -> Non
         for g in (expanded, expanded.contiguous())
     ]
     assert all(torch.equal(one, other) for one, other in zip(*pair, strict=True))
+
+
+def test_high_precision_is_better_than_tf32(device: torch.device, way: str) -> None:
+    """Two parts of every entry have 16 bits, and TF32 has 11."""
+    exact = tensors((2, 6, 9, 40), device)
+    *problem, grads = [tensor.float() for tensor in exact]
+    wide: list[Tensor] = []
+    truth = reference(*exact[:4], torch.float64, wide)
+    with float32_products("high"):
+        if way == "one kernel":
+            assert kernels.resident_precision(40, torch.float32, device) == "bf16x3"
+            assert kernels.resident_precision(128, torch.float32, device) == "bf16x3"
+        states, _ = kernels.scan_forward(*problem, torch.float32, True)
+        found = gradients((True,) * 4, *problem, torch.stack(wide, 1).float(), grads, torch.float32, "triton")
+    true = gradients((True,) * 4, *exact[:4], torch.stack(wide, 1), exact[4], torch.float64, "torch")
+    limit = 2.0**-10 if device.type == "cuda" and way != "one kernel" else 2.0**-14
+    for one, other in zip((states, *found), (truth, *true), strict=True):
+        assert error(one, other) < limit
 
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
@@ -142,7 +169,8 @@ def test_through_vmap_and_autograd(autocast: bool, device: torch.device) -> None
 @pytest.mark.parametrize("shape", [(1, 30, 128, 180), (3, 30, 128, 128), (3, 17, 33, 51)], ids=["one", "table", "odd"])
 def test_a_captured_graph_agrees_with_float64_on_the_cpu(shape: Shape, autocast: bool) -> None:
     *exact, weight = tensors(shape, torch.device("cpu"))
-    exact[1] = torch.linalg.qr(exact[1])[0].float().double()
+    unitary = torch.linalg.qr(torch.complex(*exact[1].chunk(2, 1)))[0]
+    exact[1] = torch.cat([unitary.real, unitary.imag], 1).float().double()
 
     def outcome(leaves: list[Tensor], backend: str) -> list[Tensor]:
         def scan(*own: Tensor) -> Tensor:

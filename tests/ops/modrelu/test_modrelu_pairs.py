@@ -21,9 +21,8 @@ def joined(pairs: Tensor) -> Tensor:
 
 
 def loop(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor) -> Tensor:
-    """W is the real form of a matrix; the loop reads the complex one from its left half."""
     h, states = joined(h0), []
-    matrix = torch.complex(*W[:, : len(bias)].chunk(2, 0))
+    matrix = torch.complex(*W.chunk(2, 0))
     for u in inputs:
         z = h @ matrix.mT + joined(u)
         modulus = z.abs()
@@ -32,25 +31,12 @@ def loop(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor) -> Tensor:
     return torch.stack(states)
 
 
-def real_form(real: Tensor, imaginary: Tensor) -> Tensor:
-    return torch.cat([torch.cat([real, -imaginary], -1), torch.cat([imaginary, real], -1)], -2)
-
-
-def scan(inputs: Tensor, parts: Tensor, bias: Tensor, h0: Tensor) -> Tensor:
-    """With Re W and Im W, (2, N, N), as what is differentiated: the loop and the scan then have the same leaves."""
-    return modrelu_scan(inputs, real_form(parts[0], parts[1]), bias, h0)
-
-
-def plain(inputs: Tensor, parts: Tensor, bias: Tensor, h0: Tensor) -> Tensor:
-    return loop(inputs, real_form(parts[0], parts[1]), bias, h0)
-
-
 def tensors(
     generator: torch.Generator, steps: int = 5, batch: int = 3, size: int = 6, networks: int = 0
 ) -> list[Tensor]:
     """In float64, every one a leaf; biases of both signs, so that some units are dead. With networks: all stacked."""
     lead = (networks,) if networks else ()
-    shapes = [(steps, batch, 2 * size), (2, size, size), (size,), (batch, 2 * size)]
+    shapes = [(steps, batch, 2 * size), (2 * size, size), (size,), (batch, 2 * size)]
     scales = [1.0, (2 * size) ** -0.5, 1.0, 1.0]
     return [
         (torch.randn(*lead, *shape, generator=generator, dtype=torch.float64) * scale).requires_grad_()
@@ -63,7 +49,7 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 
 def compare(leaves: list[Tensor], weight: Tensor) -> None:
-    found, expected = scan(*leaves), plain(*leaves)
+    found, expected = modrelu_scan(*leaves), loop(*leaves)
     close(found, expected)
     outcomes = [torch.autograd.grad((states * weight).sum(), leaves) for states in (found, expected)]
     for one, other in zip(*outcomes, strict=True):
@@ -80,7 +66,7 @@ def test_values_and_gradients_are_those_of_the_complex_loop(
 
 def test_gradients_agree_with_finite_differences(generator: torch.Generator) -> None:
     leaves = tensors(generator, steps=3, batch=2, size=3)
-    assert torch.autograd.gradcheck(scan, leaves)
+    assert torch.autograd.gradcheck(modrelu_scan, leaves)
 
 
 def test_zero_saturated_and_tiny_moduli(generator: torch.Generator) -> None:
@@ -90,11 +76,11 @@ def test_zero_saturated_and_tiny_moduli(generator: torch.Generator) -> None:
     bias = torch.tensor([0.5, -0.5, 0.0, -1.0, -0.6, 0.5, 2.0, -4.9999, 1.0], dtype=torch.float64)
     size = len(bias)
     u = torch.tensor(real + imaginary, dtype=torch.float64).expand(2, 1, 2 * size).clone()
-    parts, h0 = (torch.zeros(shape, dtype=torch.float64) for shape in ((2, size, size), (1, 2 * size)))
+    parts, h0 = (torch.zeros(shape, dtype=torch.float64) for shape in ((2 * size, size), (1, 2 * size)))
     leaves = [tensor.requires_grad_() for tensor in (u, parts, bias, h0)]
     weight = torch.randn(2, 1, 2 * size, generator=generator, dtype=torch.float64)
     compare(leaves, weight)
-    (slope,) = torch.autograd.grad((scan(*leaves) * weight).sum(), leaves[0])
+    (slope,) = torch.autograd.grad((modrelu_scan(*leaves) * weight).sum(), leaves[0])
     for dead in (1, 2, 3, 4):
         assert slope[:, 0, [dead, size + dead]].tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
@@ -103,7 +89,7 @@ def test_only_what_is_asked_for_gets_a_gradient(generator: torch.Generator) -> N
     leaves = tensors(generator)
     for kept in range(4):
         own = [leaf.detach().requires_grad_(i == kept) for i, leaf in enumerate(leaves)]
-        found, expected = (torch.autograd.grad(run(*own).sin().sum(), own[kept])[0] for run in (scan, plain))
+        found, expected = (torch.autograd.grad(run(*own).sin().sum(), own[kept])[0] for run in (modrelu_scan, loop))
         close(found, expected)
 
 
@@ -123,9 +109,9 @@ def test_stacked_networks_equal_separate_ones(
     axes = tuple(None if name in shared else 0 for name in NAMES)
     weight = torch.randn(networks, 5, 3, 12, generator=generator, dtype=torch.float64)
 
-    together = torch.func.vmap(scan, in_dims=axes)(*leaves)
+    together = torch.func.vmap(modrelu_scan, in_dims=axes)(*leaves)
     separate = torch.stack(
-        [plain(*[leaf if axis is None else leaf[s] for leaf, axis in zip(leaves, axes, strict=True)]) for s in range(3)]
+        [loop(*[leaf if axis is None else leaf[s] for leaf, axis in zip(leaves, axes, strict=True)]) for s in range(3)]
     )
     close(together, separate)
     outcomes = [torch.autograd.grad((states * weight).sum(), leaves) for states in (together, separate)]
@@ -141,20 +127,20 @@ def test_second_derivatives_hessians_and_directions(generator: torch.Generator) 
         gradients = torch.autograd.grad(run(*leaves).sin().sum(), leaves, create_graph=True)
         return torch.autograd.grad(sum(g.square().sum() for g in gradients), leaves)
 
-    for found, expected in zip(penalty(scan), penalty(plain), strict=True):
+    for found, expected in zip(penalty(modrelu_scan), penalty(loop), strict=True):
         close(found, expected)
     inputs, parts, bias, h0 = (leaf.detach() for leaf in leaves)
 
     def of_matrix(run: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
         return lambda own: run(inputs, own, bias, h0).sin().sum()
 
-    close(*[torch.func.hessian(of_matrix(run))(parts) for run in (scan, plain)])
-    close(*[torch.func.jvp(of_matrix(run), (parts,), (torch.ones_like(parts),))[1] for run in (scan, plain)])
+    close(*[torch.func.hessian(of_matrix(run))(parts) for run in (modrelu_scan, loop)])
+    close(*[torch.func.jvp(of_matrix(run), (parts,), (torch.ones_like(parts),))[1] for run in (modrelu_scan, loop)])
 
 
 def test_second_derivatives_at_zero_are_finite() -> None:
     inputs, bias = torch.zeros(2, 1, 4, dtype=torch.float64), torch.tensor([0.5, -0.5], dtype=torch.float64)
-    W, h0 = torch.eye(4, dtype=torch.float64), torch.zeros(1, 4, dtype=torch.float64)
+    W, h0 = torch.eye(4, 2, dtype=torch.float64), torch.zeros(1, 4, dtype=torch.float64)
     leaves = [tensor.requires_grad_() for tensor in (inputs, W, bias, h0)]
     first = torch.autograd.grad(modrelu_scan(*leaves).sum(), leaves, create_graph=True)
     second = torch.autograd.grad(sum(g.sum() for g in first), leaves)
@@ -165,12 +151,12 @@ def test_nan_stays_nan_and_the_same_bits_come_again(generator: torch.Generator) 
     leaves = tensors(generator)
     outcomes = []
     for _ in range(2):
-        states = scan(*leaves)
+        states = modrelu_scan(*leaves)
         outcomes.append([states, *torch.autograd.grad(states.sin().sum(), leaves)])
     assert all(torch.equal(one, other) for one, other in zip(*outcomes, strict=True))
     inputs = leaves[0].detach().clone()
     inputs[2, 1, 4] = float("nan")
-    states = scan(inputs, *leaves[1:])
+    states = modrelu_scan(inputs, *leaves[1:])
     assert states[:2].isfinite().all()
     assert states[2, 1, [4, 10]].isnan().all()
     assert states[:, [0, 2]].isfinite().all()
@@ -180,13 +166,13 @@ def test_compiled_it_is_the_plain_loop(generator: torch.Generator, monkeypatch: 
     monkeypatch.setattr(ModReluScan, "apply", lambda *_: pytest.fail("the hand-written scan was traced"))
     leaves = tensors(generator, steps=3)
     torch._dynamo.reset()
-    close(torch.compile(scan, backend="aot_eager", fullgraph=True)(*leaves), plain(*leaves))
+    close(torch.compile(modrelu_scan, backend="aot_eager", fullgraph=True)(*leaves), loop(*leaves))
 
 
 def test_autocast_rounds_the_operands_only(generator: torch.Generator) -> None:
     """The states are those of the loop to the bit, in float32; gradients differ by roundings to eight bits."""
     inputs, parts, bias, h0 = (leaf.detach().float() for leaf in tensors(generator, steps=16, batch=4, size=8))
-    leaves = [inputs.bfloat16(), real_form(parts[0], parts[1]), -bias.abs(), h0]
+    leaves = [inputs.bfloat16(), parts, -bias.abs(), h0]
     leaves = [leaf.requires_grad_() for leaf in leaves]
     with torch.autocast("cpu", torch.bfloat16):
         states = modrelu_scan(*leaves)
@@ -202,13 +188,14 @@ def test_autocast_rounds_the_operands_only(generator: torch.Generator) -> None:
 
 def test_a_caller_may_change_the_states(generator: torch.Generator) -> None:
     leaves = tensors(generator)
-    expected = torch.autograd.grad(plain(*leaves).sum() * 2.0, leaves)
-    for found, wanted in zip(torch.autograd.grad(scan(*leaves).mul_(2.0).sum(), leaves), expected, strict=True):
+    expected = torch.autograd.grad(loop(*leaves).sum() * 2.0, leaves)
+    for found, wanted in zip(torch.autograd.grad(modrelu_scan(*leaves).mul_(2.0).sum(), leaves), expected, strict=True):
         close(found, wanted)
 
 
-def test_a_bias_of_another_size_is_refused(generator: torch.Generator) -> None:
-    inputs, parts, bias, h0 = tensors(generator)
-    W = real_form(parts[0], parts[1])
-    with pytest.raises(ValueError, match=r"bias has shape \(5\).*for each pair"):
+def test_wrong_sizes_are_refused(generator: torch.Generator) -> None:
+    inputs, W, bias, h0 = tensors(generator)
+    with pytest.raises(ValueError, match=r"bias has shape \(5\).*\(6\).*of a complex state"):
         modrelu_scan(inputs, W, bias[1:], h0)
+    with pytest.raises(ValueError, match=r"W has shape \(10, 5\).*\(12, 12\)"):
+        modrelu_scan(inputs, W[:10, :5], bias, h0)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import matmul
 from lipschitz_rnn.ops.modrelu import pairs
-from lipschitz_rnn.ops.modrelu.reference import in_pairs
+from lipschitz_rnn.ops.modrelu.reference import in_pairs, real_matrix
 
 PIECES = 16  # at most, of the sum that is the gradient of W
 
@@ -30,28 +30,30 @@ def gradients(
     The tape is what forward kept: the states, or z of a state in pairs.
     """
     before = torch.empty(tape.shape, dtype=compute, device=tape.device) if needs[1] else None
-    if in_pairs(W, bias):
-        given = (tape, bias, grad_states, W, compute, inputs.dtype, before)
-        if backend == "triton":
-            from lipschitz_rnn.ops.modrelu.triton import pairs as pair_kernels
+    paired, matrix = in_pairs(W), real_matrix(W)
+    if paired and backend == "triton":
+        from lipschitz_rnn.ops.modrelu.triton import launch as kernels_of_pairs
 
-            d, grad_bias = pair_kernels.scan_backward(*given)
-        else:
-            d, grad_bias = pairs.scan_backward(*given)
+        d, grad_bias = kernels_of_pairs.scan_backward(tape, bias, grad_states, W, compute, inputs.dtype, before)
+    elif paired:
+        d, grad_bias = pairs.scan_backward(tape, bias, grad_states, matrix, compute, inputs.dtype, before)
+    elif backend == "triton":
+        from lipschitz_rnn.ops.modrelu.triton import kernels as kernels
+
+        d, grad_bias = kernels.scan_backward(tape, grad_states, W, compute, inputs.dtype)
     else:
-        if backend == "triton":
-            from lipschitz_rnn.ops.modrelu.triton import kernels as kernels
-
-            d, grad_bias = kernels.scan_backward(tape, grad_states, W, compute, inputs.dtype)
-        else:
-            d, grad_bias = scan_backward(tape, grad_states, W, compute, inputs.dtype)
-        if before is not None:
-            before[:, 1:] = tape[:, :-1]
+        d, grad_bias = scan_backward(tape, grad_states, W, compute, inputs.dtype)
     grad_W = None
     if before is not None:
         before[:, 0] = h0
+        if not paired:
+            before[:, 1:] = tape[:, :-1]
         grad_W = _matrix_gradient(d, before, W.dtype)
-    grad_h0 = matmul(d[:, 0].to(compute), W.to(compute)).to(W.dtype) if needs[3] else None
+        if paired:  # each of Re W and Im W stands in the whole matrix twice
+            left, right = grad_W.chunk(2, -1)
+            upper, lower = right.chunk(2, -2)
+            grad_W = left + torch.cat([lower, -upper], -2)
+    grad_h0 = matmul(d[:, 0].to(compute), matrix.to(compute)).to(W.dtype) if needs[3] else None
     return d, grad_W, grad_bias, grad_h0
 
 

@@ -35,20 +35,28 @@ def modrelu_of_pairs(z: Tensor, bias: Tensor) -> Tensor:
     return torch.cat([part * factor for part in z.chunk(2, -1)], -1)
 
 
-def in_pairs(W: Tensor, bias: Tensor) -> bool:
-    """Whether the state is (Re h, Im h): it then has one bias for every two numbers."""
-    return W.shape[-1] != bias.shape[-1]
+def in_pairs(W: Tensor) -> bool:
+    """Whether the state is (Re h, Im h): W is then (Re W, Im W), one above the other, (2N, N)."""
+    return W.shape[-2] != W.shape[-1]
+
+
+def real_matrix(W: Tensor) -> Tensor:
+    """By what the whole state is multiplied: W itself, or [[Re W, −Im W], [Im W, Re W]] of (Re W, Im W)."""
+    if not in_pairs(W):
+        return W
+    real, imaginary = W.chunk(2, -2)
+    return torch.cat([W, torch.cat([-imaginary, real], -2)], -1)
 
 
 def reference(
     inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torch.dtype, kept: list[Tensor] | None = None
 ) -> Tensor:
-    """The plain loop, differentiable any number of times: inputs (…, T, B, N), W (…, N, N), bias (…, N) or (…, N/2).
+    """The plain loop, differentiable any number of times: inputs (…, T, B, N), W (…, N, N), bias (…, N).
 
-    ``kept`` collects z of every step.
+    Of a state in pairs: inputs (…, T, B, 2N), W (…, 2N, N). ``kept`` collects z of every step.
     """
-    h, W_t, b = h0, W.mT.to(compute), bias.unsqueeze(-2)
-    sigma = modrelu_of_pairs if in_pairs(W, bias) else modrelu
+    h, W_t, b = h0, real_matrix(W).mT.to(compute), bias.unsqueeze(-2)
+    sigma = modrelu_of_pairs if in_pairs(W) else modrelu
     states = []
     for u in inputs.unbind(-3):
         z = (h @ W_t if compute == h0.dtype else matmul(h.to(compute), W_t).to(h0.dtype)) + u

@@ -5,8 +5,8 @@ that the slope is 1 where h⁺ ≠ 0 and 0 where h⁺ = 0, the same that autogra
 and the derivative with respect to b is sign(h⁺). So the backward scan only computes d = ∂loss/∂z; the gradients of W,
 u and b then follow from d for all steps at once.
 
-A complex state is given as (Re h, Im h), with one b for each pair: modReLU then acts on the modulus of a pair, and z is
-kept instead of the states, which follow from it (see ``pairs``).
+A complex state is given as (Re h, Im h), and its matrix as (Re W, Im W). ModReLU then acts on the modulus of a pair,
+and z is kept instead of the states, which follow from it (see ``pairs``).
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend
 
     Args:
         inputs: u, (T, B, N).
-        W: (N, N), real. Of a complex matrix: [[Re W, −Im W], [Im W, Re W]].
-        bias: b, (N,); or (N/2,) if the state is (Re h, Im h): then modReLU(z) = z relu(|z| + b) / (|z| + 10⁻⁵) with
-            the complex modulus.
+        W: (N, N).
+        bias: b, (N,).
         h0: (B, N).
         backend: "triton" (float32 on CUDA), "torch" (anywhere), or "auto".
+
+    For a complex state inputs are (Re u, Im u), (T, B, 2N), W is (Re W, Im W), one above the other, (2N, N), and h0 and
+    the states are (Re h, Im h). Then modReLU(z) = z relu(|z| + b) / (|z| + 10⁻⁵) with the complex modulus, and on a GPU
+    all steps are one kernel where W finds room on a multiprocessor.
     """
     _check(inputs, W, bias, h0, backend)
     dtype, compute = W.dtype, operand_dtype(W)
@@ -69,11 +72,11 @@ class ModReluScan(torch.autograd.Function):
     def forward(
         inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torch.dtype, backend: str, save: bool
     ) -> tuple[Tensor, Tensor]:
-        paired = in_pairs(W, bias)
+        paired = in_pairs(W)
         if backend == "triton" and paired:
-            from lipschitz_rnn.ops.modrelu.triton import pairs as pairs
+            from lipschitz_rnn.ops.modrelu.triton import launch as kernels_of_pairs
 
-            return pairs.scan_forward(inputs, W, bias, h0, compute, save)
+            return kernels_of_pairs.scan_forward(inputs, W, bias, h0, compute, save)
         kept: list[Tensor] | None = [] if save and paired else None
         if backend == "triton":
             from lipschitz_rnn.ops.modrelu.triton import kernels as kernels
@@ -154,13 +157,16 @@ def _has_kernels(W: Tensor) -> bool:
 def _check(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, backend: str) -> None:
     if inputs.dim() != 3 or len(inputs) == 0:
         raise ValueError(f"inputs has shape {tuple(inputs.shape)}; it must be (T, B, N) with at least one step")
-    _, B, N = inputs.shape
+    _, B, width = inputs.shape
     require_floating("W", W)
-    require_shape("W", W, (N, N), "one row and one column for each unit of inputs")
-    if N % 2 or bias.shape != (N // 2,):
-        require_shape("bias", bias, (N,), "one number for each unit, or for each pair of a complex state")
+    if W.dim() == 2 and len(W) == 2 * W.shape[1] and len(W) == width:
+        size, meaning = W.shape[1], "one number for each unit of a complex state"
+    else:
+        size, meaning = width, "one number for each unit"
+        require_shape("W", W, (size, size), "one row and one column for each unit of inputs")
+    require_shape("bias", bias, (size,), meaning)
     require_like("bias", bias, "W", W)
-    require_shape("h0", h0, (B, N), "one state for each sample of inputs")
+    require_shape("h0", h0, (B, width), "one state for each sample of inputs")
     if backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
     if backend == "triton" and not _has_kernels(W) and not (support.interpreting() and W.dtype == torch.float32):

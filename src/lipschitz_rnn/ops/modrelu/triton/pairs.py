@@ -23,7 +23,10 @@ GUARD = tl.constexpr(reference.GUARD)
 def scan_forward(
     inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torch.dtype, save: bool
 ) -> tuple[Tensor, Tensor]:
-    """States and, with ``save``, z: (S, T, B, 2N), float32; the products read the state in ``compute``."""
+    """States and, with ``save``, z: (S, T, B, 2N), float32; the products read the state in ``compute``.
+
+    W is the whole matrix, (S, 2N, 2N), here and in ``scan_backward``.
+    """
     (S, T, B, width), N = inputs.shape, bias.shape[-1]
     inputs, bias = with_rows(inputs), bias.contiguous()
     states = torch.empty(inputs.shape, dtype=W.dtype, device=W.device)
