@@ -137,7 +137,7 @@ def _rotation(real: Tensor, imaginary: Tensor) -> Tensor:
 
 def _to_complex(values: Tensor, dtype: torch.dtype) -> Tensor:
     real, imaginary = values.to(dtype).chunk(2, -1)
-    return torch.complex(real.contiguous(), imaginary.contiguous())
+    return torch.complex(real, imaginary)
 
 
 def _to_real(values: Tensor) -> Tensor:
