@@ -128,6 +128,30 @@ def test_wrong_backends_are_refused() -> None:
         linear_scan(*leaves, backend="triton")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are not interpreted; a test below runs them")
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("timed", [False, True], ids=["equal steps", "timespans"])
+def test_lru_on_the_kernel(timed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lipschitz_rnn import units
+    from lipschitz_rnn.ops.linear import scan
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        unit = units.build("lru", 2, 5)
+    draw = torch.Generator().manual_seed(1)
+    x, start = torch.randn(6, 3, 2, generator=draw), torch.randn(1, 3, 10, generator=draw)
+    options = {"timespans": torch.rand(6, 3, generator=draw)} if timed else {}
+
+    def outcome() -> list[Tensor]:
+        output, last = unit(x, start, lengths=torch.tensor([6, 2, 4]), **options)
+        return [output, last, *torch.autograd.grad(output.sum() + last.square().sum(), list(unit.parameters()))]
+
+    plain = outcome()
+    monkeypatch.setattr(scan, "_has_kernels", lambda _: True)
+    for found, expected in zip(outcome(), plain, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", ["lru", "momentum-lstm"])
