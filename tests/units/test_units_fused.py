@@ -34,6 +34,18 @@ def test_states_and_lengths(name: str, build_unit: Callable, inputs: Callable[..
 
 
 @each
+def test_from_no_state_values_and_gradients(name: str, build_unit: Callable, inputs: Callable[..., Tensor]) -> None:
+    x = inputs(9, 4, 3).requires_grad_()
+    results = []
+    for unit in pair(name, build_unit):
+        output, last = unit(x)
+        parts = last if isinstance(last, tuple) else (last,)
+        loss = output.sin().sum() + sum(part.cos().sum() for part in parts)
+        results.append([output, *parts, *torch.autograd.grad(loss, [x, *unit.parameters()])])
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-11)
+
+
+@each
 def test_ensembles(name: str, inputs: Callable[..., Tensor]) -> None:
     members = [units.build(name, 2, 8, dtype=torch.float64, **FUSED[name]) for _ in range(2)]
     parameters, buffers = stack_module_state(members)

@@ -1,4 +1,4 @@
-"""The parallel scan of the linear unit against a loop, and what holds of it because it is linear."""
+"""What holds of the linear unit because it is linear."""
 
 from collections.abc import Callable
 
@@ -7,31 +7,6 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn import units
-from lipschitz_rnn.units.statespace import linear_scan
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.complex128)
-
-
-@pytest.mark.parametrize("same", [False, True], ids=["own factors", "one factor"])
-@pytest.mark.parametrize("steps", [1, 2, 3, 7, 8, 31, 100])
-def test_the_parallel_scan_is_the_loop(steps: int, same: bool) -> None:
-    factors = drawn(1 if same else steps, 2, 3)
-    factors = (factors / factors.abs() * torch.rand(factors.shape, dtype=torch.float64)).requires_grad_()
-    added = drawn(steps, 2, 3, seed=1).requires_grad_()
-    h, states = torch.zeros(2, 3, dtype=torch.complex128), []
-    for t in range(steps):
-        h = factors[0 if same else t] * h + added[t]
-        states.append(h)
-    found, expected = linear_scan(factors, added), torch.stack(states)
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
-    weights = drawn(steps, 2, 3, seed=2)
-    leaves = (factors, added)
-    gradients = [
-        torch.autograd.grad((weights * each).abs().sum(), leaves, materialize_grads=True) for each in (found, expected)
-    ]
-    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
 
 
 def test_a_long_step_is_many_short_ones(build_unit: Callable, inputs: Callable[..., Tensor]) -> None:

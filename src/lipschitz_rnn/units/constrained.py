@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lipschitz_rnn.ops.common.tracing import traceless
 from lipschitz_rnn.ops.modrelu import modrelu_scan
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
@@ -53,7 +54,7 @@ class ConstrainedCell(Cell):
     def scan(
         self, inputs: Tensor, state: State, weights: Tensor, sequences: Sequences, need_output: bool = True
     ) -> tuple[Tensor | None, State]:
-        if self.nonlinearity != "modrelu" or weights.is_complex() or sequences.lengths is not None or len(inputs) == 0:
+        if self.nonlinearity != "modrelu" or sequences.lengths is not None or len(inputs) == 0:
             return super().scan(inputs, state, weights, sequences, need_output)
         states = modrelu_scan(inputs, weights.mT, self.bias, state[0])
         return states, (states[-1].clone(),)
@@ -66,6 +67,9 @@ class UnitaryCell(ConstrainedCell):
     """h⁺ = modReLU(W h + U x), all complex, with W unitary. The output of a step is (Re h, Im h): 2N real numbers.
 
     Initialised like the first unitary RNN: Glorot for U, b = 0, and a learned h₀, uniform with E‖h₀‖² = 1.
+
+    All steps run as one scan of these 2N real numbers. With `lengths`, and where a compiler or an exporter traces the
+    unit, the loop over complex numbers is used.
     """
 
     complex_state = True
@@ -90,12 +94,19 @@ class UnitaryCell(ConstrainedCell):
             )
         return super().run(x, state, sequences, need_output)
 
-    def project(self, x: Tensor) -> Tensor:
-        return torch.complex(*self.input(x).to(self.bias.dtype).chunk(2, -1))
+    def scan(
+        self, inputs: Tensor, state: State, weights: Tensor, sequences: Sequences, need_output: bool = True
+    ) -> tuple[Tensor | None, State]:
+        if sequences.lengths is not None or len(inputs) == 0 or not traceless():
+            drive = torch.complex(*inputs.to(self.bias.dtype).chunk(2, -1))
+            return self.scan_steps(drive, state, weights, sequences, need_output)
+        W = torch.cat([weights.real, weights.imag], -1).mT
+        states = modrelu_scan(inputs, W, self.bias, self.output(state[0]))
+        return states, (torch.complex(*states[-1].chunk(2, -1)),)
 
     def initial_state(self, batch: int, inputs: Tensor) -> State:
         start = self.bias.new_zeros(2, self.hidden_size) if self.start is None else self.start
         return (torch.complex(start[0], start[1]).expand(batch, -1),)
 
     def output(self, h: Tensor) -> Tensor:
-        return torch.cat([h.real, h.imag], -1)
+        return torch.cat([h.real, h.imag], -1) if h.is_complex() else h

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.modrelu.reference import modrelu
+from lipschitz_rnn.ops.modrelu.reference import gain, modrelu
 
 
 def triangle_size(size: int) -> int:
@@ -134,5 +134,4 @@ def mod_relu(z: Tensor, bias: Tensor) -> Tensor:
     """
     if not z.is_complex():
         return modrelu(z, bias)
-    modulus = z.abs()
-    return z * (torch.relu(modulus + bias) / (modulus + 1e-5))
+    return z * gain(z.abs(), bias)

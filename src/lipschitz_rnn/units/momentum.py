@@ -2,12 +2,14 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from lipschitz_rnn.ops.common.dtypes import without_autocast
+from lipschitz_rnn.ops.linear import linear_scan
 from lipschitz_rnn.ops.lstm import lstm_scan
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
 from lipschitz_rnn.units.sequences import Sequences
-from lipschitz_rnn.units.statespace import linear_scan
 
 
 class MomentumCell(Cell):
@@ -47,6 +49,7 @@ class MomentumLSTMCell(MomentumCell):
 
     v depends on the input only. With `fused=True` it is computed for all steps in parallel, and the gates by
     `lipschitz_rnn.ops.lstm.lstm_scan`: in half precision on a GPU with N ≤ 128, one kernel for all steps and networks.
+    From v = 0, the momentum acts on x and on the 1 that b multiplies, which are few numbers, and U comes after it.
     With `lengths` the loop is used in either case.
     """
 
@@ -70,6 +73,22 @@ class MomentumLSTMCell(MomentumCell):
         v = self.momentum * v + self.step_size * inputs
         return (*self.gated(h @ weights[0] + weights[1] + v, c), v)
 
+    def run(
+        self, x: Tensor, state: State | None, sequences: Sequences, need_output: bool
+    ) -> tuple[Tensor | None, State]:
+        if not self.fused or state is not None or sequences.lengths is not None or len(x) == 0:
+            return super().run(x, state, sequences, need_output)
+        h, c, v = self.initial_state(x.shape[1], x)
+        hidden, bias = self.current_weights(x.device)
+        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+        added = self.step_size * F.pad(x, (0, 1), value=1.0).to(wide)
+        gathered = linear_scan(added.new_full((1, 1, 1), self.momentum), added, torch.zeros_like(added[0]))
+        U = torch.cat([self.input.weight, self.input.bias.unsqueeze(-1)], -1)
+        output, h, c = lstm_scan(gathered.to(x.dtype), U, hidden.mT, bias, h, c)
+        with without_autocast(x.device):
+            v = F.linear(gathered[-1], U.to(wide)).to(v.dtype)
+        return output if need_output else None, (h, c, v)
+
     def scan(
         self,
         inputs: Tensor,
@@ -83,8 +102,7 @@ class MomentumLSTMCell(MomentumCell):
         h, c, v = state
         wide = torch.float64 if inputs.dtype == torch.float64 else torch.float32
         added = self.step_size * inputs.to(wide)
-        added = torch.cat([added[:1] + self.momentum * v.to(wide), added[1:]])
-        driving = linear_scan(added.new_full((1, 1, 1), self.momentum), added)
+        driving = linear_scan(added.new_full((1, 1, 1), self.momentum), added, v.to(wide))
         size, parameter = driving.shape[-1], weights[0]
         one = torch.eye(size, dtype=parameter.dtype, device=parameter.device)
         output, h, c = lstm_scan(driving.to(inputs.dtype), one, weights[0].mT, weights[1], h, c)

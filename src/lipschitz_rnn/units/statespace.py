@@ -9,33 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lipschitz_rnn.ops.common.validation import require_number
+from lipschitz_rnn.ops.linear import linear_scan
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
 from lipschitz_rnn.units.recurrence import FeedbackMap, Statement, as_number, repeatable_matrices
 from lipschitz_rnn.units.sequences import Sequences
 
 Weights = tuple[Tensor, Tensor, Tensor]
-
-
-def linear_scan(factors: Tensor, added: Tensor) -> Tensor:
-    """h_t = f_t h_{t−1} + a_t for all t with h before the first step zero, in about 2 log₂ T parallel operations.
-
-    factors: (T, …), or (1, …) if all steps have the same; added: (T, …). Neighbouring steps are joined to one,
-    h_{t+1} = (f_{t+1} f_t) h_{t−1} + (f_{t+1} a_t + a_{t+1}), the half as long sequence is solved in the same way, and
-    the states between are filled in. This takes O(T) work, and a product of factors never leaves their range.
-    """
-    steps = len(added)
-    if steps == 1:
-        return added
-    pairs, same = steps // 2, len(factors) == 1
-    first, second = added[: 2 * pairs : 2], added[1::2]
-    late = factors if same else factors[1::2]
-    joined = late * factors if same else late * factors[: 2 * pairs : 2]
-    odd = linear_scan(joined, late * first + second)
-    between = (factors if same else factors[2::2]) * odd[: (steps - 1) // 2] + added[2::2]
-    even = torch.cat([added[:1], between])
-    mixed = torch.stack([even[:pairs], odd], 1).flatten(0, 1)
-    return mixed if steps % 2 == 0 else torch.cat([mixed, even[pairs:]])
 
 
 def _expm1(real: Tensor, imaginary: Tensor) -> Tensor:
@@ -118,8 +98,7 @@ class LRUCell(Cell):
         driven = held * gain * _to_complex(inputs[..., : 2 * size], rate.dtype)
         if factors.dim() == 1:
             factors = factors[None, None]
-        driven = torch.cat([(factors[0] * start + driven[0]).unsqueeze(0), driven[1:]])
-        states = linear_scan(factors, driven)
+        states = linear_scan(factors, driven, start)
         if sequences.lengths is None:
             last = states[-1]
         else:  # of a sequence without any step, the state is still the first
@@ -158,7 +137,7 @@ def _rotation(real: Tensor, imaginary: Tensor) -> Tensor:
 
 def _to_complex(values: Tensor, dtype: torch.dtype) -> Tensor:
     real, imaginary = values.to(dtype).chunk(2, -1)
-    return torch.complex(real.contiguous(), imaginary.contiguous())
+    return torch.complex(real, imaginary)
 
 
 def _to_real(values: Tensor) -> Tensor:

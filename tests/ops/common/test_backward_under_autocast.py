@@ -105,8 +105,9 @@ def test_the_lstm(features: int) -> None:
     same_inside(leaves("cpu", *shapes), lambda given: sum(part.square().sum() for part in lstm_scan(*given)))
 
 
-def test_modrelu() -> None:
-    shapes = ((T, B, N), (N, N), (N,), (B, N))
+@pytest.mark.parametrize("units", [N, N // 2], ids=["real", "in pairs"])
+def test_modrelu(units: int) -> None:
+    shapes = ((T, B, N), (N, units), (units,), (B, N))
     same_inside(leaves("cpu", *shapes), lambda given: modrelu_scan(*given).square().sum())
 
 

@@ -88,8 +88,10 @@ def always_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     from lipschitz_rnn.ops.lipschitz.triton import launch
     from lipschitz_rnn.ops.lstm.triton import launch as lstm
     from lipschitz_rnn.ops.modrelu.triton import kernels as modrelu
+    from lipschitz_rnn.ops.modrelu.triton import launch as of_pairs
+    from lipschitz_rnn.ops.modrelu.triton import pairs
 
-    for module in (launch, lstm, modrelu):
+    for module in (launch, lstm, modrelu, of_pairs, pairs):
         monkeypatch.setattr(module, "beyond_32_bits", lambda *extents: True)
 
 
@@ -145,10 +147,14 @@ def test_64_bit_offsets_of_the_lstm(features: int, device: torch.device, request
     assert all(torch.equal(one, other) for one, other in zip(plain, results(), strict=True))
 
 
-def test_64_bit_offsets_of_modrelu(device: torch.device, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("units", [8, 4, 132], ids=["real", "in pairs", "in pairs, step by step"])
+def test_64_bit_offsets_of_modrelu(units: int, device: torch.device, request: pytest.FixtureRequest) -> None:
+    width = units if units == 8 else 2 * units
+    shapes = ((3, 5, width), (width, units), (units,), (5, width))
+
     def results() -> list[Tensor]:
         draw = torch.Generator().manual_seed(0)
-        leaves = [torch.randn(*shape, generator=draw).to(device) for shape in ((3, 5, 8), (8, 8), (8,), (5, 8))]
+        leaves = [torch.randn(*shape, generator=draw).to(device) / shape[-1] ** 0.5 for shape in shapes]
         for leaf in leaves:
             leaf.requires_grad_()
         states = modrelu_scan(*leaves, backend="triton")

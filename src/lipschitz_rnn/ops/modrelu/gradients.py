@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import matmul
+from lipschitz_rnn.ops.modrelu import pairs
+from lipschitz_rnn.ops.modrelu.reference import in_pairs, real_matrix
 
 PIECES = 16  # at most, of the sum that is the gradient of W
 
@@ -18,50 +20,66 @@ def gradients(
     W: Tensor,
     bias: Tensor,
     h0: Tensor,
-    states: Tensor,
+    tape: Tensor,
     grad_states: Tensor,
     compute: torch.dtype,
     backend: str,
 ) -> tuple[Tensor | None, ...]:
-    """∂u = d, ∂W = Σ d hᵀ with the h before a step, ∂b = Σ sign(h⁺) d, ∂h0 = Wᵀ d₁; ∂W and ∂h0 only where needed."""
-    if backend == "triton":
+    """∂u = d = ∂loss/∂z, ∂W = Σ d hᵀ with the h before a step, ∂b, ∂h0 = Wᵀ d₁; ∂W and ∂h0 only where needed.
+
+    The tape is what forward kept: the states, or z of a state in pairs.
+    """
+    before = torch.empty(tape.shape, dtype=compute, device=tape.device) if needs[1] else None
+    paired, matrix = in_pairs(W), real_matrix(W)
+    if paired and backend == "triton":
+        from lipschitz_rnn.ops.modrelu.triton import launch as kernels_of_pairs
+
+        d, grad_bias = kernels_of_pairs.scan_backward(tape, bias, grad_states, W, compute, inputs.dtype, before)
+    elif paired:
+        d, grad_bias = pairs.scan_backward(tape, bias, grad_states, matrix, compute, inputs.dtype, before)
+    elif backend == "triton":
         from lipschitz_rnn.ops.modrelu.triton import kernels as kernels
 
-        d, grad_bias = kernels.scan_backward(states, grad_states, W, compute, inputs.dtype)
+        d, grad_bias = kernels.scan_backward(tape, grad_states, W, compute, inputs.dtype)
     else:
-        d, grad_bias = scan_backward(states, grad_states, W, compute, inputs.dtype)
-    grad_W = _matrix_gradient(d, states, h0, compute) if needs[1] else None
-    grad_h0 = matmul(d[:, 0].to(compute), W.to(compute)).to(W.dtype) if needs[3] else None
+        d, grad_bias = scan_backward(tape, grad_states, W, compute, inputs.dtype)
+    grad_W = None
+    if before is not None:
+        before[:, 0] = h0
+        if not paired:
+            before[:, 1:] = tape[:, :-1]
+        grad_W = _matrix_gradient(d, before, W.dtype)
+        if paired:  # each of Re W and Im W stands in the whole matrix twice
+            left, right = grad_W.chunk(2, -1)
+            upper, lower = right.chunk(2, -2)
+            grad_W = left + torch.cat([lower, -upper], -2)
+    grad_h0 = matmul(d[:, 0].to(compute), matrix.to(compute)).to(W.dtype) if needs[3] else None
     return d, grad_W, grad_bias, grad_h0
 
 
 def scan_backward(
     states: Tensor, grad_states: Tensor, W: Tensor, compute: torch.dtype, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """d of every step in ``dtype``, (S, T, B, N), and ∂b, (S, N); d = ∂loss/∂h⁺ + Wᵀ (d one step on) where h⁺ ≠ 0."""
+    """d of every step in ``dtype``, (S, T, B, N), and ∂b = Σ sign(h⁺) d, (S, N).
+
+    d = ∂loss/∂h⁺ + Wᵀ (d one step on) where h⁺ ≠ 0.
+    """
     weights = W.to(compute)
     d = torch.empty(states.shape, dtype=dtype, device=states.device)
     later: Tensor | None = None
     for dead, grad, now in reversed([*zip((states == 0).unbind(1), grad_states.unbind(1), d.unbind(1), strict=True)]):
-        if later is None:
-            total = grad
-        elif compute == W.dtype:
-            total = torch.baddbmm(grad, later, weights)
-        else:
-            total = grad + matmul(later.to(compute), weights)
+        total = pairs.arriving(grad, later, weights, W.dtype)
         later = now.copy_(torch.where(dead, 0.0, total))
     return d, (states.sign() * d).sum((1, 2))
 
 
-def _matrix_gradient(d: Tensor, states: Tensor, h0: Tensor, compute: torch.dtype) -> Tensor:
+def _matrix_gradient(d: Tensor, before: Tensor, dtype: torch.dtype) -> Tensor:
     """Σ d hᵀ over steps and samples, in pieces of equal length.
 
     One product is a sum of T·B terms for each of only N² entries: pieces keep all of a GPU at work, and what
     half-precision products round at their end is added up in float32.
     """
     S, T, B, N = d.shape
-    before = torch.empty(d.shape, dtype=compute, device=d.device)
-    before[:, 0], before[:, 1:] = h0, states[:, :-1]
     pieces = max(count for count in range(1, PIECES + 1) if T % count == 0)
-    left, right = (tensor.reshape(S * pieces, T // pieces * B, N) for tensor in (d.to(compute), before))
-    return matmul(left.mT, right).unflatten(0, (S, pieces)).sum(1, dtype=h0.dtype)
+    left, right = (tensor.reshape(S * pieces, T // pieces * B, N) for tensor in (d.to(before.dtype), before))
+    return matmul(left.mT, right).unflatten(0, (S, pieces)).sum(1, dtype=dtype)

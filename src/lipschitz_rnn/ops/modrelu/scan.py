@@ -4,6 +4,9 @@ The states say all that a backward pass needs. h⁺ = ±(|z| + b) exactly where 
 that the slope is 1 where h⁺ ≠ 0 and 0 where h⁺ = 0, the same that autograd finds (0 too at z = 0 and at |z| + b = 0),
 and the derivative with respect to b is sign(h⁺). So the backward scan only computes d = ∂loss/∂z; the gradients of W,
 u and b then follow from d for all steps at once.
+
+A complex state is given as (Re h, Im h), and its matrix as (Re W, Im W). ModReLU then acts on the modulus of a pair,
+and z is kept instead of the states, which follow from it (see ``pairs``).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from lipschitz_rnn.ops.common.validation import require_floating, require_like, 
 from lipschitz_rnn.ops.common.vjp import vector_jacobian
 from lipschitz_rnn.ops.common.vmap import run_folded
 from lipschitz_rnn.ops.modrelu.gradients import gradients
-from lipschitz_rnn.ops.modrelu.reference import reference
+from lipschitz_rnn.ops.modrelu.reference import in_pairs, reference
 
 BACKENDS = ("auto", "torch", "triton")
 TENSORS = 4  # inputs, W, bias, h0
@@ -34,10 +37,14 @@ def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend
 
     Args:
         inputs: u, (T, B, N).
-        W: (N, N), real.
+        W: (N, N).
         bias: b, (N,).
         h0: (B, N).
         backend: "triton" (float32 on CUDA), "torch" (anywhere), or "auto".
+
+    For a complex state inputs are (Re u, Im u), (T, B, 2N), W is (Re W, Im W), one above the other, (2N, N), and h0 and
+    the states are (Re h, Im h). Then modReLU(z) = z relu(|z| + b) / (|z| + 10⁻⁵) with the complex modulus, and on a GPU
+    all steps are one kernel where W finds room on a multiprocessor.
     """
     _check(inputs, W, bias, h0, backend)
     dtype, compute = W.dtype, operand_dtype(W)
@@ -56,22 +63,31 @@ def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend
 class ModReluScan(torch.autograd.Function):
     """S networks at once: inputs (S, T, B, N), W (S, N, N), bias (S, N), h0 (S, B, N) → states (S, T, B, N).
 
-    Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all. The states
-    come twice: for the caller, who may change them in place, and with ``save`` for the backward pass.
+    Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all. With
+    ``save`` there is a second result for the backward pass: z of a state in pairs, otherwise the states again, because
+    the caller may change the first in place.
     """
 
     @staticmethod
     def forward(
         inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torch.dtype, backend: str, save: bool
     ) -> tuple[Tensor, Tensor]:
+        paired = in_pairs(W)
+        if backend == "triton" and paired:
+            from lipschitz_rnn.ops.modrelu.triton import launch as kernels_of_pairs
+
+            return kernels_of_pairs.scan_forward(inputs, W, bias, h0, compute, save)
+        kept: list[Tensor] | None = [] if save and paired else None
         if backend == "triton":
             from lipschitz_rnn.ops.modrelu.triton import kernels as kernels
 
             states = kernels.scan_forward(inputs, W, bias, h0, compute)
         elif len(W) == 1:  # plain matrices: less work around each product, and the bits that the loop itself gives
-            states = reference(inputs[0], W[0], bias[0], h0[0], compute).unsqueeze_(0)
+            states = reference(inputs[0], W[0], bias[0], h0[0], compute, kept).unsqueeze_(0)
         else:
-            states = reference(inputs, W, bias, h0, compute)
+            states = reference(inputs, W, bias, h0, compute, kept)
+        if kept is not None:
+            return states, torch.stack(kept, -3).view(states.shape)
         return (states.clone(), states) if save else (states, states.new_empty((len(states), 0)))
 
     @staticmethod
@@ -124,7 +140,7 @@ class ModReluScanBackward(torch.autograd.Function):
         needs = (*ctx.needs_input_grad[:TENSORS], ctx.needs_input_grad[TENSORS + 1])
         with without_autocast(ctx.saved_tensors[0].device):
             *found, of_grads = vector_jacobian(first, ctx.saved_tensors, needs, cotangents)
-        # The states are a function of the tensors before them: their contribution is in the total derivative of those.
+        # The tape is a function of the tensors before it: its contribution is in the total derivative of those.
         return (*found, None, of_grads, None, None)
 
     @staticmethod
@@ -141,12 +157,16 @@ def _has_kernels(W: Tensor) -> bool:
 def _check(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, backend: str) -> None:
     if inputs.dim() != 3 or len(inputs) == 0:
         raise ValueError(f"inputs has shape {tuple(inputs.shape)}; it must be (T, B, N) with at least one step")
-    _, B, N = inputs.shape
+    _, B, width = inputs.shape
     require_floating("W", W)
-    require_shape("W", W, (N, N), "one row and one column for each unit of inputs")
-    require_shape("bias", bias, (N,), "one number for each unit")
+    if W.dim() == 2 and len(W) == 2 * W.shape[1] and len(W) == width:
+        size, meaning = W.shape[1], "one number for each unit of a complex state"
+    else:
+        size, meaning = width, "one number for each unit"
+        require_shape("W", W, (size, size), "one row and one column for each unit of inputs")
+    require_shape("bias", bias, (size,), meaning)
     require_like("bias", bias, "W", W)
-    require_shape("h0", h0, (B, N), "one state for each sample of inputs")
+    require_shape("h0", h0, (B, width), "one state for each sample of inputs")
     if backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
     if backend == "triton" and not _has_kernels(W) and not (support.interpreting() and W.dtype == torch.float32):

@@ -1,1 +1,1 @@
-"""The elementwise part of the modReLU scan as GPU kernels."""
+"""The modReLU scan as GPU kernels: the elementwise part of a step, and all steps of a complex state."""

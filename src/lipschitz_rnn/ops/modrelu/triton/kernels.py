@@ -20,7 +20,7 @@ BLOCK = 512  # elements of one program: four for each thread
 def scan_forward(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, compute: torch.dtype) -> Tensor:
     """States (S, T, B, N), float32; the products read the state in ``compute``."""
     S, T, B, N = inputs.shape
-    inputs, bias = _with_rows(inputs), bias.contiguous()
+    inputs, bias = with_rows(inputs), bias.contiguous()
     states = torch.empty(inputs.shape, dtype=W.dtype, device=W.device)
     weights, h = W.mT.to(compute), h0.to(compute)
     rounded = None if compute == W.dtype else torch.empty((S, B, N), dtype=compute, device=W.device)
@@ -39,7 +39,7 @@ def scan_backward(
 ) -> tuple[Tensor, Tensor]:
     """d of every step in ``dtype``, (S, T, B, N), and ∂b, (S, N), for each sample added up in float32 along the way."""
     S, T, B, N = states.shape
-    states, grad_states, weights = states.contiguous(), _with_rows(grad_states), W.to(compute)
+    states, grad_states, weights = states.contiguous(), with_rows(grad_states), W.to(compute)
     d = torch.empty(states.shape, dtype=dtype, device=W.device)
     sums = torch.empty((S, B, N), dtype=W.dtype, device=W.device)
     rounded = None if compute == dtype else torch.empty((S, B, N), dtype=compute, device=W.device)
@@ -55,7 +55,7 @@ def scan_backward(
     return d, sums.sum(1)
 
 
-def _with_rows(tensor: Tensor) -> Tensor:
+def with_rows(tensor: Tensor) -> Tensor:
     """(S, T, B, N) whose steps are rows without gaps; networks and steps may lie anywhere, or be shared."""
     return tensor if tensor[0, 0].is_contiguous() else tensor.contiguous()
 

@@ -1,0 +1,1 @@
+"""The linear scan as a GPU kernel."""
