@@ -68,7 +68,7 @@ def test_images_alone_are_read_from_a_plain_folder(
     x = times.pixels(40, None)
     assert x is not None
     assert x.shape == (40, 1, 1)
-    expected = torch.tensor([*values, *values[:8]]) / 255.0  # the first image again after the last
+    expected = torch.tensor([*values, *values[:8]]) * (1.0 / 255.0)  # the first image again after the last
     assert torch.equal(x.flatten(), expected)
 
 

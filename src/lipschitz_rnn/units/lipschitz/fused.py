@@ -42,7 +42,8 @@ def _computed(numbers: Numbers, parameters: tuple[Tensor, ...]) -> tuple[Tensor,
 
 def _pulled_back(ctx: Any, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
     numbers: Numbers = ctx.numbers
-    parameters, saved = ctx.saved_tensors[:_PARAMETERS], ctx.saved_tensors[_PARAMETERS:]
+    kept = ctx.saved_tensors  # once: torch.utils.checkpoint computes them for a single reading
+    parameters, saved = kept[:_PARAMETERS], kept[_PARAMETERS:]
     G_A, G_W = (
         torch.zeros_like(parameters[0], dtype=numbers.dtype) if gradient is None else gradient
         for gradient in gradients[:2]

@@ -209,6 +209,11 @@ def _multiplied(root: Tensor, vectors: Tensor) -> Tensor:
     return (flat @ root.mT).reshape(vectors.shape)
 
 
+def largest_each(values: Tensor) -> Tensor:
+    """The largest number of each network, (S,); 0 where there are no samples."""
+    return values.flatten(1).amax(1) if values.numel() else values.new_zeros(len(values))
+
+
 def accumulate(factors: Tensor, terms: Tensor) -> Tensor:
     """v₀ = d₀, v_t = d_t + f_t v_{t−1} along the last axis but one, by doubling: log₂ T operations on whole tensors."""
     shift, length = 1, terms.shape[-2]
