@@ -257,6 +257,7 @@ def to_table(rows: Sequence[Row], device: torch.device) -> Table:
         table.add_column(heading, justify="right")
     for row in rows:
         layer = f"rate {row.rate:g}, step {row.step_size:g}, ρ {row.factor:.7g}, τ seen {row.tau:.3g}"
+        layer += f", tolerance {row.tolerance:g}"
         if row.loss is not None:
             layer += f"\nmean square and its gradient: {1e3 * row.loss.median:.4g} ms more"
         off = f"{row.difference:.1e}"
