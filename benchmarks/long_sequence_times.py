@@ -192,6 +192,8 @@ def page(out: Path, hidden: int, weights: str | None, root: str | None, lengths_
     Every number is on disk as soon as it is there: ``times.json``, ``times.md``, ``lengths.json``, ``lengths.svg``.
     """
     out.mkdir(parents=True, exist_ok=True)
+    if weights is not None:
+        trained_layer(weights)  # raises now, not in the middle
     started, lines, rows = time.perf_counter(), [_HEAD], []
 
     def keep(kind: str, found: Iterator[Row]) -> None:
