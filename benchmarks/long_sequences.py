@@ -3,8 +3,10 @@
 python benchmarks/long_sequences.py bound --picture docs/images/long-sequences.svg
 python benchmarks/long_sequences.py audio --steps 262144 --updates 30        # needs the spoken digits
 python benchmarks/long_sequences.py memory --hidden 128                      # ten million steps on a GPU
-python benchmarks/long_sequences.py lengths --hidden 128 --picture FILE.svg  # time against length, on a GPU
+python benchmarks/long_sequences.py lengths --hidden 128 --picture FILE.svg --json FILE.json  # time against length
+python benchmarks/long_sequences.py picture --json FILE.json --picture FILE.svg               # the same, drawn again
 python benchmarks/long_sequences.py trained --weights RUN                    # a trained layer on MNIST, image by image
+python benchmarks/long_sequences.py page --out FOLDER [--weights RUN]        # all times of the page, on a GPU
 lipschitz-rnn bench --parallel --device cuda                                 # the table of times, about two minutes
 """
 
@@ -16,17 +18,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from long_sequence_times import CLAIMED, LENGTHS, chosen_device, lengths, page, redraw, speed_up, trained_rows
 from rich.console import Console
 from torch import Tensor, nn
 
 import lipschitz_rnn as lr
-from lipschitz_rnn.benchmark.time_parallel import Size, chosen_precision, measure_layer, to_table, trained_layer
-from lipschitz_rnn.benchmark.timing import time_calls
+from lipschitz_rnn.benchmark.time_parallel import to_table
 from lipschitz_rnn.drawing import BLUE, GREY, RED, new_figure, to_svg
 from lipschitz_rnn.ops import Parallel
 from lipschitz_rnn.tasks.audio import read_recordings
-from lipschitz_rnn.tasks.base import DataError
-from lipschitz_rnn.tasks.registry import load as load_task
 from lipschitz_rnn.tasks.sources import FSDD
 
 
@@ -115,93 +115,55 @@ def memory(steps: int, hidden: int) -> None:
         print(f"peak {peak:.2f} GB; {layer.bounds[0]!r}, adjoint passes {layer.bounds[0].adjoint_passes}", flush=True)
 
 
-def lengths(steps: int, hidden: int) -> dict[str, list[tuple[int, float]]]:
-    """(length, seconds) of a forward pass over one sequence, the best of three; sequentially up to a million steps."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(0)
-    layer = lr.LipschitzRNN(1, hidden, stability="contracting", rate=1.0, device=device)
-    found: dict[str, list[tuple[int, float]]] = {"sequential": [], "parallel": []}
-    for length in [n for n in (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000) if n <= steps]:
-        x = torch.randn(length, 1, 1, device=device)
-
-        def call(x: Tensor = x) -> None:
-            with torch.no_grad():
-                layer(x)
-
-        for name, setting in (("sequential", None), ("parallel", "auto")):
-            layer.parallel = setting
-            if setting is None and length > 1_000_000:
-                continue
-            seconds = min(time_calls(call, device, 3, most_seconds=30.0).seconds)
-            found[name].append((length, seconds))
-            print(
-                f"T = {length:,}, {name}: {1e3 * seconds:.4g} ms; {'' if setting is None else layer.bounds[0]}",
-                flush=True,
-            )
-    return found
-
-
-def draw_lengths(found: dict[str, list[tuple[int, float]]], picture: Path) -> None:
-    figure, (axis,) = new_figure(1, width=6.2)
-    for (name, rows), colour in zip(found.items(), (GREY, BLUE), strict=True):
-        axis.loglog([row[0] for row in rows], [row[1] for row in rows], "o-", color=colour, markersize=4, label=name)
-    axis.set_xlabel("steps")
-    axis.set_ylabel("seconds of a forward pass")
-    axis.legend(fontsize=7, frameon=False)
-    picture.write_bytes(to_svg(figure))
-
-
-def pixels(steps: int, root: str | None) -> Tensor | None:
-    """Test images of MNIST as the network has seen them in training, one after another; None if they are not here."""
-    try:
-        task = load_task("ordered-mnist", root, offline=True)
-    except DataError as error:
-        print(f"noise as input, because there is no MNIST: {error}")
-        return None
-    wanted = torch.arange(1 + steps // 784) % task.size("test")
-    return task.batch("test", wanted).inputs.transpose(0, 1).reshape(-1, 1, 1)[:steps]
-
-
 def trained(weights: str, steps: int, data_dir: str | None) -> None:
     """A trained contracting layer: τ, ρ, step and speed-up."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    layer, x = trained_layer(weights).to(device), pixels(steps, data_dir)
-    with chosen_precision(device):
-        rows = [measure_layer(layer, Size(steps, 1, training), device, 5, x) for training in (False, True)]
-    Console().print(to_table(rows, device))
+    rows = list(trained_rows(weights, steps, data_dir))
+    Console().print(to_table(rows, chosen_device()))
+    for row in rows:
+        print(speed_up(row))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("bound", "audio", "lengths", "memory", "trained"))
+    parser.add_argument("what", choices=("bound", "audio", "lengths", "memory", "trained", "page", "picture"))
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--json", type=Path, help="of lengths and picture: the numbers that are drawn")
+    parser.add_argument("--out", type=Path, default=Path("long-sequences"), help="of page: the folder for all results")
     parser.add_argument("--steps", type=int, default=None)
-    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--hidden", type=int, default=None)
     parser.add_argument("--updates", type=int, default=30)
     parser.add_argument("--weights", help="of a contracting layer: a run folder, or a .safetensors file")
     parser.add_argument("--data-dir")
     given = parser.parse_args()
+    hidden = given.hidden or (128 if given.what == "page" else 64)
     if given.what == "bound":
-        rows = bound_against_error(given.hidden, given.steps or 20_000)
+        rows = bound_against_error(hidden, given.steps or 20_000)
         if given.picture is not None:
             draw(rows, given.picture)
         return
     if given.what == "lengths":
-        times = lengths(given.steps or 10_000_000, given.hidden)
-        if given.picture is not None:
-            draw_lengths(times, given.picture)
+        lengths(given.steps or LENGTHS[-1], hidden, given.picture, given.json)
+        return
+    if given.what == "picture":
+        if given.json is None or given.picture is None:
+            parser.error("picture needs --json, the numbers that lengths or page have written, and --picture")
+        redraw(given.json, given.picture)
+        return
+    if given.what == "page":  # --steps makes all of it small, for a try
+        sizes = (131_072, CLAIMED) if given.steps is None else (max(given.steps // 8, 1), given.steps)
+        page(given.out, hidden, given.weights, given.data_dir, sizes, given.steps or LENGTHS[-1])
         return
     if given.what == "memory":
-        memory(given.steps or 10_000_000, given.hidden)
+        memory(given.steps or 10_000_000, hidden)
         return
     if given.what == "trained":
         if given.weights is None:
             parser.error("trained needs --weights: a run folder or a .safetensors file of a contracting layer")
-        trained(given.weights, given.steps or 1_048_576, given.data_dir)
+        trained(given.weights, given.steps or CLAIMED, given.data_dir)
         return
     wave = audio(given.steps or 131_072, given.data_dir)
     for parallel in (None, "auto"):
-        losses, seconds, cut = train(wave, parallel, given.updates, given.hidden)
+        losses, seconds, cut = train(wave, parallel, given.updates, hidden)
         print(f"parallel={parallel}: {seconds:.1f} s, loss {losses[0]:.6f} → {losses[-1]:.6f}; {cut}", flush=True)
 
 

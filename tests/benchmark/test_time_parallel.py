@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from lipschitz_rnn.benchmark import time_parallel
-from lipschitz_rnn.benchmark.time_parallel import Size, measure_parallel, to_document
+from lipschitz_rnn.benchmark.time_parallel import Size, measure_parallel, to_document, to_table
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.ops.lipschitz.parallel import plan
 
@@ -35,6 +37,30 @@ def test_rows_are_checked_and_timed() -> None:
     assert rows[1].gradient_difference < 1e-3
     document = to_document(rows, CPU)
     assert document["parallel"][1]["training"] is True
+    assert rows[0].loss is None
+    assert document["parallel"][1]["loss"]["median_ms"] > 0.0
+    with io.StringIO() as text:
+        Console(file=text, width=140).print(to_table(rows, CPU))
+        assert "the loss is timed apart" in text.getvalue()
+
+
+def test_a_training_step_starts_from_a_given_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same one sequentially and in parallel; no loss is part of what is timed."""
+    seen: list[torch.Tensor] = []
+    real = torch.autograd.grad
+
+    def recorded(outputs: Any, inputs: Any, grad_outputs: Any = None, **options: Any) -> Any:
+        if grad_outputs is not None:
+            seen.append(grad_outputs)
+        return real(outputs, inputs, grad_outputs, **options)
+
+    monkeypatch.setattr(torch.autograd, "grad", recorded)
+    size = Size(400, 2, True)
+    measure_parallel([size], CPU, hidden=6, rates=(3.0,), step_size=0.1, repeats=1)
+    assert len(seen) >= 4
+    assert all(given is seen[0] for given in seen)
+    assert seen[0].shape == (400, 2, 6)
+    assert 0.5 <= float(seen[0].min()) <= float(seen[0].max()) <= 1.0
 
 
 def test_a_wrong_result_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

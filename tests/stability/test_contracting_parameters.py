@@ -180,7 +180,7 @@ def test_an_exported_program_computes_in_float64_and_divides_long_times() -> Non
     assert output.dtype == torch.float32
     torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
     graphs = [module.graph for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
-    names = ("matmul", "baddbmm")
+    names = ("matmul", "addmm")
     products = [node for graph in graphs for node in graph.nodes if any(name in str(node.target) for name in names)]
     assert len(products) == 5  # BᵀB, B(I + H)⁻¹, U x, and those of a step
     assert all(node.meta["val"].dtype == torch.float64 for node in products)

@@ -1,4 +1,8 @@
-"""Contracting layers sequentially and in parallel over time: each result checked against its bound, then timed."""
+"""Contracting layers sequentially and in parallel over time: each result checked against its bound, then timed.
+
+A training step is a forward and a backward pass from a given gradient of every state, as in the other tables of this
+package. What a loss takes depends on the loss: the mean square of all states and its gradient are timed apart.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ PRECISION = "high"  # of a GPU's products that are free to choose: a contracting
 
 @dataclass(frozen=True)
 class Size:
-    """What is run: T steps of B samples, forward or a training step whose loss reads every state."""
+    """What is run: T steps of B samples, forward or a training step with a given gradient of every state."""
 
     length: int
     batch: int
@@ -49,6 +53,7 @@ class Row:
         difference: the largest Euclidean distance of a state to the sequential one.
         bound: what the call in parallel proved of it, apart from rounding.
         gradient_difference: of all parameters, relative to the norm of the sequential gradient; None forward.
+        loss: the mean square of all states and its gradient, which no other time contains; None forward.
     """
 
     size: Size
@@ -64,6 +69,7 @@ class Row:
     difference: float
     bound: float
     gradient_difference: float | None
+    loss: Times | None = None
     wrong: str = ""
 
     @property
@@ -90,6 +96,7 @@ class Row:
             "training": self.size.training,
             "sequential": self.sequential.to_dict(),
             "parallel": self.parallel.to_dict(),
+            "loss": None if self.loss is None else self.loss.to_dict(),
             "speed_up": self.speed_up,
             **{name: getattr(self, name) for name in numbers},
         }
@@ -159,47 +166,75 @@ def trained_layer(weights: str | os.PathLike[str]) -> LipschitzRNN:
             f"{weights} is not a contracting layer, so nothing is proved of it in parallel; train one with "
             "-u stability=contracting"
         )
-    return layer
+    return layer.eval()  # without the noise of training
 
 
-def measure_layer(layer: LipschitzRNN, size: Size, device: torch.device, repeats: int, x: Tensor | None = None) -> Row:
-    """One row, on the input x (T, B, p); noise if None."""
+def measure_layer(
+    layer: LipschitzRNN,
+    size: Size,
+    device: torch.device,
+    repeats: int,
+    x: Tensor | None = None,
+    *,
+    sequential_repeats: int | None = None,
+) -> Row:
+    """One row, on the input x (T, B, p); noise if None.
+
+    Args:
+        repeats: timed calls in parallel, and sequentially unless ``sequential_repeats`` says otherwise.
+    """
     if x is None:
         generator = torch.Generator().manual_seed(1)
         x = torch.randn(size.length, size.batch, layer.input_size, generator=generator)
     x = x.to(device)
     tau = memory_length(layer, x[:MEASURED_MEMORY]).tau
+    given = given_gradient(layer, size, device) if size.training else None
 
     def call() -> tuple[Tensor, list[Tensor]]:
-        if not size.training:
+        if given is None:
             with torch.no_grad():
                 return layer(x)[0], []
         output, _ = layer(x)
-        return output.detach(), list(torch.autograd.grad(output.square().mean(), list(layer.parameters())))
+        return output.detach(), list(torch.autograd.grad(output, list(layer.parameters()), given))
 
     layer.parallel = None
     states, gradients = call()
     layer.parallel = "auto"
     found, others = call()
     bound = layer.bounds[0]
+    proved, plan = layer.output_bound() if len(layer.bounds) > 1 else float(bound.states), _cut(bound)
     difference = float((found - states).norm(dim=-1).max())
     largest = float(states.norm(dim=-1).max())
     apart = sum(float((one - other).double().square().sum()) for one, other in zip(gradients, others, strict=True))
     norm = sum(float(one.double().square().sum()) for one in gradients)
     # Two computations in float32 differ by rounding too; a hundred units of it are a bug, not rounding.
     rounding = 2000 * torch.finfo(torch.float32).eps * largest
-    wrong = "" if difference <= float(bound.states) + rounding else f"{size}: {difference:.2g} off, {bound!r}"
-    proved, plan = float(bound.states), _cut(bound)
+    wrong = "" if difference <= proved + rounding else f"{size}: {difference:.2g} off, {bound!r}"
+    loss = _time_loss(states, device, repeats) if size.training else None
     del states, found
     layer.parallel = None
-    sequential = time_calls(call, device, repeats, most_seconds=12.0)
+    sequential = time_calls(call, device, sequential_repeats or repeats, most_seconds=12.0)
     layer.parallel = "auto"
     parallel = time_calls(call, device, repeats, most_seconds=6.0)
     rate, factor = float(layer.rate or 0.0), math.exp(-float(layer.rate or 0.0) * layer.step_size)
     return Row(
         size, rate, layer.step_size, tau, factor, layer.tolerance, sequential, parallel, plan, largest, difference,
-        proved, (apart / norm) ** 0.5 if norm > 0 else None, wrong,
+        proved, (apart / norm) ** 0.5 if norm > 0 else None, loss, wrong,
     )  # fmt: skip
+
+
+def given_gradient(layer: LipschitzRNN, size: Size, device: torch.device) -> Tensor:
+    """(T, B, N), between 0.5 and 1 as in ``workload.Data``: sums of these do not cancel."""
+    shape = size.length, size.batch, layer.hidden_size * layer.num_directions
+    dtype = next(layer.parameters()).dtype
+    values = torch.rand(shape, device=device, dtype=dtype, generator=torch.Generator(device).manual_seed(2))
+    return values.mul_(0.5).add_(0.5)
+
+
+def _time_loss(states: Tensor, device: torch.device, repeats: int) -> Times:
+    """A loss that reads every state, and its gradient by the states: what a step has beside the scan."""
+    leaf = states.detach().requires_grad_()
+    return time_calls(lambda: torch.autograd.grad(leaf.square().mean(), leaf), device, repeats, most_seconds=2.0)
 
 
 def _cut(bound: ScanBound) -> str:
@@ -212,12 +247,19 @@ def _cut(bound: ScanBound) -> str:
 def to_table(rows: Sequence[Row], device: torch.device) -> Table:
     place = describe_environment(device)["device"]
     gradients = f"; gradients at {PRECISION!r}" if device.type == "cuda" else ""
-    table = Table(title=f"Sequential and parallel over time, {place}{gradients}", show_lines=True)
+    title = f"Sequential and parallel over time, {place}{gradients}"
+    caption = None
+    if any(row.size.training for row in rows):
+        caption = "Training steps start from a given gradient of every state; the loss is timed apart."
+    table = Table(title=title, caption=caption, show_lines=True)
     table.add_column("layer and size")
     for heading in ("sequential ms", "parallel ms", "faster", "difference", "proved bound"):
         table.add_column(heading, justify="right")
     for row in rows:
         layer = f"rate {row.rate:g}, step {row.step_size:g}, ρ {row.factor:.7g}, τ seen {row.tau:.3g}"
+        layer += f", tolerance {row.tolerance:g}"
+        if row.loss is not None:
+            layer += f"\nmean square and its gradient: {1e3 * row.loss.median:.4g} ms more"
         off = f"{row.difference:.1e}"
         if row.gradient_difference is not None:
             off += f"\ngradients {row.gradient_difference:.1e}"

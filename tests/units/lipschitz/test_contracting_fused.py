@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hostile_contraction import hostile_pair, make_hostile, worst_norm
+from plain_pair import plain_pair
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import lipschitz_rnn as lr
 from lipschitz_rnn.units.lipschitz import fused, resolvent
@@ -169,6 +172,63 @@ def test_the_own_gradient_is_the_derivative_of_the_formulas() -> None:
             size = 1.0 + float(parameter.detach().abs().max())
             allowed = 1e-10 * reach / size + 1e-13 * float(right.abs().max())
             assert float((found - right).abs().max()) <= allowed, index
+
+
+def test_values_and_gradients_are_those_of_the_plain_formulas(inverse: str) -> None:
+    """Which share no line with the construction, for parameters of any size in float32."""
+    for index in [index for index in range(48) if index % 3 != 1]:
+        pair = hostile_pair(index, torch.float32).double()
+        parameters = [pair.rotation, pair.feedback, pair.leak, pair.restoring, pair.scale]
+        generator = torch.Generator().manual_seed(index)
+        given = [torch.randn(pair.rotation.shape, generator=generator, dtype=torch.float64) for _ in range(2)]
+        found, expected = pair(), plain_pair(pair._numbers(), *parameters)
+        for one, other in zip(found, expected, strict=True):
+            assert (one - other).detach().abs().max() <= 1e-9 * other.detach().abs().max(), index
+        own = torch.autograd.grad(found, parameters, given)
+        right = torch.autograd.grad(expected, parameters, given, allow_unused=True, materialize_grads=True)
+        reach = max(float(matrix.detach().abs().max()) for matrix in found) * len(given[0]) ** 2
+        for gradient, other, parameter in zip(own, right, parameters, strict=True):
+            size = 1.0 + float(parameter.detach().abs().max())  # the change by a relative change of the parameter
+            allowed = 1e-9 * (reach / size + float(other.abs().max()))
+            assert float((gradient - other).abs().max()) <= allowed, index
+
+
+class Operators(TorchDispatchMode):
+    """Counts what PyTorch computes with, without views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not (function.is_view or function is torch.ops.aten.promote_types.default)
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_training_step_starts_few_operations() -> None:
+    """A GPU waits for the host while they are started: 49 and 57 before operations were merged."""
+    pair = ContractingPair(8, step_size=0.03)
+    with Operators() as forward:
+        matrices = pair()
+    given = [torch.ones_like(matrix) for matrix in matrices]
+    with Operators() as backward:
+        torch.autograd.grad(matrices, list(pair.parameters()), given)
+    assert forward.count <= 44
+    assert backward.count <= 44
+
+
+@pytest.mark.parametrize("step", [1e-6, 1e5])
+def test_no_finite_rotation_overflows(step: float) -> None:
+    """Its unit depends on the step, and must not make it larger before it is limited."""
+    pair = ContractingPair(3, step_size=step, rate=1e-6, dtype=torch.float64)
+    with torch.no_grad():
+        pair.rotation.copy_(torch.tensor([[0.0, 1.0, -1.0], [-1.0, 0.0, 1.0], [0.5, -1.0, 0.0]])).mul_(1.7e308)
+    A, W = pair()
+    (A.sum() + W.sum()).backward()
+    assert A.isfinite().all()
+    assert W.isfinite().all()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in pair.parameters())
+    assert worst_norm(pair, A.detach(), W.detach(), np.random.default_rng(0)) <= math.exp(-1e-6 * step)
 
 
 def test_only_one_of_the_matrices_is_used(inverse: str) -> None:

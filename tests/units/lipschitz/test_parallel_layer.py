@@ -126,6 +126,17 @@ def test_certificates_of_something_else_are_refused() -> None:
         rnn.attach_certificate(lr.stability.certify(contracting(num_layers=2)))
 
 
+@pytest.mark.needs("cvxpy", "scipy")
+def test_a_certificate_of_another_step_size_is_refused() -> None:
+    torch.manual_seed(0)
+    rnn = lr.LipschitzRNN(3, 4, gamma=2.0, step_size=0.1, parallel=4, **WIDE)
+    shorter = lr.LipschitzRNN(3, 4, gamma=2.0, step_size=0.05, **WIDE)
+    shorter.load_state_dict(dict(rnn.state_dict()))  # without the settings
+    rnn.attach_certificate(lr.stability.certify(shorter))
+    with pytest.raises(ValueError, match=r"proved for steps of 0 to 0\.05, but these are 0\.1; certify with"):
+        rnn(torch.randn(50, 1, 3, **WIDE))
+
+
 def test_noise_and_chunks_exclude_each_other() -> None:
     rnn = contracting(noise=0.1, parallel=4)
     x = torch.randn(300, 2, 3, **WIDE)

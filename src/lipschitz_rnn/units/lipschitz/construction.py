@@ -38,8 +38,14 @@ class Numbers:
         return 1.0 / (self.step * self.alpha), 1.0 / (self.step * ((high - low) or 1.0))
 
     @property
+    def rotation_unit(self) -> float:
+        """What rotations are divided by before anything else, and at least 1, so that they cannot overflow there."""
+        return max(1.0, LARGEST_NORM / self.step)
+
+    @property
     def rotation_limit(self) -> float:
-        return LARGEST_NORM / self.step
+        """The largest norm of a rotation, in its unit."""
+        return min(1.0, LARGEST_NORM / self.step)
 
     @property
     def feedback_limit(self) -> float:
@@ -49,52 +55,63 @@ class Numbers:
 class Parts(NamedTuple):
     """The parameters after their bounded functions: what the theorem is about, before the metric."""
 
-    rotation: Tensor  # skew-symmetric
+    rotation: Tensor  # skew-symmetric, in its unit
     rotation_excess: Tensor  # what it was divided by, (…, 1, 1)
     feedback: Tensor
     feedback_excess: Tensor
-    leak: Tensor  # ε/2 times the leak
+    shares: Tensor  # (…, 2, N), between 0 and 1: ε/2 times the leak, and the place of εω in its range
     restoring: Tensor  # εω
 
 
 def free_parts(numbers: Numbers, rotation: Tensor, feedback: Tensor, leak: Tensor, restoring: Tensor) -> Parts:
     """K, B, leak and ω from the free parameters, limited where the theorem or float64 needs it."""
     wide = rotation.dtype == torch.float64, feedback.dtype == torch.float64
-    half = 0.5 * rotation.double()  # halved first, so that the difference cannot overflow
+    half = rotation.double() * (0.5 / numbers.rotation_unit)  # halved first, so that the difference cannot overflow
+    shares = torch.sigmoid(torch.stack((leak, restoring), -2).double())
     return Parts(
         *_within(half - half.mT, numbers.rotation_limit, wide[0]),
         *_within(feedback.double(), numbers.feedback_limit, wide[1]),
-        torch.sigmoid(leak.double()),
-        free_restoring(restoring),
+        shares,
+        _restoring(shares.select(-2, 1)),
     )
 
 
 def free_restoring(restoring: Tensor) -> Tensor:
     """εω from its free parameter."""
-    return LOWEST_RESTORING + RESTORING_RANGE * torch.sigmoid(restoring.double())
+    return _restoring(torch.sigmoid(restoring.double()))
 
 
-def shifted_generator(step: float, parts: Parts) -> Tensor:
-    """I + H with H = (ε/2)(K + BᵀB + leak)."""
-    skew = torch.add(torch.diag_embed(1.0 + parts.leak), parts.rotation, alpha=0.5 * step)
-    return plus_product(skew, parts.feedback.mT, parts.feedback, alpha=0.5 * step)
+def _restoring(share: Tensor) -> Tensor:
+    return torch.rsub(share, LOWEST_RESTORING, alpha=-RESTORING_RANGE)  # lowest + range · share, in one operation
+
+
+def shifted_generator(numbers: Numbers, parts: Parts) -> Tensor:
+    """I + H with H = (ε/2)(K + BᵀB) + leak."""
+    half, K, B = 0.5 * numbers.step, parts.rotation, parts.feedback
+    M = plus_product(K, B.mT, B, beta=half * numbers.rotation_unit, alpha=half)
+    return plus_diagonal(M, 1.0 + parts.shares.select(-2, 0))
 
 
 def log_stretch(numbers: Numbers, scale: Tensor) -> Tensor:
     """Half the logarithm of P's diagonal, within ± ``spread``."""
-    if numbers.spread == 0.0:
-        return torch.zeros_like(scale, dtype=torch.float64)
-    return numbers.spread * torch.tanh(scale.double() / numbers.spread)
+    return numbers.spread * _spread_share(numbers, scale)
+
+
+def _spread_share(numbers: Numbers, scale: Tensor) -> Tensor:
+    if numbers.spread == 0.0:  # as at the end of the range, where nothing depends on ``scale``
+        return torch.ones_like(scale, dtype=torch.float64)
+    return torch.tanh(scale.double() / numbers.spread)
 
 
 class EulerPair(NamedTuple):
-    """εA and εW in their units. With the rows a, b, c they are aX − …I and bV − cX + …I."""
+    """εA and εW in their units. With the rows a, b, c they are aX − …I and bV − 2cX + …I."""
 
     A: Tensor
     W: Tensor
     turned: Tensor  # X: (I + H)⁻¹ with its columns times t
     fed: Tensor  # V: B (I + H)⁻¹, likewise
     rows: tuple[Tensor | float, Tensor, Tensor]
+    room: Tensor  # εω(2 − εω)
 
 
 def euler_pair(
@@ -112,11 +129,11 @@ def euler_pair(
     metric multiplies column j by t_j and divides row i by t_i, which leaves the diagonal as it is.
     """
     for_A, for_W = units
-    gain, restored = (restoring * (2.0 - restoring)).sqrt(), (for_W * factor) * restoring
+    room, restored = restoring * (2.0 - restoring), (for_W * factor) * restoring
     rows: tuple[Tensor | float, Tensor, Tensor] = (
         (2.0 * for_A) * factor,
-        ((math.sqrt(2.0) * for_W) * factor * root * gain).unsqueeze(-1),
-        (2.0 * restored).unsqueeze(-1),
+        ((math.sqrt(2.0) * for_W) * factor * root * room.sqrt()).unsqueeze(-1),
+        restored.unsqueeze(-1),
     )
     if stretch is not None:
         inverse = inverse * stretch.unsqueeze(-2)
@@ -125,9 +142,9 @@ def euler_pair(
     fed = feedback @ inverse
     A = rows[0] * inverse
     A.diagonal(dim1=-2, dim2=-1).sub_(for_A * (factor + 1.0))
-    W = torch.addcmul(rows[1] * fed, rows[2], inverse, value=-1.0)
+    W = torch.addcmul(rows[1] * fed, rows[2], inverse, value=-2.0)
     W.diagonal(dim1=-2, dim2=-1).add_(restored)
-    return EulerPair(A, W, inverse, fed, rows)
+    return EulerPair(A, W, inverse, fed, rows, room)
 
 
 def in_slopes(numbers: Numbers, A: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,7 +162,7 @@ class Built(NamedTuple):
     W: Tensor
     parts: Parts
     inverse: Tensor
-    log_stretch: Tensor
+    spread_share: Tensor  # of the logarithm of the metric, between −1 and 1
     pair: EulerPair
 
 
@@ -161,17 +178,28 @@ def build(
 ) -> Built:
     """The pair for Euler and Heun maps."""
     parts = free_parts(numbers, rotation, feedback, leak, restoring)
-    log = log_stretch(numbers, scale)
-    X = inverse(shifted_generator(numbers.step, parts))
+    share = _spread_share(numbers, scale)
+    X = inverse(shifted_generator(numbers, parts))
     root, units = math.sqrt(numbers.step), numbers.units
-    pair = euler_pair(numbers.factor, X, parts.feedback, root, parts.restoring, log.exp(), units)
-    return Built(*in_slopes(numbers, pair.A, pair.W), parts, X, log, pair)
+    pair = euler_pair(numbers.factor, X, parts.feedback, root, parts.restoring, (numbers.spread * share).exp(), units)
+    return Built(*in_slopes(numbers, pair.A, pair.W), parts, X, share, pair)
 
 
 def plus_product(base: Tensor, left: Tensor, right: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
     """β·base + α·left @ right, in one operation."""
+    if base.dim() == left.dim() == right.dim() == 2:
+        return torch.addmm(base, left, right, beta=beta, alpha=alpha)
     flat = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (base, left, right)]
     return torch.baddbmm(*flat, beta=beta, alpha=alpha).reshape(base.shape)
+
+
+def plus_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
+    """matrix + diag(diagonal); may change the matrix."""
+    # vmap refuses to write a value for each network into a matrix that all share.
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(diagonal):
+        return matrix + torch.diag_embed(diagonal)
+    matrix.diagonal(dim1=-2, dim2=-1).add_(diagonal)
+    return matrix
 
 
 def _within(matrix: Tensor, limit: float, wide: bool) -> tuple[Tensor, Tensor]:
@@ -180,9 +208,9 @@ def _within(matrix: Tensor, limit: float, wide: bool) -> tuple[Tensor, Tensor]:
         largest = matrix.detach().abs().amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(matrix.dtype).tiny)
         excess = torch.linalg.vector_norm(matrix / largest, dim=(-2, -1), keepdim=True) * (largest / limit)
     else:
-        excess = torch.linalg.vector_norm(matrix, dim=(-2, -1), keepdim=True) / limit
-        excess = torch.add(
-            excess, excess, alpha=0.0
-        )  # infinity becomes NaN, so that a parameter of that size gives no matrix at all
+        excess = torch.linalg.vector_norm(matrix, dim=(-2, -1), keepdim=True)
+        excess = excess if limit == 1.0 else excess / limit
+        # Infinity becomes NaN, so that a parameter of that size gives no matrix at all.
+        excess = torch.add(excess, excess, alpha=0.0)
     excess = excess.clamp_min(1.0)
     return matrix / excess, excess

@@ -379,7 +379,7 @@ class ContractingPair(nn.Module):
         kept = self._spare(target) * (1e-4 + 0.9 * torch.sigmoid(reserve.double()).squeeze(0))
         decay = 0.5 - 0.5 * (1.0 - 4.0 * (1.0 - target + kept)).sqrt()
         identity = torch.eye(self.hidden_size, device=reserve.device, dtype=torch.float64)
-        generator, multipliers = shifted_generator(self.step_size, parts) - identity, multipliers.double()
+        generator, multipliers = shifted_generator(numbers, parts) - identity, multipliers.double()
         slowed = SlowedPair(
             generator, parts.feedback, parts.restoring, 1.0 - 0.5 * decay, multipliers, self.step_size, target
         )

@@ -1,6 +1,6 @@
 """The matrices of a contracting unit, kept between calls that need no gradient, while its parameters stay as they are.
 
-To build them takes a GPU about 90 small operations, more than a short scan. Nothing tells for sure that a parameter has
+To build them takes a GPU about 80 small operations, more than a short scan. Nothing tells for sure that a parameter has
 changed: writes through ``.data``, fused optimizers, CUDA graphs and other processes leave its version as it was. So the
 values themselves are compared with those that the matrices were built from. A GPU answers late: a call may use the
 matrices in the meantime, and runs again in the rare case that they were old.

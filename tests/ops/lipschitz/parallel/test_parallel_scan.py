@@ -312,6 +312,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"step_size": 0.2}, ValueError, "proved for steps of 0 to 0.1, but these are 0.2"),
     ({"parallel": None}, ValueError, "without parallel"),
     ({"contraction": Contraction(0.9, torch.ones(5), 0.1)}, ValueError, "the state has 6 units"),
+    ({"contraction": Contraction(0.9, torch.zeros(6), 0.1)}, ValueError, "zero in some direction"),
+    ({"contraction": Contraction(0.9, torch.eye(6).tril(-1), 0.1)}, ValueError, "zero in some direction"),
 ]
 
 
@@ -348,13 +350,30 @@ def test_wrong_settings() -> None:
         Parallel(4, warm_up=0)
 
 
-def test_second_derivatives_are_refused() -> None:
+@pytest.mark.parametrize("power", [1, 2], ids=["constant gradient", "gradient of the states"])
+def test_second_derivatives_are_refused(power: int) -> None:
+    """Also of a sum, whose gradient is a constant: they would lack what goes through the scan."""
     case = plain_case(T=40)
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in case.tensors.items()}
     states, _ = case.run(leaves, parallel=4, contraction=case.contraction)
-    (gradient,) = torch.autograd.grad(states.square().sum(), leaves["A"], create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    (gradient,) = torch.autograd.grad(states.pow(power).sum(), leaves["A"], create_graph=True)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
         gradient.sum().backward()
+
+
+def test_the_signs_of_a_diagonal_root_do_not_matter() -> None:
+    """P is its square; a bound must not become negative with it."""
+    case = plain_case()
+    signs = torch.ones(6, dtype=torch.float64)
+    signs[2] = -1.0
+    found = []
+    for root in (case.contraction.root, case.contraction.root * signs):
+        bound = ScanBound(complete=True)
+        contraction = Contraction(case.contraction.factor, root, case.contraction.longest)
+        case.run(parallel=case.cut_short, contraction=contraction, bound=bound)
+        found.append((float(bound.states), float(bound.complete)))  # type: ignore[arg-type]
+    assert found[0] == found[1]
+    assert found[0][0] > 0.0
 
 
 def test_a_network_without_contraction_is_refused() -> None:

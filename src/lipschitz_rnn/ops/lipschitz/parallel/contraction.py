@@ -66,6 +66,17 @@ class Contraction:
         shortest, longest = step_size if isinstance(step_size, tuple) else (0.0, step_size)
         return cls(factor, root, longest, shortest, **options)
 
+    def require_metric(self) -> None:
+        """Raise for a root that misses directions, in which it would see no error; a GPU's is not waited for."""
+        root = self.root
+        if root.device.type == "cpu" and has_values(root):
+            missing = root == 0 if root.dim() == 1 else (root == 0).all(-1)
+            if bool(missing.any()):
+                raise ValueError(
+                    "the root of the metric is zero in some direction; it must be invertible: pass R with P = RᵀR, "
+                    "e.g. by Contraction.from_metric"
+                )
+
     def require_steps(self, shortest: float, longest: float) -> None:
         """Raise if steps between these lengths, apart from steps of zero, are not what the factor is proved for."""
         slack = STEP_ROUNDING
@@ -166,7 +177,7 @@ class Norms:
 
     @cached_property
     def _singular(self) -> Tensor:
-        return self.root if self.diagonal else torch.linalg.svdvals(self.root)
+        return self.root.abs() if self.diagonal else torch.linalg.svdvals(self.root)
 
     @cached_property
     def smallest(self) -> Tensor:
@@ -207,6 +218,11 @@ def _multiplied(root: Tensor, vectors: Tensor) -> Tensor:
         return vectors.detach() * root.reshape(networks, *(1,) * (vectors.dim() - 2), units)
     flat = vectors.detach().to(torch.float64).reshape(networks, -1, units)
     return (flat @ root.mT).reshape(vectors.shape)
+
+
+def largest_each(values: Tensor) -> Tensor:
+    """The largest number of each network, (S,); 0 where there are no samples."""
+    return values.flatten(1).amax(1) if values.numel() else values.new_zeros(len(values))
 
 
 def accumulate(factors: Tensor, terms: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.lipschitz.parallel.adjoint import Adjoint
 from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path
-from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms, accumulate, accumulate_back
+from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms, accumulate, accumulate_back, largest_each
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
 # The largest |σ″|; relu has none, because its slope jumps.
@@ -236,10 +236,10 @@ def _resting(problem: Problem, norms: Norms) -> Tensor:
         return ones.reshape(-1, 1, 1, 1)
     x = problem.drive.detach().double()
     if problem.input_weight is None:
-        return norms.size(x).flatten(1).amax(1).reshape(-1, 1, 1, 1)
+        return largest_each(norms.size(x)).reshape(-1, 1, 1, 1)
     U = problem.input_weight.detach().double()
     seen = norms.root.unsqueeze(-1) * U if norms.diagonal else norms.root @ U
-    largest = torch.linalg.matrix_norm(seen, ord=2) * torch.linalg.vector_norm(x, dim=-1).flatten(1).amax(1)
+    largest = torch.linalg.matrix_norm(seen, ord=2) * largest_each(torch.linalg.vector_norm(x, dim=-1))
     if problem.bias is not None:
         largest = largest + norms.size(problem.bias.unsqueeze(1)).squeeze(1)
     return largest.reshape(S, 1, 1, 1)

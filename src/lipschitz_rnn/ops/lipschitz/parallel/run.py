@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import compute_dtype, state_dtype
+from lipschitz_rnn.ops.common.once import first_derivatives_only
 from lipschitz_rnn.ops.common.tracing import exporting, forward_mode, tracked
 from lipschitz_rnn.ops.common.validation import seen_values
 from lipschitz_rnn.ops.lipschitz import dispatch
 from lipschitz_rnn.ops.lipschitz.operators import SCHEME, TENSORS
 from lipschitz_rnn.ops.lipschitz.parallel.bounds import ScanBound
 from lipschitz_rnn.ops.lipschitz.parallel.chunks import Path
-from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction, Norms
+from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction, Norms, largest_each
 from lipschitz_rnn.ops.lipschitz.parallel.defects import complete_bounds
 from lipschitz_rnn.ops.lipschitz.parallel.gradient_bounds import gradient_bounds, head_bounds, obstacle
 from lipschitz_rnn.ops.lipschitz.parallel.line import Line
@@ -118,7 +119,7 @@ def run_parallel(
 def _add_complete(bound: ScanBound, problem: Problem, states: Tensor, norms: Norms) -> None:
     if bound.wants_complete:
         errors = complete_bounds(problem, states, norms)
-        bound.complete = (errors.flatten(1).amax(1) / norms.smallest).amax()
+        bound.complete = (largest_each(errors) / norms.smallest).amax()
 
 
 def _run_from_head(
@@ -192,7 +193,7 @@ class ParallelScan(torch.autograd.Function):
         return states, last, statistics
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivatives_only("a scan in parallel over time has first derivatives only; set parallel=None for others")
     def backward(ctx: Any, grad_states: Tensor | None, grad_last: Tensor | None, _: Any) -> tuple[Any, ...]:
         needs = tuple(bool(need) for need in ctx.needs_input_grad[:TENSORS])
         nothing = (None,) * (len(ctx.needs_input_grad) - TENSORS)
