@@ -70,8 +70,8 @@ def worst_excess(
 
     Half of the runs are projected gradient descent with falling steps, half move towards the best point of the
     linearized problem, as DeepFool does. Every other class is a goal of every restart, unless ``goals`` (n, B) names
-    some; whatever class wins in the end counts. Changes are float64 and the changed inputs have the dtype of x; one that
-    rounding takes out of the radius does not count.
+    some; whatever class wins in the end counts. Changes are float64, and the changed inputs have the dtype of x; those
+    that rounding takes out of the radius do not count.
     """
     T, B = x.shape[:2]
     with torch.no_grad():
