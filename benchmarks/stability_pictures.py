@@ -4,7 +4,8 @@
 
 Forgetting: the distance of two runs of a layer that start apart, under the same input, and what a certificate says
 about it. Steps: the rate that is proved for one pair of matrices at each step size. Rounding: how far float32 is from
-exact arithmetic, and the two bounds on it.
+exact arithmetic, and the two bounds on it. Gain: how strongly a change of the input can move the scores, against the
+length of the sequence.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import torch
 
 import lipschitz_rnn as lr
 from lipschitz_rnn.drawing import BLUE, GREEN, GREY, PURPLE, RED, compact_svg, new_figure
-from lipschitz_rnn.stability import certify, rounding_bound
+from lipschitz_rnn.stability import StatedClassifier, certified_radius, certify, rounding_bound
 from lipschitz_rnn.storage import atomic_write
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
@@ -112,10 +113,39 @@ def draw_rounding(steps: int = 600) -> Any:
     return figure
 
 
+def draw_gain(lengths: tuple[int, ...] = (25, 50, 100, 200, 400, 800)) -> Any:
+    """Proved gains with and without a bounded gain, and the steepest slope of a score difference at random inputs."""
+    figure, axes = new_figure(2, width=4.4, height=3.3)
+    for axis, layers in zip(axes, (1, 2), strict=True):
+        for bounded, colour, label in ((False, RED, "contracting"), (True, BLUE, "with a bounded gain")):
+            torch.manual_seed(0)
+            options = {"stability": "contracting", "rate": 0.001, "step_size": 0.03, "metric_spread": 100.0}
+            unit = lr.LipschitzRNN(1, 16, layers, bounded_gain=bounded, **options).double().eval()  # type: ignore[arg-type]
+            network = StatedClassifier(unit, torch.nn.Linear(16, 2).double())
+            proved, seen = [], []
+            for length in lengths:
+                x = torch.rand(length, 16, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+                proved.append(float(certified_radius(network, x, method="global", precision="exact").gain.max()))
+                x.requires_grad_()
+                scores = network.head(unit(x)[0][-1])
+                (slope,) = torch.autograd.grad((scores[:, 0] - scores[:, 1]).sum(), x)
+                seen.append(float(slope.norm(dim=(0, 2)).max()))
+            axis.plot(lengths, proved, color=colour, linewidth=1.6, label=f"{label}: proved")
+            axis.plot(lengths, seen, color=colour, linewidth=1.2, linestyle=":", label=f"{label}: seen")
+        title = "one layer" if layers == 1 else "two layers"
+        axis.set(xscale="log", yscale="log", xlabel="length of the sequence", title=title)
+        axis.set_xticks(lengths, [f"{length}" for length in lengths])
+        axis.minorticks_off()
+    axes[0].set_ylabel("gain from the input to the scores, l2")
+    axes[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
 PICTURES: dict[str, Callable[[], Any]] = {
     "stability-forgetting": draw_forgetting,
     "stability-steps": draw_steps,
     "stability-rounding": draw_rounding,
+    "stability-gain": draw_gain,
 }
 
 

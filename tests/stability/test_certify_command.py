@@ -38,6 +38,13 @@ def test_a_failure_says_where_and_what_to_try(pair: Path) -> None:
     assert "What to try: train with stability='contracting'" in words
 
 
+def test_a_wrong_precision_is_answered_in_the_words_of_the_command_line(pair: Path) -> None:
+    answer = call(pair, "--step-size", "0.1", "--precision", "float8")
+    assert answer.exit_code == 2
+    assert "precision is 'float8'; choose one of exact, float64, float32 (highest)" in " ".join(answer.output.split())
+    assert "None" not in answer.output
+
+
 def test_json_carries_all_fields(pair: Path) -> None:
     for arguments, code in (((), 3), (("--step-size", "0.1,0.2", "--precision", "medium"), 3)):
         answer = call(pair, "--json", *arguments)

@@ -240,5 +240,14 @@ def _print(
         console.print(sentence, highlight=False, markup=False)
     if found:
         console.print(attacked, highlight=False, markup=False)
+    largest = max((float(curve.found.radius.max()) for curve in found.values() if not any(curve.certified)), default=-1)
+    if largest >= 0:
+        console.print(
+            f"Nothing is certified at these radii: the largest one of any sample is {largest:.3g}. What to try: ask "
+            "for less; or train for a radius, with --unit contracting -u bounded_gain=true --train-radius 0.1 "
+            "--robust-ramp 0.8.",
+            highlight=False,
+            markup=False,
+        )
     if options.plot is not None and found:
         console.print(f"wrote {options.plot}", highlight=False, markup=False)

@@ -8,7 +8,7 @@ from lipschitz_rnn.stability.memory import memory_length as memory_length
 from lipschitz_rnn.stability.proof.certificate import Certificate as Certificate
 from lipschitz_rnn.stability.proof.gain import IncrementalGain as IncrementalGain
 from lipschitz_rnn.stability.proof.gain import incremental_gain as incremental_gain
-from lipschitz_rnn.stability.proof.running import PeakBound as PeakBound
+from lipschitz_rnn.stability.proof.peak import PeakBound as PeakBound
 from lipschitz_rnn.stability.proof.theorem import CaseA as CaseA
 from lipschitz_rnn.stability.proof.theorem import CaseB as CaseB
 from lipschitz_rnn.stability.proof.theorem import CohenGrossbergHopfield as CohenGrossbergHopfield

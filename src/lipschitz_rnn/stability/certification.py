@@ -105,11 +105,11 @@ def _certify_one(item: Subject, wanted: float | None, solver: str, accuracy: flo
         worst = worst_slopes(examiner.systems[-1], starts=5 if item.size > 64 else 8, clock=clock)
     except np.linalg.LinAlgError:
         unknown = Refusal("eigenvalues", "the eigenvalues of the linearized system cannot be computed")
-        return _failure(item, None, None, -math.inf, unknown)
+        return _failure(item, None, None, -math.inf, unknown, target)
     if item.is_flat:
-        return _failure(item, worst, worst.direction, min(worst.rate, 0.0), _identity(item))
+        return _failure(item, worst, worst.direction, min(worst.rate, 0.0), _identity(item), target)
     if worst.rate <= target:
-        return _failure(item, worst, worst.direction, worst.rate, _disproof(worst, target))
+        return _failure(item, worst, worst.direction, worst.rate, _disproof(worst, target), target)
     clock.upper_bound = worst.rate
     good_enough = worst.rate * (1 - accuracy) if wanted is None else wanted
     ranked: list[Candidate] = []
@@ -141,7 +141,8 @@ def _certify_one(item: Subject, wanted: float | None, solver: str, accuracy: flo
         refusal = _out_of_time(reached, worst.rate, target)
     elif refusal is None and not ranked:
         refusal = Refusal("open", "no quadratic metric was found, so the question is open")
-    return _failure(item, worst, direction, reached, refusal or _shortfall(reached, worst.rate, target))
+    refusal = refusal or _shortfall(reached, worst.rate, target)
+    return _failure(item, worst, direction, reached, refusal, target)
 
 
 def _search(
@@ -174,7 +175,7 @@ def _search(
 
 
 def _failure(
-    item: Subject, worst: WorstSlopes | None, direction: Matrix | None, rate: float, refusal: Refusal
+    item: Subject, worst: WorstSlopes | None, direction: Matrix | None, rate: float, refusal: Refusal, target: float
 ) -> Certificate:
     return Certificate(
         holds=False,
@@ -184,7 +185,7 @@ def _failure(
         cause=refusal.cause,
         reason=refusal.reason,
         direction=direction,
-        next_step=advice.next_step(item, worst, refusal.cause),
+        next_step=advice.next_step(item, worst, refusal.cause, target),
         complete=refusal.cause != "time",
         **description(item),
         **_observed(item, worst),

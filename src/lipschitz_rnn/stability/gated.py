@@ -10,9 +10,9 @@ import numpy as np
 from torch import nn
 
 from lipschitz_rnn.stability.proof.inputs import as_array
+from lipschitz_rnn.stability.proof.peak import checked_vector
 from lipschitz_rnn.stability.proof.precision import as_precision, in_force
 from lipschitz_rnn.stability.proof.rounding import Matrix
-from lipschitz_rnn.stability.proof.running import checked_vector
 from lipschitz_rnn.units.arguments import unit_name
 from lipschitz_rnn.units.library import GRU
 from lipschitz_rnn.units.recurrence import (

@@ -37,6 +37,13 @@ def largest(gradient: Tensor, radius: Tensor, norm: str) -> Tensor:
     return gradient / size.clamp(min=0.5) * radius[:, None]
 
 
+def size_of(change: Tensor, norm: str) -> Tensor:
+    """(B,), in the norm of the whole change."""
+    if norm == "linf":
+        return change.abs().amax((0, -1))
+    return change.norm(dim=-1).amax(0) if norm == "step" else change.norm(dim=(0, -1))
+
+
 def projected(change: Tensor, radius: Tensor, norm: str) -> Tensor:
     reach = radius[:, None]
     if norm == "linf":
@@ -63,7 +70,8 @@ def worst_excess(
 
     Half of the runs are projected gradient descent with falling steps, half move towards the best point of the
     linearized problem, as DeepFool does. Every other class is a goal of every restart, unless ``goals`` (n, B) names
-    some; whatever class wins in the end counts.
+    some; whatever class wins in the end counts. Changes are float64, and the changed inputs have the dtype of x; those
+    that rounding takes out of the radius do not count.
     """
     T, B = x.shape[:2]
     with torch.no_grad():
@@ -74,25 +82,28 @@ def worst_excess(
         goals = torch.stack([(first + shift) % classes for shift in range(1, classes)])  # (q − 1, B)
     runs = 2 * restarts * len(goals)
     goal = goals.repeat(2 * restarts, 1).flatten()  # (runs · B,)
-    many, reach = x.repeat(1, runs, 1), radius.repeat(runs).to(x)
+    many, reach = x.double().repeat(1, runs, 1), radius.repeat(runs).double()
     ends = None if lengths is None else lengths.repeat(runs)
     spans = None if timespans is None else timespans.repeat(1, runs)
     predicted = first.repeat(runs)
-    free = torch.ones(T, runs * B, 1, dtype=x.dtype)
+    free = torch.ones(T, runs * B, 1, dtype=torch.float64)
     if ends is not None:
-        free = (torch.arange(T)[:, None] < ends).to(x)[..., None]
+        free = (torch.arange(T)[:, None] < ends).double()[..., None]
     generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(many.shape, generator=generator, dtype=torch.float64).to(x) * free
+    start = torch.randn(many.shape, generator=generator, dtype=torch.float64) * free
     start = projected(1e3 * start * reach[:, None], reach, norm)
     start[:, : 2 * B * len(goals)] = 0.0  # the first restart of both kinds begins at the sample
     change, follows = start, (torch.arange(runs * B) // (B * len(goals))) % 2 == 0
     best = torch.full((B,), -torch.inf, dtype=torch.float64)
     for step in range(steps + 1):
         change = change.detach().requires_grad_()
-        seen = scores_of(network, many + change, ends, spans)
+        moved = (many + change).to(x.dtype)
+        seen = scores_of(network, moved, ends, spans)
         own = seen.gather(1, predicted[:, None]).squeeze(1)
         others = seen.scatter(1, predicted[:, None], -torch.inf).max(1).values
-        best = torch.maximum(best, (others - own).detach().double().view(runs, B).max(0).values)
+        inside = size_of(moved.detach().double() - many, norm) <= reach * (1 + 1e-9)
+        excess = (others - own).detach().double().masked_fill(~inside, -torch.inf)
+        best = torch.maximum(best, excess.view(runs, B).max(0).values)
         if step == steps:
             break
         aim = seen.gather(1, goal[:, None]).squeeze(1) - own

@@ -96,3 +96,62 @@ def random_case(seed: int, batch: int = 4) -> Case:
         if timespans is not None:  # as every model here does it: nothing happens in the padding
             timespans = timespans * (torch.arange(T)[:, None] < lengths)
     return Case(network, x, lengths, timespans, options)
+
+
+def stack(seed: int, batch: int = 4) -> Case:
+    """Contracting layers in everything that a stack can have; half of the Euler ones with a bounded gain."""
+    rng = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
+    integrator = str(rng.choice(["euler", "euler", "midpoint", "heun"]))
+    tight = bool(rng.random() < 0.4)  # scalar layers without biases and small inputs: nearly linear, close to the bound
+    N, p, q, T = (int(rng.integers(*ends)) for ends in ((1, 2 if tight else 6), (1, 4), (2, 5), (1, 25)))
+    step = float(rng.choice([0.05, 0.2, 0.4]))
+    options: dict[str, Any] = {
+        "stability": "contracting",
+        "num_layers": int(rng.choice([2, 2, 3])),
+        "bidirectional": bool(rng.random() < 0.3),
+        "integrator": integrator,
+        "nonlinearity": "tanh" if tight else str(rng.choice(["tanh", "relu", "sigmoid"])),
+        "alpha": float(rng.choice([1.0, 1.0, 0.5])),
+        "step_size": step,
+        "rate": float(rng.choice([0.01, 0.2, 1.0])) if integrator == "euler" else 0.1,
+        "bounded_gain": integrator == "euler" and bool(seed % 2),
+        "bias": not tight,
+    }
+    irregular = bool(rng.random() < 0.4)
+    if irregular and rng.random() < 0.5:
+        options["max_step"] = step * float(rng.choice([0.4, 1.0]))
+    unit = layer(p, N, generator, spread=0.05 if tight else float(rng.choice([0.05, 0.5, 2.0])), **options)
+    lengths = torch.from_numpy(rng.integers(1, T + 1, size=batch)) if rng.random() < 0.5 else None
+    timespans = None
+    if irregular:
+        longest = 3 * step if "max_step" in options else step
+        timespans = torch.from_numpy(rng.uniform(0.1 * step, longest, size=(T, batch)))
+    network = StatedClassifier(
+        unit,
+        linear_head(N * unit.num_directions, q, generator),
+        readout=str(rng.choice(["last", "last", "mean", "state"])),  # type: ignore[arg-type]
+        unit_takes_lengths=bool(rng.random() < 0.5),
+    )
+    x = (0.01 if tight else float(rng.choice([0.01, 1.0, 5.0]))) * torch.randn(
+        T, batch, p, generator=generator, dtype=torch.float64
+    )
+    if lengths is not None:
+        x = x * (torch.arange(T)[:, None] < lengths)[..., None]
+        if timespans is not None:  # as every model here does it: nothing happens in the padding
+            timespans = timespans * (torch.arange(T)[:, None] < lengths)
+    return Case(network, x, lengths, timespans, options)
+
+
+def classifier(matrices: list[tuple[Any, Any, Any]], head: Any, **options: Any) -> StatedClassifier:
+    """One (A, W, U) for each layer and direction, without biases; β = ½ and γ = 0 make A and W the free matrices."""
+    A, _, U = (np.atleast_2d(matrix) for matrix in matrices[0])
+    unit = lr.LipschitzRNN(U.shape[1], len(A), bias=False, beta=0.5, gamma=0.0, dtype=torch.float64, **options)
+    with torch.no_grad():
+        for cell, given in zip(unit.cells.values(), matrices, strict=True):
+            for place, matrix in zip((cell.hidden.M_A, cell.hidden.M_W, cell.weight_ih), given, strict=True):
+                place.copy_(torch.as_tensor(np.atleast_2d(matrix), dtype=torch.float64))
+        weight = torch.as_tensor(head, dtype=torch.float64)
+        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=torch.float64)
+        linear.weight.copy_(weight)
+    return StatedClassifier(unit.eval(), linear, unit_takes_lengths=True)

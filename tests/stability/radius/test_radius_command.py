@@ -97,13 +97,16 @@ def test_nothing_certified_is_exit_code_3(run: Path, tmp_path: Path) -> None:
     far = call("certify", run, "--radius", "1000", *few)
     assert far.exit_code == 3
     assert "0.00 %" in far.output
+    assert "What to try: ask for less; or train for a radius" in " ".join(far.output.split())
     free = Settings(task="digits", task_options=ROWS, hidden_size=6, epochs=1, batch_size=512)
     fit(free, load_task(free), tmp_path / "free")
     answer = call("certify", tmp_path / "free", "--radius", "0.1", *few)
     assert answer.exit_code == 3
     words = " ".join(answer.output.split())
     assert "not certified" in words
-    assert "What to try: train with stability='contracting'" in words
+    assert "What to try: " in words
+    assert "train with stability='contracting' (on the command line: -u stability=contracting)" in words
+    assert "lower rate" not in words  # none was asked for
     found = json.loads(call("certify", tmp_path / "free", "--radius", "0.1", "--json", *few).stdout)
     assert not found["networks"][0]["certified"]
     assert found["networks"][0]["reason"]
@@ -125,6 +128,7 @@ def test_nothing_certified_is_exit_code_3(run: Path, tmp_path: Path) -> None:
         (("--attack-samples", "5"), "--attack-samples goes with --radius"),
         (("--radius", "0.1", "--seed", "7"), "seed is 7"),
         (("--radius", "0.1", "--precision", "float8"), "precision is 'float8'; choose one of exact, float64, float32"),
+        (("--radius", "0.1", "--norm", "l1"), "'l1' is not one of 'l2', 'linf'"),
         (("--radius", "0.1", "--plot", "/nowhere/x.png"), "cannot be written"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 import torch
 from proof.exact import fractions
 from radius_attack import scores_of, worst_excess
-from radius_cases import Case, layer, linear_head, random_case
+from radius_cases import Case, classifier, layer, linear_head, random_case
 from torch import nn
 
 import lipschitz_rnn as lr
@@ -21,20 +21,6 @@ from lipschitz_rnn.stability.radius.network import read_network, read_samples
 from lipschitz_rnn.stability.radius.proving import prove_network
 
 NORMS = ("l2", "linf", "step")
-
-
-def classifier(matrices: list[tuple[Any, Any, Any]], head: Any, **options: Any) -> StatedClassifier:
-    """One (A, W, U) for each layer and direction, without biases; β = ½ and γ = 0 make A and W the free matrices."""
-    A, _, U = (np.atleast_2d(matrix) for matrix in matrices[0])
-    unit = lr.LipschitzRNN(U.shape[1], len(A), bias=False, beta=0.5, gamma=0.0, dtype=torch.float64, **options)
-    with torch.no_grad():
-        for cell, given in zip(unit.cells.values(), matrices, strict=True):
-            for place, matrix in zip((cell.hidden.M_A, cell.hidden.M_W, cell.weight_ih), given, strict=True):
-                place.copy_(torch.as_tensor(np.atleast_2d(matrix), dtype=torch.float64))
-        weight = torch.as_tensor(head, dtype=torch.float64)
-        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=torch.float64)
-        linear.weight.copy_(weight)
-    return StatedClassifier(unit.eval(), linear, unit_takes_lengths=True)
 
 
 def slope_of_scores(case: Case, norm: str) -> torch.Tensor:

@@ -68,8 +68,10 @@ def test_inputs_and_weights_must_be_finite_and_fit() -> None:
         broken = network()
         with torch.no_grad():
             dict(broken.unit.named_parameters())[place].view(-1)[0] = torch.nan
-        with pytest.raises(ValueError, match="finite"):
+        with pytest.raises(ValueError, match=rf"{place} of this LipschitzRNN has 1 entry that is not finite, .* train"):
             certified_radius(broken, X)
+        with pytest.raises(ValueError, match="not finite"):  # also where only U or b is none
+            certify(broken.unit)
     broken = network()
     with torch.no_grad():
         broken.head.weight[0, 0] = torch.inf

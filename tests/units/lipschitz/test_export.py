@@ -171,3 +171,12 @@ def test_times_lengths_and_states_of_any_shape(generator: torch.Generator) -> No
         x, others = sequence(generator, T, B, 3).float(), arguments(T, B)
         for found, expected in zip(program(x, **others), rnn(x, **others), strict=True):
             torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.needs("onnxscript")
+@pytest.mark.parametrize("integrator", ["euler", "heun"])
+def test_a_contracting_layer_is_refused_for_onnx_with_the_way_to_do_it(integrator: str) -> None:
+    """torch.export takes it; PyTorch's own message about the inverse would not say what to do."""
+    contracting = lr.LipschitzRNN(3, 4, stability="contracting", integrator=integrator).eval()
+    with pytest.raises(Exception, match=r"ONNX has no operator for the inverse .* stores them from hidden_matrices"):
+        torch.onnx.export(contracting, (torch.zeros(5, 2, 3),), dynamo=True, verbose=False)

@@ -13,6 +13,16 @@ def exporting() -> bool:
     return bool(torch.compiler._is_exporting_flag)
 
 
+def exporting_to_onnx() -> bool:
+    """Whether torch.onnx is exporting."""
+    return torch.onnx.is_in_onnx_export()
+
+
+# In a strict export the tracer takes is_in_onnx_export() to be False. Marked as constant, this is called instead;
+# torch.compiler.assume_constant_result does just this, but imports the whole compiler.
+exporting_to_onnx._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def tracked(tensor: Tensor) -> bool:
     """Whether a gradient may be needed, also for a tensor wrapped by vmap, whose wrapper does not show it."""
     if torch.compiler.is_compiling():

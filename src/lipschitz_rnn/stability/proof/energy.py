@@ -3,10 +3,11 @@
 Kernels (`kernels`) add up the norms of what every step contributes, as if all of it pointed the same way. Energy does
 not: if P and diagonal multipliers Λ ≥ 0 satisfy, for all δ, w and Δ,
 
-    ‖Fδ + εlUΔ + εw‖²_P + 2 wᵀΛ((u − l)(Wδ + UΔ) − w) ≤ ‖δ‖²_P + γ²‖Δ‖²,     F = I + ε(αA + lW),
+    ‖Fδ + εlUΔ + εw‖²_P + 2 wᵀΛ((u − l)(Wδ + UΔ) − w) ≤ θ‖δ‖²_P + γ²‖Δ‖²,     F = I + ε(αA + lW),
 
-with slopes in [l, u], then no step adds more than γ²‖Δ‖² to ‖δ‖²_P. Given P and Λ, the smallest γ is an eigenvalue. It
-is computed in plain float64, and the inequality is then proved for a slightly larger γ. docs/stability.md, theorem 8.
+with slopes in [l, u], then a step keeps at most θ ≤ 1 of ‖δ‖²_P and adds at most γ²‖Δ‖². Given P, Λ and θ, the smallest
+γ is an eigenvalue. It is computed in plain float64, and the inequality is then proved for a slightly larger γ.
+docs/stability.md, theorem 8.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _LARGER = (1e-9, 1e-6, 1e-3, 0.1, 1.0)  # by how much γ exceeds its smallest va
 _STRONGER = (1.0, 10.0, 1e3, 1e6)
 
 
-def energy_gain(certificate: Certificate, metric: MetricNorms, U: Matrix) -> float:
-    """γ for inputs that enter as U x, and for every step up to the longest one that the certificate covers.
+def energy_gain(certificate: Certificate, metric: MetricNorms, U: Ball, kept: float = 1.0) -> float:
+    """γ for inputs that enter as U x, for the longest step that the certificate covers; ``kept`` is θ.
 
     Infinite where the metric and the multipliers of the certificate prove none: for other integrators than Euler, and
     for a factor so close to the best one that nothing is left for the input.
@@ -33,15 +34,15 @@ def energy_gain(certificate: Certificate, metric: MetricNorms, U: Matrix) -> flo
     if certificate.dynamics != "euler" or not certificate.multipliers or certificate.step_range is None:
         return math.inf
     multiplier = np.asarray(certificate.multipliers[-1], dtype=np.float64)
-    if multiplier.shape != (len(U),) or not np.all(np.isfinite(multiplier) & (multiplier >= 0)):
+    if multiplier.shape != U.shape[:1] or not np.all(np.isfinite(multiplier) & (multiplier >= 0)):
         return math.inf
-    largest = float(np.abs(U).max(initial=0.0))
+    largest = float(U.upper_magnitude().max(initial=0.0))
     if largest == 0.0:
         return 0.0
     unit = 2.0 ** round(math.log2(largest))  # input weights of the size of 1; powers of two change no digit
-    p = U.shape[1]
+    p, scaled = U.shape[1], Ball(U.mid / unit, U.rad / unit)
     forms = [
-        _energy_form(certificate, metric, each, U / unit) for each in _multipliers(certificate, metric, multiplier)
+        _energy_form(certificate, metric, each, scaled, kept) for each in _multipliers(certificate, metric, multiplier)
     ]
     smallest, form = min(((_smallest_gain(form.mid, p), form) for form in forms), key=lambda found: found[0])
     for more in _LARGER if math.isfinite(smallest) else ():
@@ -59,7 +60,7 @@ def _multipliers(certificate: Certificate, metric: MetricNorms, known: Matrix) -
     return [np.minimum(known, most), *(np.minimum(more * np.maximum(known, least), most) for more in _STRONGER)]
 
 
-def _energy_form(certificate: Certificate, metric: MetricNorms, multiplier: Matrix, U: Matrix) -> Ball:
+def _energy_form(certificate: Certificate, metric: MetricNorms, multiplier: Matrix, U: Ball, kept: float) -> Ball:
     """The right side minus the left side without γ²‖Δ‖², as a matrix for (z, v, Δ): δ = Tz, and w = T v/ε or nearly so.
 
     T makes P nearly I, so all variables have the size of 1.
@@ -71,15 +72,15 @@ def _energy_form(certificate: Certificate, metric: MetricNorms, multiplier: Matr
     low, high = (Fraction(slope) for slope in certificate.slopes)
     lowest, width, W = Ball.number(low), Ball.number(high - low), Ball.exact(certificate.W)
     N, p = U.shape
-    none, U_ball = Ball.exact(np.zeros((N, N))), Ball.exact(U)
+    none = Ball.exact(np.zeros((N, N)))
     fed = 2.0 ** -round(math.log2(step)) * T
     state = block([[T, none, Ball.exact(np.zeros((N, p)))]])
     feed = block([[none, fed, Ball.exact(np.zeros((N, p)))]])
     slope = certificate.alpha * Ball.exact(certificate.A) + lowest * W
-    after = state + step * block([[slope @ T, fed, lowest * U_ball]])
-    left = block([[width * (W @ T), none, width * U_ball]]) - feed
+    after = state + step * block([[slope @ T, fed, lowest * U]])
+    left = block([[width * (W @ T), none, width * U]]) - feed
     cross = feed.T @ (Ball.exact(multiplier[:, None]) * left)
-    return state.T @ P @ state - after.T @ P @ after - cross - cross.T
+    return kept * (state.T @ P @ state) - after.T @ P @ after - cross - cross.T
 
 
 def _smallest_gain(form: Matrix, p: int) -> float:

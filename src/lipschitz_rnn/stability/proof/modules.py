@@ -104,6 +104,7 @@ def _checked(module: StatesRecurrences) -> list[Statement]:
         )
     if isinstance(module, nn.Module):
         require_no_hooks(module)
+        require_finite(module)
     stated = module.stated_recurrences()
     if not isinstance(stated, list | tuple) or not all(isinstance(item, Statement) for item in stated):
         shown = f"{type(stated).__name__} of {type(stated[0]).__name__}" if _has_items(stated) else repr(stated)[:80]
@@ -120,6 +121,19 @@ def _checked(module: StatesRecurrences) -> list[Statement]:
         else:
             _require_types(item, owner)
     return list(stated)
+
+
+def require_finite(module: nn.Module) -> None:
+    """Raise if a weight is no number, also one that no certificate reads: the states are no numbers then."""
+    for name, parameter in module.named_parameters():
+        bad = int((~torch.isfinite(parameter.detach())).sum())
+        if bad:
+            entries = "entry that is" if bad == 1 else "entries that are"
+            raise ValueError(
+                f"{name} of this {type(module).__name__} has {bad} {entries} not finite, so what it computes are no "
+                "numbers; take weights from before training diverged (--which best), or train again with a smaller "
+                "learning rate or with clipped gradients"
+            )
 
 
 def _has_items(stated: object) -> bool:

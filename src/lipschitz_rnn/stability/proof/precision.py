@@ -66,7 +66,8 @@ def as_precision(name: str | torch.dtype) -> Precision:
     """Look up a precision by name or dtype."""
     text = str(name).removeprefix("torch.")
     if text not in PRECISIONS and text not in _ALIASES:
-        raise ValueError(f"precision is {name!r}; choose one of {', '.join(PRECISIONS)}, or None for what is in force")
+        names = ", ".join(PRECISIONS).replace("float32", "float32 (highest)")
+        raise ValueError(f"precision is {name!r}; choose one of {names}; leave it out for what is in force")
     return PRECISIONS[_ALIASES.get(text, text)]
 
 

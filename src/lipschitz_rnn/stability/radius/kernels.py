@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 
@@ -23,9 +23,17 @@ from lipschitz_rnn.stability.proof.certificate import Certificate
 from lipschitz_rnn.stability.proof.energy import energy_gain
 from lipschitz_rnn.stability.proof.norms import MetricNorms, product, root, total
 from lipschitz_rnn.stability.proof.rates import round_up
-from lipschitz_rnn.stability.proof.rounding import UNIT, Ball, Matrix, largest_eigenvalue_bound
+from lipschitz_rnn.stability.proof.rounding import UNIT, Ball, Matrix, block, largest_eigenvalue_bound
 from lipschitz_rnn.stability.radius.network import Network, Part, Samples, Steps
 from lipschitz_rnn.units.sequences import reverse
+
+
+@dataclass(frozen=True)
+class StepEnergy:
+    """‖δh⁺‖²_P ≤ kept · ‖δh‖²_P + gain² · ‖Δx‖² for the longest certified step; the gain may be infinite."""
+
+    kept: float
+    gain: float
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,7 @@ class ProvedPart:
     part: Part
     certificate: Certificate
     metric: MetricNorms
+    energies: dict[float, StepEnergy] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def slopes(self) -> tuple[Fraction, Fraction]:
@@ -63,10 +72,26 @@ class ProvedPart:
         part = self.part
         return self.metric.slope(part.alpha * Ball.exact(part.A), Ball.exact(part.W), part.sigma.slope_range)
 
-    @cached_property
-    def energy(self) -> float:
-        """γ: ‖δh‖²_P grows by at most γ²‖Δx‖² in a step; infinite if the certificate does not tell."""
-        return energy_gain(self.certificate, self.metric, self.part.U)
+    def energy(self, lost: float, below: Sequence[ProvedPart] = ()) -> StepEnergy:
+        """What a whole step keeps of ‖δh‖²_P and adds to it, if it is to lose this share of what ρ² takes away.
+
+        The input is measured in the metrics of the parts that it comes from, ‖Δx‖² = Σ‖δh‖²_P over them, or in l2.
+        """
+        if lost not in self.energies:
+            assert self.certificate.step_range is not None
+            decay = min(self.certificate.rate * self.certificate.step_range[1], 1.0)
+            kept = 1.0 - lost * decay * (2.0 - decay)
+            U, scale, at = Ball.exact(self.part.U), 1.0, 0
+            if below:
+                blocks = []
+                for source in below:
+                    columns = np.ascontiguousarray(self.part.U[:, at : at + source.part.size])
+                    at, scale = at + source.part.size, min(scale, source.metric.scale)
+                    blocks.append(Ball.exact(columns) @ source.metric.T)
+                U = block([blocks])
+            gain = energy_gain(self.certificate, self.metric, U, kept)
+            self.energies[lost] = StepEnergy(kept, product(gain, root(math.nextafter(1.0 / scale, math.inf))))
+        return self.energies[lost]
 
     def factors(self, steps: Steps, slack: float = 0.0) -> Tensor:
         """The factor of every sample, (T, B): ρⁿ for its n steps. ``slack`` is added to the factor of each step."""
@@ -176,15 +201,19 @@ class Timeline:
 
 def part_kernel(part: ProvedPart, timeline: Timeline, weights: Tensor, slack: float = 0.0) -> Tensor:
     """m_t of the adjoint recursion, in the order of time: the weight of a change of the state at step t, (T, B)."""
-    factors = part.factors(timeline.steps(part.part), slack)
-    ordered = timeline.ordered(weights, part.part)
+    return adjoint(part.part, timeline, part.factors(timeline.steps(part.part), slack), weights)
+
+
+def adjoint(part: Part, timeline: Timeline, factors: Tensor, weights: Tensor) -> Tensor:
+    """m_t = w_t + ρ_{t+1} m_{t+1} along the part's own order, for weights in the order of time."""
+    ordered = timeline.ordered(weights, part)
     kernel = torch.empty_like(ordered)
     running = torch.zeros_like(ordered[0])
     for step in range(len(ordered) - 1, -1, -1):
         running = ordered[step] + running
         kernel[step] = running
         running = factors[step] * running
-    return timeline.ordered(kernel, part.part)
+    return timeline.ordered(kernel, part)
 
 
 @dataclass(frozen=True)
@@ -244,24 +273,30 @@ class ProvedNetwork:
             first: for each part of the first layer, what a unit of change of the input adds, (T, B), in the order of
                 time.
         """
-        weights = {top: timeline.read_weights(self.network.layers[-1][top])}
-        for layer in range(len(self.layers) - 1, 0, -1):
-            below: dict[int, Tensor] = {}
-            for direction, weight in weights.items():
-                m = self._kernel(layer, direction, timeline, weight)
-                for source in range(len(self.layers[layer - 1])):
-                    moved = m * self.fed(timeline, layer, direction, source)
-                    below[source] = below[source] + moved if source in below else moved
-            weights = below
         kernel = sum(
-            (self._kernel(0, d, timeline, weight) * first[d] for d, weight in weights.items()),
+            (m * first[direction] for direction, m in self.state_weights(timeline, top)[0].items()),
             torch.zeros_like(timeline.samples.valid, dtype=torch.float64),
         )
         grown = 1.0 + 16.0 * UNIT * len(self.layers) * (timeline.samples.shape[0] + 16)
         return (kernel * grown).masked_fill(~timeline.samples.valid, 0.0)
 
-    def _kernel(self, layer: int, direction: int, timeline: Timeline, weights: Tensor) -> Tensor:
-        return part_kernel(self.layers[layer][direction], timeline, weights, self.rounding[layer][direction].state)
+    def state_weights(self, timeline: Timeline, top: int) -> list[dict[int, Tensor]]:
+        """By layer and direction, (T, B) by time: how far one unit of change of a state moves what is read of part
+        ``top`` of the last layer."""
+        found: list[dict[int, Tensor]] = []
+        weights = {top: timeline.read_weights(self.network.layers[-1][top])}
+        for layer in range(len(self.layers) - 1, -1, -1):
+            own: dict[int, Tensor] = {}
+            below: dict[int, Tensor] = {}
+            for direction, weight in weights.items():
+                slack = self.rounding[layer][direction].state
+                own[direction] = part_kernel(self.layers[layer][direction], timeline, weight, slack)
+                for source in range(len(self.layers[layer - 1]) if layer else 0):
+                    moved = own[direction] * self.fed(timeline, layer, direction, source)
+                    below[source] = below[source] + moved if source in below else moved
+            found.append(own)
+            weights = below
+        return found[::-1]
 
     def distances(self, timeline: Timeline, first: Sequence[Tensor]) -> list[list[Tensor]]:
         """By layer and direction (B,): how far a change of the input of one unit in every step can move any state."""

@@ -15,6 +15,7 @@ from lipschitz_rnn.ops.lipschitz.integrators import Tableau, get_integrator
 from lipschitz_rnn.ops.lipschitz.nonlinearities import Nonlinearity, get_nonlinearity
 from lipschitz_rnn.ops.lipschitz.substeps import count_substeps, substeps_of
 from lipschitz_rnn.stability.proof.inputs import as_array
+from lipschitz_rnn.stability.proof.modules import require_finite
 from lipschitz_rnn.stability.proof.precision import as_precision, in_force, rounded
 from lipschitz_rnn.stability.proof.rounding import Matrix
 from lipschitz_rnn.stability.running.layers import require_sequential, running_precision
@@ -118,6 +119,7 @@ def read_network(model: Any, precision: str | None = "exact") -> Network:
             'b. Train one, best with unit_options={"stability": "contracting"}'
         )
     require_own_statement(unit)
+    require_finite(unit)
     batch_first = stated.batch_first and stated.prepare is None  # what a model prepares, it passes on time-major
     if unit.batch_first != batch_first:
         raise ValueError(

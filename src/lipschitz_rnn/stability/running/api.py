@@ -9,14 +9,8 @@ from torch import Tensor
 
 from lipschitz_rnn.stability.proof.certificate import Certificate
 from lipschitz_rnn.stability.proof.inputs import as_array, as_float
-from lipschitz_rnn.stability.proof.running import (
-    Disturbance,
-    PeakBound,
-    RunningPart,
-    anywhere,
-    checked_vector,
-    trajectory,
-)
+from lipschitz_rnn.stability.proof.peak import PeakBound, anywhere, checked_vector
+from lipschitz_rnn.stability.proof.running import Disturbance, RunningPart, trajectory
 from lipschitz_rnn.stability.running.bound import RoundingBound, collect
 from lipschitz_rnn.stability.running.layers import LayerRun
 from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN

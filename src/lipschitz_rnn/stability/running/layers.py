@@ -14,18 +14,10 @@ from lipschitz_rnn.ops.lipschitz.substeps import count_substeps
 from lipschitz_rnn.stability.certification import certify
 from lipschitz_rnn.stability.proof.certificate import Certificate
 from lipschitz_rnn.stability.proof.gain import step_gain
+from lipschitz_rnn.stability.proof.peak import PeakBound, anywhere, checked_vector
 from lipschitz_rnn.stability.proof.precision import as_precision, float32_setting, in_force, rounded
 from lipschitz_rnn.stability.proof.rounding import Ball, Matrix
-from lipschitz_rnn.stability.proof.running import (
-    Disturbance,
-    PartBound,
-    PeakBound,
-    RunningPart,
-    anywhere,
-    checked_vector,
-    measured,
-    trajectory,
-)
+from lipschitz_rnn.stability.proof.running import Disturbance, PartBound, RunningPart, measured, trajectory
 from lipschitz_rnn.stability.proof.stepping import OWN
 from lipschitz_rnn.stability.running.bound import RoundingBound, collect
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype

@@ -12,10 +12,11 @@ BUILT_TO_CONTRACT = "train a unit that contracts by construction: 'lipschitz' wi
 CONTRACTING = "train with stability='contracting' (on the command line: -u stability=contracting)"
 
 
-def next_step(item: Subject, worst: WorstSlopes | None, cause: str) -> str:
-    """One or two things to try, the most promising one first."""
+def next_step(item: Subject, worst: WorstSlopes | None, cause: str, target: float) -> str:
+    """One or two things to try, the most promising one first; ``target`` is the rate that was asked for, or 0."""
+    lower = "ask for a lower rate, " if target > 0 else ""
     if cause == "time":
-        return "allow more time (time_limit, --time-limit), or ask for a lower rate"
+        return f"{lower}allow more time (time_limit, --time-limit)"
     if cause == "precision":
         return "run in float32 with torch.set_float32_matmul_precision('highest') and certify that"
     if item.is_flat:
@@ -25,7 +26,7 @@ def next_step(item: Subject, worst: WorstSlopes | None, cause: str) -> str:
     if cause == "rate":
         return f"ask for a rate below {worst.rate:.4g}"
     if worst.rate > 0:
-        return f"ask for a lower rate, try solver='clarabel' or a shorter step; or {CONTRACTING}"
+        return f"{lower}try solver='clarabel' (--solver clarabel) or a shorter step; or {CONTRACTING}"
     if item.feedback is not None:
         return f"{BUILT_TO_CONTRACT}; or make the recurrent weights smaller"
     growth = _growth(item, worst)

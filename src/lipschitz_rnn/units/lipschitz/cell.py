@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops.common.dtypes import compute_dtype, state_dtype, without_autocast
+from lipschitz_rnn.ops.common.tracing import exporting, exporting_to_onnx
 from lipschitz_rnn.ops.common.validation import (
     require_number,
     require_shape,
@@ -229,6 +230,12 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
 
     def hidden_matrices(self) -> tuple[Tensor, Tensor]:
         """A and W, (N, N) each, differentiable; at least float32 for a contracting unit."""
+        if self.contracting and exporting() and exporting_to_onnx():
+            raise NotImplementedError(
+                "ONNX has no operator for the inverse that forms the matrices of a contracting unit; export a trained "
+                "model with lipschitz_rnn.data.export_model or `lipschitz-rnn export`, which store A and W, or a "
+                "module that stores them from hidden_matrices() as buffers and calls lipschitz_scan"
+            )
         A, W = self.hidden(self.weight_ih) if self.bounded_gain else self.hidden()
         return A, W
 
