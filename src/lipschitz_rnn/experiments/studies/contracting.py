@@ -66,6 +66,8 @@ def _line(record: Record) -> list[str]:
     name = f"{kind}, {options.get('integrator', 'euler')}"
     if values.num_layers > 1:
         name += f", {values.num_layers} layers"
+    name += f", dropout {values.dropout:g}" if values.dropout else ""
+    name += ", moved images" if values.task_options.get("shift") else ""
     score = show_scores(record.scores(), record.percent)
     return [name, str(values.hidden_size), str(values.epochs), score, *shown, memory, cost]
 
