@@ -73,6 +73,24 @@ def test_the_readme_can_show_the_whole_paper(root: Path) -> None:
     assert call("--check", root / "results")[0] == 1
 
 
+def test_a_diverged_seed_is_counted_and_has_no_score(root: Path) -> None:
+    """Its test score is that of the weights before it diverged: it would drag mean and minimum with it."""
+    (plan,) = mnist.STUDY.plans(["ordered-mnist/lipschitz/128/midpoint"])
+    whole = invented(plan, [0.9911, 0.9917, 0.5])
+    record = dataclasses.replace(whole, seeds=[*whole.seeds[:2], {**whole.seeds[2], "diverged_step": 7}])
+    assert (record.scores(), record.diverged, record.best()) == ([0.9911, 0.9917], 1, 0.9917)
+    write_record(record, root / "results")
+    (root / "README.md").write_text(MARKS.replace("mnist", "paper"))
+    assert call(root / "results")[0] == 0
+    told = "is counted, but has no score: best and mean are over the others"
+    page, readme = (root / "docs" / "results" / "mnist.md").read_text(), (root / "README.md").read_text()
+    assert page.count("| 3 (1 diverged) | 99.17 | 99.14 |") == 1
+    assert "ordered-mnist/lipschitz/128/midpoint | 3 (1 diverged) | 99.11 | 99.14 | 99.17 |" in page
+    assert told in page
+    assert "| midpoint | 3 (1 diverged) | 99.17 | 99.14 |" in readme
+    assert "Diverged seeds are counted" in readme
+
+
 def test_what_is_committed_here_is_what_the_results_give() -> None:
     """The check of this repository: tables, figures and the README belong to the JSON beside them."""
     assert has_marks(ROOT / "README.md")

@@ -13,7 +13,7 @@ from lipschitz_rnn.documents.blocks import Block, Commands, Heading, Paragraph, 
 from lipschitz_rnn.documents.numbers import show_duration, show_plain, show_score, spread
 from lipschitz_rnn.experiments.pages.pictures import compare_units, distributions, learning_curves
 from lipschitz_rnn.experiments.paper import CELLS, TITLES, Cell, find_cell
-from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.results import Record, count_diverged, scores_of
 from lipschitz_rnn.experiments.study import QUICK, Study
 from lipschitz_rnn.tasks.distortion import describe_changes
 from lipschitz_rnn.training import Settings
@@ -33,6 +33,8 @@ _TEXT = (
     "chosen one was trained again with new seeds as the tuned cell of its task and N, or as the row of another unit. "
     "A dash: a seed diverged."
 )
+
+_DIVERGED = "A seed that diverged is counted, but has no score: best and mean are over the others."
 
 
 def blocks(study: Study, records: Records) -> list[Block]:
@@ -67,6 +69,7 @@ def cells(study: Study, records: Records) -> list[Block]:
         same = [cell for cell in printed if _key(cell) == key]
         own = [r for r in records if r.kind in ("paper", "baseline", *BESIDE) and _belongs(study, r, same)]
         page += [Heading(key), _cells_table(study, records, own, same)]
+        page += [Paragraph(_DIVERGED)] if any(record.diverged for record in own) else []
     return page
 
 
@@ -85,7 +88,7 @@ def _cells_table(study: Study, records: Records, own: Records, printed: Sequence
     rows: list[list[str]] = []
     for record in own:
         size = f"{record.parameters:,}" if record.parameters else "–"  # unknown if all networks diverged
-        numbers = [size, str(record.setup.epochs), count_seeds(record)]
+        numbers = [size, str(record.setup.epochs), count_seeds(record.seeds)]
         scores = [record.best(), spread(record.scores())[1]]
         if tuned:
             other = _tuned_cell(records, record)
@@ -123,10 +126,10 @@ def name_unit(record: Record) -> str:
     return f"{record.setup.unit} ({info(record.setup.unit).year})"
 
 
-def count_seeds(record: Record) -> str:
+def count_seeds(seeds: Sequence[Mapping[str, Any]]) -> str:
     """The number of seeds, and how many of them diverged."""
-    diverged = sum(seed["diverged_step"] is not None for seed in record.seeds)
-    return f"{len(record.seeds)} ({diverged} diverged)" if diverged else str(len(record.seeds))
+    diverged = count_diverged(seeds)
+    return f"{len(seeds)} ({diverged} diverged)" if diverged else str(len(seeds))
 
 
 def _integrator(name: str) -> str:
@@ -176,7 +179,7 @@ def seeds(study: Study, records: Records) -> list[Block]:
         cell = printed_cell(study, record)
         ours = [number(record, value) for name in ("test", "test_last") for value in spread(record.scores(name))]
         theirs = [str(value) for value in cell.spread] if cell is not None and cell.spread else ["–"] * 3
-        rows.append([record.name, str(len(record.seeds)), *ours, *theirs])
+        rows.append([record.name, count_seeds(record.seeds), *ours, *theirs])
     return [Heading("Random initialisation"), Table(header, rows, left=1), distributions(study, own)]
 
 
@@ -213,7 +216,7 @@ def checks(study: Study, records: Records) -> list[Block]:
         cell = [other for other in records if other.name == f"{changed}/euler"]
         means = [spread(run.scores(name))[1] for run in (record, *cell) for name in ("test", "test_last")]
         shown = [number(record, mean) for mean in (*means, None, None)[:4]]
-        rows.append([record.name, record.why, str(len(record.seeds)), *shown])
+        rows.append([record.name, record.why, count_seeds(record.seeds), *shown])
     header = ["change", "what it is", "seeds", "mean", "last epoch, mean", "unchanged: mean", "last epoch, mean"]
     return [Heading("What moves the numbers"), Table(header, rows, left=2)] if rows else []
 
@@ -300,10 +303,10 @@ def plain_table(records: Records) -> Table:
         time, device = show_duration(record.seconds), str(record.environment.get("device", "?"))
         for variant in record.setup.variants or (None,):
             own = [seed for seed in record.seeds if variant is None or seed["variant"] == variant]
-            scores = spread([seed["test"] for seed in own if seed["test"] is not None])
+            scores = spread(scores_of(own))
             name = record.name if variant is None else f"{record.name}, {show_plain(dict(variant))}"
             shown = [show_score(value, record.percent) for value in scores]
-            rows.append([name, record.why or "–", record.metric, str(len(own)), *shown, time, device])
+            rows.append([name, record.why or "–", record.metric, count_seeds(own), *shown, time, device])
     return Table(header, rows, left=3)
 
 
