@@ -19,11 +19,14 @@ from lipschitz_rnn.tasks.distortion import describe_changes
 from lipschitz_rnn.training import Settings
 from lipschitz_rnn.units import info
 
-_KINDS = ("paper", "fixed", "printed", "baseline", "tuned", "check", "sweep")
+_KINDS = ("paper", "fixed", "printed", "stacked", "baseline", "tuned", "check", "sweep")
 Records = Sequence[Record]
 CRITERION_SHARE = 10  # the last tenth of the epochs, where the paper's learning rate is small
 # Kinds of records that have rows of their own in the paper's tables, after those that they are compared with.
-BESIDE = {"printed": "Lipschitz RNN, as printed", "fixed": "Lipschitz RNN, fixed noise"}
+BESIDE = {
+    "printed": "Lipschitz RNN, as printed", "fixed": "Lipschitz RNN, fixed noise",
+    "stacked": "Lipschitz RNN, {layers} layers",
+}  # fmt: skip
 # A tuned cell may differ from its candidate in these: the command line sets them, or they follow from `epochs`.
 _NOT_PART_OF_A_CHOICE = {"seeds", "precision", "epochs", "decay_epochs"}
 _TEXT = (
@@ -120,7 +123,8 @@ def _tuned_cell(records: Records, like: Record) -> Record | None:
 
 def name_unit(record: Record) -> str:
     if record.kind in BESIDE:
-        return f"{BESIDE[record.kind]}, {_integrator(record.setup.unit_options.get('integrator', 'euler'))}"
+        name = BESIDE[record.kind].format(layers=record.setup.num_layers)
+        return f"{name}, {_integrator(record.setup.unit_options.get('integrator', 'euler'))}"
     if record.setup.unit == "lipschitz":
         return f"**Lipschitz RNN, {_integrator(record.setup.unit_options.get('integrator', 'euler'))}**"
     return f"{record.setup.unit} ({info(record.setup.unit).year})"
