@@ -12,11 +12,13 @@ from invented_records import invented
 from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
+from lipschitz_rnn.documents.blocks import to_markdown
 from lipschitz_rnn.documents.files import has_marks
 from lipschitz_rnn.experiments.pages.committed import check_pages, make_pages, write_pages
+from lipschitz_rnn.experiments.pages.sections import blocks
 from lipschitz_rnn.experiments.paper import CELLS
 from lipschitz_rnn.experiments.results import write_record
-from lipschitz_rnn.experiments.studies import mnist
+from lipschitz_rnn.experiments.studies import STUDIES, mnist
 
 ROOT = Path(__file__).parents[2]
 MARKS = "Before.\n\n<!-- results:mnist -->\nold\n<!-- /results:mnist -->\n\nAfter.\n"
@@ -89,6 +91,15 @@ def test_a_diverged_seed_is_counted_and_has_no_score(root: Path) -> None:
     assert told in page
     assert "| midpoint | 3 (1 diverged) | 99.17 | 99.14 |" in readme
     assert "Diverged seeds are counted" in readme
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar", "ptb"])
+def test_a_page_of_quick_runs_has_their_scores_and_none_of_the_papers_tables(name: str) -> None:
+    study = STUDIES[name]
+    text = to_markdown(blocks(study, [invented(plan, [0.5, 0.7]) for plan in study.plans(quick=True)]))
+    assert text.count("## Scores") == 1
+    assert "the paper |" not in text
+    assert "experiment**: not the paper's experiment" not in text
 
 
 def test_what_is_committed_here_is_what_the_results_give() -> None:

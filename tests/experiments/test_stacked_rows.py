@@ -1,4 +1,4 @@
-"""Rows with more layers than the paper has: their size, and their place on the page."""
+"""Rows that the paper does not have: their size, their place on the page, and the commands that repeat them."""
 
 from __future__ import annotations
 
@@ -27,3 +27,12 @@ def test_stacked_rows_have_few_parameters_and_no_cell_of_the_paper(study: str, l
         shown = invented(plan, [0.61])
         assert name_unit(shown) == f"Lipschitz RNN, {plan.settings.num_layers} layers, Euler"
         assert "| – |" in to_markdown(cells(STUDIES[study], [shown]))
+
+
+@pytest.mark.parametrize("study", ["cifar", "mnist", "ptb", "speech"])
+def test_the_command_of_a_row_selects_that_row_alone(study: str) -> None:
+    """Also that of another unit whose row has a label of its own, such as lru-2 or irnn-warm."""
+    for plan in STUDIES[study].plans(groups=list(STUDIES[study].groups)):
+        _, _, name = plan.command.partition("--only ")
+        if name:
+            assert [found.name for found in STUDIES[study].plans([name.split()[0]])] == [plan.name]

@@ -37,6 +37,7 @@ _TEXT = (
     "A dash: a seed diverged."
 )
 
+_NOT_THE_PAPERS = "not the paper's experiment: "
 _DIVERGED = "A seed that diverged is counted, but has no score: best and mean are over the others."
 
 
@@ -46,7 +47,7 @@ def blocks(study: Study, records: Records) -> list[Block]:
     main = sorted((record for record in records if record.kind != QUICK), key=_place)
     page: list[Block] = [Heading(study.title, 1)]
     if quick and not main:
-        why = f": {quick[0].why}" if quick[0].why else ""
+        why = f": {quick[0].why.removeprefix(_NOT_THE_PAPERS)}" if quick[0].why else ""
         page.append(Paragraph(f"**Quick version, not the paper's experiment**{why}."))
     page.append(Paragraph(study.about))
     for section in study.sections or STANDARD:
@@ -65,7 +66,12 @@ def commands(study: Study, records: Records) -> list[Block]:
 
 
 def cells(study: Study, records: Records) -> list[Block]:
-    """Every table of the paper: our runs with the printed numbers, then the cells that we did not train."""
+    """Every table of the paper: our runs with the printed numbers, then the cells that we did not train.
+
+    Nothing for quick runs, which are in none of them.
+    """
+    if all(record.kind == QUICK for record in records):
+        return []
     printed = [cell for cell in CELLS if cell.table in study.tables]
     page: list[Block] = []
     for key in dict.fromkeys(map(_key, printed)):
@@ -127,7 +133,8 @@ def name_unit(record: Record) -> str:
         return f"{name}, {_integrator(record.setup.unit_options.get('integrator', 'euler'))}"
     if record.setup.unit == "lipschitz":
         return f"**Lipschitz RNN, {_integrator(record.setup.unit_options.get('integrator', 'euler'))}**"
-    return f"{record.setup.unit} ({info(record.setup.unit).year})"
+    warm = ", warm start" if record.setup.unit_options.get("warm_start") else ""
+    return f"{record.setup.unit}{warm} ({info(record.setup.unit).year})"
 
 
 def count_seeds(seeds: Sequence[Mapping[str, Any]]) -> str:
@@ -297,6 +304,11 @@ def time_of(records: Records, shared: str = "at once") -> str:
 def scores(study: Study, records: Records) -> list[Block]:
     """A table that fits any run."""
     return [Heading("Scores"), plain_table(records)]
+
+
+def quick_scores(study: Study, records: Records) -> list[Block]:
+    """The same for quick runs only: the others are in other tables."""
+    return scores(study, records) if all(record.kind == QUICK for record in records) else []
 
 
 def plain_table(records: Records) -> Table:

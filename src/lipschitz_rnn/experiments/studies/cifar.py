@@ -93,6 +93,14 @@ _SWEEP = (
     ),
 )  # fmt: skip
 
+_WARM = Row(
+    PADDED, "irnn", 128, group=BASELINES, label="irnn-warm/128", seeds=_MIDPOINT_SEEDS,
+    changes={
+        **_ADAM, "learning_rate": 0.002, "unit_options": {"step_size": 0.01, "alpha": 0.03, "warm_start": True},
+    },
+    why="not as published: inner steps start from the last state; a single setting that was not tuned",
+)  # fmt: skip
+
 
 def _stack(layers: int, size: int, rate: float) -> Row:
     """More layers than the paper has, with at most 150K parameters; not chosen by a search."""
@@ -115,6 +123,7 @@ STUDY = Study(
         *cell_rows(CIFAR, _printed),
         *cell_rows(CIFAR, _fixed),
         *_SWEEP,
+        _WARM,
         _stack(2, 160, 0.003),
         _stack(3, 128, 0.003),
     ),

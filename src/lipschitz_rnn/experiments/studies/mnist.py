@@ -165,25 +165,36 @@ class Other(NamedTuple):
     options: Options
     why: str = ""
     layers: int = 1
+    unit: str = ""  # if not the name of the row
 
 
 _OTHERS: dict[str, Other] = {
     "momentum-lstm": Other(128, 0.001, _SHORT, {"fused": True}, "N = 128 instead of 256, in the kernel of the LSTM"),
     "soft-orth": Other(128, 0.001, _SHORT, {}),
     "irnn": Other(128, 0.001, _SHORT, {"step_size": 0.995}, "η starts at 0.995: at 1 the state grows with every step"),
+    "irnn-warm": Other(
+        128,
+        0.003,
+        _SHORT,
+        {"step_size": 0.03, "alpha": 0.02, "warm_start": True},
+        "not as published: inner steps start from the last state, so that neighbouring pixels do not cancel",
+        unit="irnn",
+    ),
     "nais": Other(128, 0.003, _SHORT, {"step_size": 0.1}, "a step of 0.1, so that it remembers up to 1,000 steps"),
     "urnn": Other(512, 0.001, _LOOP, {}),
     "full-urnn": Other(128, 0.001, _LOOP, {}, "N = 128 instead of 512"),
     "kronecker": Other(512, 0.001, _LOOP, {}),
     "lru": Other(128, 0.003, _SHORT, {}, "not in the paper: a linear state-space unit"),
-    "lru-2": Other(128, 0.003, _SHORT, {}, "not in the paper: two layers of a linear state-space unit", layers=2),
+    "lru-2": Other(
+        128, 0.003, _SHORT, {}, "not in the paper: two layers of a linear state-space unit", layers=2, unit="lru"
+    ),
 }
 
 
 def _other(task: str, name: str, other: Other) -> Row:
     why = "; ".join(filter(None, (other.why, _ONE, f"{other.epochs} epochs, not 100")))
     changes = {"learning_rate": other.rate, "epochs": other.epochs, **_COSINE_DECAY, "unit_options": other.options}
-    unit, label = name.removesuffix("-2"), f"{name}/{other.size}" if other.layers > 1 else ""
+    unit, label = other.unit or name, f"{name}/{other.size}" if other.unit else ""
     changes |= {"num_layers": other.layers} if other.layers > 1 else {}
     return Row(task, unit, other.size, changes=changes, why=why, group=BASELINES, label=label, seeds=_THREE)
 
@@ -264,8 +275,8 @@ STUDY = Study(
         for integrator in ("euler", "midpoint")
     ),
     sections=(
-        sections.commands, sections.cells, sections.tuned, sections.units, sections.seeds, sections.learning,
-        sections.settings, sections.checks, sections.sweep, sections.runs,
+        sections.commands, sections.cells, sections.quick_scores, sections.tuned, sections.units, sections.seeds,
+        sections.learning, sections.settings, sections.checks, sections.sweep, sections.runs,
     ),
     summary=sections.readme,
 )  # fmt: skip
