@@ -32,6 +32,8 @@ class IncrementalCell(Cell):
     if `backend` is set. η_k and α start at `step_size` and `alpha`.
     """
 
+    warm_start = False  # of modules pickled before there was the option
+
     def __init__(
         self,
         input_size: int,
