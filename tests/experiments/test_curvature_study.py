@@ -14,13 +14,16 @@ from typer.testing import CliRunner
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.documents.blocks import to_markdown
 from lipschitz_rnn.experiments.pages.sections import blocks
+from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.results import Record, read_records
 from lipschitz_rnn.experiments.runner import load_task
-from lipschitz_rnn.experiments.studies.curvature import STUDY
+from lipschitz_rnn.experiments.studies.curvature import STUDY, measuring
 from lipschitz_rnn.experiments.studies.curvature.measuring import epochs_at_losses
 from lipschitz_rnn.experiments.studies.curvature.page import crossings, draw
-from lipschitz_rnn.experiments.target_loss import load_taken
+from lipschitz_rnn.experiments.target_loss import Taken, load_taken
 from lipschitz_rnn.robustness import draw_samples, hessian
+from lipschitz_rnn.robustness.hessian_spectrum import NotConverged
+from lipschitz_rnn.training import RunError, Watcher
 from lipschitz_rnn.training.history import read_run
 
 
@@ -122,3 +125,25 @@ def _agrees_with_the_whole_matrix(folder: Path, point: dict[str, Any], found: Re
     exact = hessian(network, batch.inputs, batch.targets, parameters="unit", exact=True)
     assert point["lambda_max"] == pytest.approx(exact.lambda_max, rel=0.02)
     assert point["lambda_min"] == pytest.approx(exact.lambda_min, rel=0.02)
+
+
+def test_a_measurement_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def second_fails(*given: Any) -> dict[str, float]:
+        calls.append(len(calls))
+        if calls[-1] == 1:
+            raise NotConverged("no convergence")
+        return {"lambda_max": 1.0}
+
+    monkeypatch.setattr(measuring, "_measure", second_fails)
+    monkeypatch.setattr(measuring, "load_taken", lambda *given: torch.nn.Linear(1, 1))
+    settings = preset_settings("digits", changes={"device": "cpu"})
+    taken = {1.0: Taken(0, 0.9, True), 0.5: Taken(3, 0.45, True), 0.2: Taken(5, 0.19, True)}
+    network = measuring.CurvedNetwork("one", tmp_path, settings, 0, taken, measuring.Grid())
+    with pytest.raises(RunError, match=r"at a loss of 0\.5, no convergence"):
+        network.complete(lambda name: Watcher())
+    assert [point["at"] for point in network.points()] == [1.0, 0.2]
+    assert not network.is_complete()
+    network.complete(lambda name: Watcher())
+    assert (len(calls), network.is_complete()) == (4, True)

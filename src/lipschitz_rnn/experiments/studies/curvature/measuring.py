@@ -16,6 +16,7 @@ from lipschitz_rnn.documents.numbers import rounded
 from lipschitz_rnn.experiments.runner import load_task
 from lipschitz_rnn.experiments.target_loss import Taken, load_taken, take_at_loss
 from lipschitz_rnn.robustness import draw_samples, hessian
+from lipschitz_rnn.robustness.hessian_spectrum import NotConverged
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training import RunError, Settings
 from lipschitz_rnn.training.checkpoint import atomic_write
@@ -70,16 +71,25 @@ class CurvedNetwork:
         return all(self._read(taken) is not None for taken in self.taken.values())
 
     def complete(self, watch: Watch) -> None:
-        """Measure what is missing; losses that select the same epoch share a measurement."""
+        """Measure what is missing; losses that select the same epoch share a measurement.
+
+        One that fails, because of the weights, is told at the end: the others are still measured.
+        """
         watch(self.name).note(f"measuring at {len(self.taken)} losses")
         started = time.monotonic()
         device = choose_device(self.settings.device)
         task = load_task(self.settings).to(device)
-        for taken in self.taken.values():
+        failures = []
+        for loss, taken in self.taken.items():
             if self._read(taken) is None:
                 network = load_taken(self.folder, self.index, taken).to(device)
-                self._write(taken, _measure(network, task, self.grid))
+                try:
+                    self._write(taken, _measure(network, task, self.grid))
+                except (ValueError, NotConverged) as error:
+                    failures.append(f"at a loss of {loss:g}, {error}")
         watch(self.name).note(f"measured in {time.monotonic() - started:.0f} s")
+        if failures:
+            raise RunError("; ".join(failures))
 
     def _file(self, taken: Taken) -> Path:
         return self.folder / "curvature" / f"network-{self.index}-epoch-{taken.epoch:04d}.json"
@@ -104,21 +114,18 @@ class CurvedNetwork:
 
 def _measure(network: nn.Module, task: Task, grid: Grid) -> dict[str, Any]:
     batch = draw_samples(task, "train", min(grid.samples, task.size("train")))
-    try:
-        found = hessian(
-            network,
-            batch.inputs,
-            batch.targets,
-            parameters="unit",  # as in the paper: of the recurrent unit, not of the head
-            tolerance=grid.tolerance,
-            probes=grid.probes,
-            runs=1,
-            steps=grid.lanczos,
-            lengths=batch.lengths,
-            timespans=batch.timespans,
-            generator=torch.Generator().manual_seed(0),
-            batch_size=grid.samples,  # one graph for all products
-        )
-    except ValueError as error:  # caused by its weights, not by the command: the other networks are still measured
-        raise RunError(str(error)) from error
+    found = hessian(
+        network,
+        batch.inputs,
+        batch.targets,
+        parameters="unit",  # as in the paper: of the recurrent unit, not of the head
+        tolerance=grid.tolerance,
+        probes=grid.probes,
+        runs=1,
+        steps=grid.lanczos,
+        lengths=batch.lengths,
+        timespans=batch.timespans,
+        generator=torch.Generator().manual_seed(0),
+        batch_size=grid.samples,  # one graph for all products
+    )
     return {**{name: rounded(float(getattr(found, name)), 6) for name in NUMBERS}, "samples": found.samples}
