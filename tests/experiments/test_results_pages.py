@@ -12,11 +12,13 @@ from invented_records import invented
 from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
+from lipschitz_rnn.documents.blocks import to_markdown
 from lipschitz_rnn.documents.files import has_marks
 from lipschitz_rnn.experiments.pages.committed import check_pages, make_pages, write_pages
+from lipschitz_rnn.experiments.pages.sections import blocks
 from lipschitz_rnn.experiments.paper import CELLS
 from lipschitz_rnn.experiments.results import write_record
-from lipschitz_rnn.experiments.studies import mnist
+from lipschitz_rnn.experiments.studies import STUDIES, mnist
 
 ROOT = Path(__file__).parents[2]
 MARKS = "Before.\n\n<!-- results:mnist -->\nold\n<!-- /results:mnist -->\n\nAfter.\n"
@@ -71,6 +73,33 @@ def test_the_readme_can_show_the_whole_paper(root: Path) -> None:
     assert call("--check", root / "results")[0] == 0
     (root / "README.md").write_text((root / "README.md").read_text().replace("99.16", "99.17"))
     assert call("--check", root / "results")[0] == 1
+
+
+def test_a_diverged_seed_is_counted_and_has_no_score(root: Path) -> None:
+    """Its test score is that of the weights before it diverged: it would drag mean and minimum with it."""
+    (plan,) = mnist.STUDY.plans(["ordered-mnist/lipschitz/128/midpoint"])
+    whole = invented(plan, [0.9911, 0.9917, 0.5])
+    record = dataclasses.replace(whole, seeds=[*whole.seeds[:2], {**whole.seeds[2], "diverged_step": 7}])
+    assert (record.scores(), record.diverged, record.best()) == ([0.9911, 0.9917], 1, 0.9917)
+    write_record(record, root / "results")
+    (root / "README.md").write_text(MARKS.replace("mnist", "paper"))
+    assert call(root / "results")[0] == 0
+    told = "is counted, but has no score: best and mean are over the others"
+    page, readme = (root / "docs" / "results" / "mnist.md").read_text(), (root / "README.md").read_text()
+    assert page.count("| 3 (1 diverged) | 99.17 | 99.14 |") == 1
+    assert "ordered-mnist/lipschitz/128/midpoint | 3 (1 diverged) | 99.11 | 99.14 | 99.17 |" in page
+    assert told in page
+    assert "| midpoint | 3 (1 diverged) | 99.17 | 99.14 |" in readme
+    assert "Diverged seeds are counted" in readme
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar", "ptb"])
+def test_a_page_of_quick_runs_has_their_scores_and_none_of_the_papers_tables(name: str) -> None:
+    study = STUDIES[name]
+    text = to_markdown(blocks(study, [invented(plan, [0.5, 0.7]) for plan in study.plans(quick=True)]))
+    assert text.count("## Scores") == 1
+    assert "the paper |" not in text
+    assert "experiment**: not the paper's experiment" not in text
 
 
 def test_what_is_committed_here_is_what_the_results_give() -> None:

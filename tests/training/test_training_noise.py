@@ -23,7 +23,10 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "sequential": ({"unit": "lipschitz", "ensemble": "sequential", "num_layers": 2}, lambda: SignTask(noise=0.3)),
     "lengths": ({"unit": "lipschitz", "ensemble": "vmap", "num_layers": 2}, NextValue),
     "carried-state": ({"unit": "antisymmetric", "ensemble": "vmap"}, Letters),
-    "lem": ({"unit": "lem", "ensemble": "vmap"}, SignTask),
+    **{
+        unit: ({"unit": unit, "ensemble": "vmap"}, SignTask)
+        for unit in ("lem", "cornn", "nais", "neural-ode", "residual", "antisymmetric-gated", "lipschitz-gated")
+    },
 }
 
 

@@ -157,7 +157,7 @@ def irnn(p: Parameters, options: dict[str, Any], x: Array) -> Array:
     W = p["left"] @ p["right"].T if "right" in p else p["left"]
     h, out = np.zeros(len(W)), []
     for x_t in x:
-        g = np.zeros(len(W))
+        g = h if options.get("warm_start") else np.zeros(len(W))
         for eta in p["step_sizes"]:
             rate = np.tanh(W @ (g + h) + p["input.weight"] @ x_t + p["input.bias"]) - p["alpha"] * (g + h)
             g = g + eta * rate

@@ -166,7 +166,7 @@ def test_settings_of_the_layer_reach_its_cells_and_the_cell_adds_noise_too() -> 
     torch.testing.assert_close(lone(x[0], timespans=times)[0], torch.zeros(3))  # no time, no noise
 
 
-@pytest.mark.parametrize("name", ["lipschitz", "neural-ode", "lem"])
+@pytest.mark.parametrize("name", CONTINUOUS)
 def test_gradients_hold_the_noise(name: str) -> None:
     unit = built(name, **STRENGTHS)
     names = [key for key, _ in unit.named_parameters()]

@@ -26,6 +26,7 @@ from lipschitz_rnn.documents.numbers import show_duration, show_score, spread
 from lipschitz_rnn.experiments.campaign import Campaign, Plan
 from lipschitz_rnn.experiments.engines import Engine, make_engine
 from lipschitz_rnn.experiments.engines.base import EngineName
+from lipschitz_rnn.experiments.pages.sections import count_seeds
 from lipschitz_rnn.experiments.reproduce import Outcome
 from lipschitz_rnn.experiments.reproduce import reproduce as run_study
 from lipschitz_rnn.experiments.results import Record
@@ -229,7 +230,7 @@ def _print_scores(console: Console, records: list[Record]) -> None:
     for record in records:
         values = (*spread(record.scores()), spread(record.scores("test_last"))[1])
         shown = [show_score(value, record.percent).removesuffix(" %") for value in values]
-        table.add_row(record.name, str(len(record.seeds)), *shown, show_duration(record.seconds))
+        table.add_row(record.name, count_seeds(record.seeds), *shown, show_duration(record.seconds))
     if records:
         console.print(table)
 

@@ -87,12 +87,28 @@ class Record:
         return int(self.measures.get("cells_at_once", 1))
 
     def scores(self, name: str = "test") -> list[float]:
-        """One score (test, test_last or validation) of every member that has it."""
-        return [seed[name] for seed in self.seeds if seed[name] is not None]
+        """One score (test, test_last or validation) of every member that has it; of one that diverged, none: it would
+        be that of the weights before it did.
+        """
+        return scores_of(self.seeds, name)
+
+    @property
+    def diverged(self) -> int:
+        """How many members diverged."""
+        return count_diverged(self.seeds)
 
     def best(self) -> float | None:
         """The best test score, or None if no network has one."""
         return (max if self.higher_is_better else min)(self.scores(), default=None)
+
+
+def scores_of(seeds: Sequence[Mapping[str, Any]], name: str = "test") -> list[float]:
+    """One score of every network that has it and did not diverge."""
+    return [seed[name] for seed in seeds if seed[name] is not None and seed.get("diverged_step") is None]
+
+
+def count_diverged(seeds: Sequence[Mapping[str, Any]]) -> int:
+    return sum(seed.get("diverged_step") is not None for seed in seeds)
 
 
 def checked_record(record: Record) -> Record:

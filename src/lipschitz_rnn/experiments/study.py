@@ -171,7 +171,9 @@ class Study:
         rows = [
             row
             for row in (self.quick if quick else self.rows)
-            if row.group in ("", QUICK) or row.group in words or (row.group == BASELINES and row.unit in words)
+            if row.group in ("", QUICK)
+            or row.group in words
+            or (row.group == BASELINES and words & {row.unit, row.label.partition("/")[0]})
         ]
         if task is not None:
             tasks.info(task)  # raises for an unknown name before anything starts

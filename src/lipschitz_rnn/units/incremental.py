@@ -23,9 +23,16 @@ class IncrementalCell(Cell):
     Parameters N² + N p + N + K + 1, with 2 N r instead of N² for rank r: 18K at N = 128 on MNIST with the head. The 4K
     and 8K of the paper's table need a low rank: r = 10 and r = 25 give 4.1K and 7.9K.
 
+    As published, the state changes its sign with every step: h⁺ ≈ s(x) − h, and what it keeps is the alternating sum of
+    the inputs' equilibria s(x). Inputs that change slowly, such as neighbouring pixels, cancel. With `warm_start` (our
+    option, not the paper's) the inner steps start from g = h and lead to the same equilibrium; few small ones leave the
+    state where it was, so that it sums over time: for K = 1, h⁺ = (1 − 2 η α) h + η tanh(2 W h + U x + b).
+
     With one inner step h⁺ = η tanh(W h + U x + b) − η α h, and all steps run as one kernel on a GPU, and on any device
-    if `backend` is set.
+    if `backend` is set. η_k and α start at `step_size` and `alpha`.
     """
+
+    warm_start = False  # of modules pickled before there was the option
 
     def __init__(
         self,
@@ -34,6 +41,8 @@ class IncrementalCell(Cell):
         *,
         inner_steps: int = 1,
         step_size: float = 1.0,
+        alpha: float = 1.0,
+        warm_start: bool = False,
         rank: int | None = None,
         init_scale: float = 0.1,
         backend: str = "auto",
@@ -52,8 +61,9 @@ class IncrementalCell(Cell):
             std = math.sqrt(init_scale / math.sqrt(hidden_size * rank))  # left @ rightᵀ has the std of the full matrix
             self.left = nn.Parameter(torch.randn(hidden_size, rank) * std)
             self.right = nn.Parameter(torch.randn(hidden_size, rank) * std)
-        self.alpha = nn.Parameter(torch.ones(1))
-        self.step_sizes = nn.Parameter(torch.full((inner_steps,), step_size))
+        self.warm_start = warm_start
+        self.alpha = nn.Parameter(torch.full((1,), float(alpha)))
+        self.step_sizes = nn.Parameter(torch.full((inner_steps,), float(step_size)))
 
     def hidden_matrix(self) -> Tensor:
         return self.left if self.right is None else self.left @ self.right.mT
@@ -77,10 +87,17 @@ class IncrementalCell(Cell):
     ) -> tuple[Tensor | None, State]:
         if not self._fused(inputs):
             return super().scan(inputs, state, weights, sequences, need_output)
-        hidden, alpha, (step_size,) = weights
+        hidden, kept, scale = self._single_step(weights)
         given = (self.input.weight, self.input.bias, sequences, self.backend, need_output)
-        states, last = kept_scan(inputs, hidden.mT, -step_size * alpha, state[0], *given, scale=step_size)
+        states, last = kept_scan(inputs, hidden, kept, state[0], *given, scale=scale)
         return states, (last,)
+
+    def _single_step(self, weights: tuple[Tensor, Tensor, tuple[Tensor, ...]]) -> tuple[Tensor, Tensor, Tensor]:
+        """W, k and s of h⁺ = k h + s tanh(W h + U x + b), which one inner step is."""
+        hidden, alpha, (step_size,) = weights
+        if self.warm_start:
+            return 2.0 * hidden.mT, 1.0 - 2.0 * step_size * alpha, step_size
+        return hidden.mT, -step_size * alpha, step_size
 
     def stated_recurrences(self) -> list[Statement]:
         """For `stability.certify`, which knows the map of a single inner step."""
@@ -88,11 +105,11 @@ class IncrementalCell(Cell):
             raise UnstatedRecurrenceError(
                 f"irnn with {len(self.step_sizes)} inner steps does not state its recurrence; with one it does"
             )
-        return [kept_map(self, lambda weights: (weights[0].mT, -weights[2][0] * weights[1], weights[2][0]))]
+        return [kept_map(self, self._single_step)]
 
     def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, Tensor, tuple[Tensor, ...]]) -> State:
         hidden, alpha, step_sizes = weights
-        g = torch.zeros_like(state[0])
+        g = state[0] if self.warm_start else torch.zeros_like(state[0])
         for step_size in step_sizes:
             total = g + state[0]
             g = g + step_size * (torch.tanh(inputs + total @ hidden) - alpha * total)

@@ -140,6 +140,15 @@ def test_no_strength_changes_no_bit(backend: str, generator: torch.Generator) ->
         assert torch.equal(one, other)
 
 
+def test_no_strength_changes_no_bit_of_the_kernels(generator: torch.Generator, device: Any) -> None:
+    problem = random_problem(generator, inputs=True, bias=True, steps=3, batch=3, size=5, dtype=torch.float32)
+    moved = {name: value.to(device) for name, value in problem.tensors.items()}
+    single = Problem(**{**vars(problem), **moved})
+    silent = StateNoise(torch.tensor(5, device=device), additive=0.0, multiplicative=0.0, step_size=0.3)
+    for one, other in zip(run(single, silent, backend="triton"), run(single, backend="triton"), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_recomputed_and_unstored_states_have_the_same_noise(generator: torch.Generator) -> None:
     problem = random_problem(generator, steps=7, inputs=True, timespans=True, lengths=True)
     noise = noise_of(problem)

@@ -21,7 +21,7 @@ from lipschitz_rnn.drawing import (
 )  # fmt: skip
 from lipschitz_rnn.experiments.paper import find_cell
 from lipschitz_rnn.experiments.results import Record
-from lipschitz_rnn.experiments.study import Study
+from lipschitz_rnn.experiments.study import QUICK, Study
 
 _COLOURS = (BLUE, GREEN, RED, PURPLE)  # grey is the paper's
 
@@ -38,13 +38,16 @@ def learning_curves(study: Study, records: Sequence[Record]) -> Picture:
             means = [sum(column) / len(column) for column in columns]
             low, high = [min(column) for column in columns], [max(column) for column in columns]
             axis.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)
-            axis.plot(epochs, means, color=colour, linewidth=1.4, label=_label(record))
+            mark = "o" if len(epochs) == 1 else ""
+            axis.plot(epochs, means, color=colour, linewidth=1.4, marker=mark, label=_label(record))
             limits += [*means[len(means) // 5 :], max(high) if record.percent else min(low)]
         if limits:
             height = max(limits) - min(limits) or abs(max(limits)) or 1.0  # of one epoch and one seed: nothing
             margin = 0.05 * height + 0.5 * own[0].percent
             axis.set_ylim(max(0.0, min(limits) - margin), max(limits) + margin)
-        axis.set(xlabel="epoch", ylabel=f"validation {_metric(own[0])}", title=own[0].setup.task)
+        axis.set(xlabel="epoch", ylabel=f"validation {_metric(own[0])}", title=_title(own[0]))
+        if max(record.setup.epochs for record in own) < 10:
+            axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         if limits:
             axis.legend(frameon=False, fontsize=8, loc="best")
     caption = "Validation score by epoch, without the first epochs: mean and range over seeds."
@@ -63,6 +66,8 @@ def distributions(study: Study, records: Sequence[Record]) -> Picture:
                 axis.barh(row, high - low, left=low, height=2 * HALF_HEIGHT, color=GREY, alpha=0.2)
                 draw_bar(axis, row, average, GREY)
         _name_rows(axis, [_label(record) for record in own], f"test {_metric(own[0])}", own[0])
+        if not own[0].percent:  # long numbers close together
+            axis.locator_params("x", nbins=4)
     caption = "Test score of every seed (dots), and minimum, average and maximum where the paper prints them (grey)."
     return Picture(f"{study.name}-seeds", to_svg(figure), caption)
 
@@ -96,7 +101,7 @@ def compare_units(study: Study, records: Sequence[Record]) -> Picture:
 
 def _name_rows(axis: Any, names: Sequence[str], label: str, record: Record) -> None:
     axis.set_yticks(range(len(names)), names)
-    axis.set(xlabel=label, title=record.setup.task)
+    axis.set(xlabel=label, title=_title(record))
     axis.invert_yaxis()
 
 
@@ -110,6 +115,11 @@ def _panels(records: Sequence[Record], height: float = 3.4) -> tuple[Any, list[t
     return figure, list(zip(axes, groups.values(), strict=True))
 
 
+def _title(record: Record) -> str:
+    length = record.setup.task_options.get("length")
+    return record.setup.task if length is None else f"{record.setup.task}, T = {length}"
+
+
 def _metric(record: Record) -> str:
     return f"{record.metric} (%)" if record.percent else record.metric
 
@@ -120,7 +130,9 @@ def _shown(record: Record, score: float) -> float:
 
 def _label(record: Record) -> str:
     values = record.setup
-    return f"N = {values.hidden_size}, {values.unit_options.get('integrator', values.unit)}"
+    integrator = values.unit_options.get("integrator", values.unit)
+    name = f"{values.unit}, {integrator}" if record.kind == QUICK and integrator != values.unit else integrator
+    return f"N = {values.hidden_size}, {name}"
 
 
 def _colours(records: Sequence[Record]) -> list[str]:

@@ -13,17 +13,20 @@ from lipschitz_rnn.documents.blocks import Block, Commands, Heading, Paragraph, 
 from lipschitz_rnn.documents.numbers import show_duration, show_plain, show_score, spread
 from lipschitz_rnn.experiments.pages.pictures import compare_units, distributions, learning_curves
 from lipschitz_rnn.experiments.paper import CELLS, TITLES, Cell, find_cell
-from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.results import Record, count_diverged, scores_of
 from lipschitz_rnn.experiments.study import QUICK, Study
 from lipschitz_rnn.tasks.distortion import describe_changes
 from lipschitz_rnn.training import Settings
 from lipschitz_rnn.units import info
 
-_KINDS = ("paper", "fixed", "printed", "baseline", "tuned", "check", "sweep")
+_KINDS = ("paper", "fixed", "printed", "stacked", "baseline", "tuned", "check", "sweep")
 Records = Sequence[Record]
 CRITERION_SHARE = 10  # the last tenth of the epochs, where the paper's learning rate is small
 # Kinds of records that have rows of their own in the paper's tables, after those that they are compared with.
-BESIDE = {"printed": "Lipschitz RNN, as printed", "fixed": "Lipschitz RNN, fixed noise"}
+BESIDE = {
+    "printed": "Lipschitz RNN, as printed", "fixed": "Lipschitz RNN, fixed noise",
+    "stacked": "Lipschitz RNN, {layers} layers",
+}  # fmt: skip
 # A tuned cell may differ from its candidate in these: the command line sets them, or they follow from `epochs`.
 _NOT_PART_OF_A_CHOICE = {"seeds", "precision", "epochs", "decay_epochs"}
 _TEXT = (
@@ -34,6 +37,9 @@ _TEXT = (
     "A dash: a seed diverged."
 )
 
+_NOT_THE_PAPERS = "not the paper's experiment: "
+_DIVERGED = "A seed that diverged is counted, but has no score: best and mean are over the others."
+
 
 def blocks(study: Study, records: Records) -> list[Block]:
     """The whole page. Quick runs are never mixed with the others."""
@@ -41,7 +47,7 @@ def blocks(study: Study, records: Records) -> list[Block]:
     main = sorted((record for record in records if record.kind != QUICK), key=_place)
     page: list[Block] = [Heading(study.title, 1)]
     if quick and not main:
-        why = f": {quick[0].why}" if quick[0].why else ""
+        why = f": {quick[0].why.removeprefix(_NOT_THE_PAPERS)}" if quick[0].why else ""
         page.append(Paragraph(f"**Quick version, not the paper's experiment**{why}."))
     page.append(Paragraph(study.about))
     for section in study.sections or STANDARD:
@@ -60,13 +66,19 @@ def commands(study: Study, records: Records) -> list[Block]:
 
 
 def cells(study: Study, records: Records) -> list[Block]:
-    """Every table of the paper: our runs with the printed numbers, then the cells that we did not train."""
+    """Every table of the paper: our runs with the printed numbers, then the cells that we did not train.
+
+    Nothing for quick runs, which are in none of them.
+    """
+    if all(record.kind == QUICK for record in records):
+        return []
     printed = [cell for cell in CELLS if cell.table in study.tables]
     page: list[Block] = []
     for key in dict.fromkeys(map(_key, printed)):
         same = [cell for cell in printed if _key(cell) == key]
         own = [r for r in records if r.kind in ("paper", "baseline", *BESIDE) and _belongs(study, r, same)]
         page += [Heading(key), _cells_table(study, records, own, same)]
+        page += [Paragraph(_DIVERGED)] if any(record.diverged for record in own) else []
     return page
 
 
@@ -85,7 +97,7 @@ def _cells_table(study: Study, records: Records, own: Records, printed: Sequence
     rows: list[list[str]] = []
     for record in own:
         size = f"{record.parameters:,}" if record.parameters else "–"  # unknown if all networks diverged
-        numbers = [size, str(record.setup.epochs), count_seeds(record)]
+        numbers = [size, str(record.setup.epochs), count_seeds(record.seeds)]
         scores = [record.best(), spread(record.scores())[1]]
         if tuned:
             other = _tuned_cell(records, record)
@@ -117,16 +129,18 @@ def _tuned_cell(records: Records, like: Record) -> Record | None:
 
 def name_unit(record: Record) -> str:
     if record.kind in BESIDE:
-        return f"{BESIDE[record.kind]}, {_integrator(record.setup.unit_options.get('integrator', 'euler'))}"
+        name = BESIDE[record.kind].format(layers=record.setup.num_layers)
+        return f"{name}, {_integrator(record.setup.unit_options.get('integrator', 'euler'))}"
     if record.setup.unit == "lipschitz":
         return f"**Lipschitz RNN, {_integrator(record.setup.unit_options.get('integrator', 'euler'))}**"
-    return f"{record.setup.unit} ({info(record.setup.unit).year})"
+    warm = ", warm start" if record.setup.unit_options.get("warm_start") else ""
+    return f"{record.setup.unit}{warm} ({info(record.setup.unit).year})"
 
 
-def count_seeds(record: Record) -> str:
+def count_seeds(seeds: Sequence[Mapping[str, Any]]) -> str:
     """The number of seeds, and how many of them diverged."""
-    diverged = sum(seed["diverged_step"] is not None for seed in record.seeds)
-    return f"{len(record.seeds)} ({diverged} diverged)" if diverged else str(len(record.seeds))
+    diverged = count_diverged(seeds)
+    return f"{len(seeds)} ({diverged} diverged)" if diverged else str(len(seeds))
 
 
 def _integrator(name: str) -> str:
@@ -176,7 +190,7 @@ def seeds(study: Study, records: Records) -> list[Block]:
         cell = printed_cell(study, record)
         ours = [number(record, value) for name in ("test", "test_last") for value in spread(record.scores(name))]
         theirs = [str(value) for value in cell.spread] if cell is not None and cell.spread else ["–"] * 3
-        rows.append([record.name, str(len(record.seeds)), *ours, *theirs])
+        rows.append([record.name, count_seeds(record.seeds), *ours, *theirs])
     return [Heading("Random initialisation"), Table(header, rows, left=1), distributions(study, own)]
 
 
@@ -213,7 +227,7 @@ def checks(study: Study, records: Records) -> list[Block]:
         cell = [other for other in records if other.name == f"{changed}/euler"]
         means = [spread(run.scores(name))[1] for run in (record, *cell) for name in ("test", "test_last")]
         shown = [number(record, mean) for mean in (*means, None, None)[:4]]
-        rows.append([record.name, record.why, str(len(record.seeds)), *shown])
+        rows.append([record.name, record.why, count_seeds(record.seeds), *shown])
     header = ["change", "what it is", "seeds", "mean", "last epoch, mean", "unchanged: mean", "last epoch, mean"]
     return [Heading("What moves the numbers"), Table(header, rows, left=2)] if rows else []
 
@@ -292,6 +306,11 @@ def scores(study: Study, records: Records) -> list[Block]:
     return [Heading("Scores"), plain_table(records)]
 
 
+def quick_scores(study: Study, records: Records) -> list[Block]:
+    """The same for quick runs only: the others are in other tables."""
+    return scores(study, records) if all(record.kind == QUICK for record in records) else []
+
+
 def plain_table(records: Records) -> Table:
     """A line for every run, or for each of its variants: they are different networks, not seeds of one."""
     header = ["run", "what it is", "metric", "networks", "test min", "mean", "max", "time", "hardware"]
@@ -300,10 +319,10 @@ def plain_table(records: Records) -> Table:
         time, device = show_duration(record.seconds), str(record.environment.get("device", "?"))
         for variant in record.setup.variants or (None,):
             own = [seed for seed in record.seeds if variant is None or seed["variant"] == variant]
-            scores = spread([seed["test"] for seed in own if seed["test"] is not None])
+            scores = spread(scores_of(own))
             name = record.name if variant is None else f"{record.name}, {show_plain(dict(variant))}"
             shown = [show_score(value, record.percent) for value in scores]
-            rows.append([name, record.why or "–", record.metric, str(len(own)), *shown, time, device])
+            rows.append([name, record.why or "–", record.metric, count_seeds(own), *shown, time, device])
     return Table(header, rows, left=3)
 
 

@@ -10,7 +10,7 @@ from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Picture, T
 from lipschitz_rnn.documents.numbers import show_score, spread
 from lipschitz_rnn.drawing import BLUE, GREEN, GREY, PURPLE, RED, draw_band, new_figure, to_svg
 from lipschitz_rnn.experiments.pages.sections import time_of
-from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.results import Record, count_diverged, scores_of
 from lipschitz_rnn.experiments.study import QUICK, Study
 
 _COLOURS = (RED, BLUE, GREEN, PURPLE)
@@ -67,8 +67,8 @@ def read_curves(records: Sequence[Record]) -> list[Curve]:
             found.setdefault(float(seed["variant"][option]), []).append(seed)
         points = []
         for value, seeds in sorted(found.items()):
-            scores, last = ([seed[name] for seed in seeds if seed[name] is not None] for name in ("test", "test_last"))
-            diverged = sum(seed["diverged_step"] is not None for seed in seeds)
+            scores, last = (scores_of(seeds, name) for name in ("test", "test_last"))
+            diverged = count_diverged(seeds)
             points.append(Point(value, len(seeds), scores, last, diverged))
         curves.append(Curve(task, option, same, points))
     return curves

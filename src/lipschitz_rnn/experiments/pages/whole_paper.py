@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lipschitz_rnn import tasks
 from lipschitz_rnn.documents.blocks import Block, Paragraph, Table
 from lipschitz_rnn.documents.numbers import show_score, spread
+from lipschitz_rnn.experiments.pages.sections import count_seeds
 from lipschitz_rnn.experiments.paper import CELLS, TITLES, Cell, find_cell
 from lipschitz_rnn.experiments.results import Record
 
@@ -24,6 +25,8 @@ def whole_paper(records: Sequence[Record]) -> list[Block]:
         "perplexity on Penn Treebank. Scores are from the epoch selected on validation data; the paper prints its best "
         "seed."
     )
+    if any(record.diverged for record in own.values()):
+        text += " Diverged seeds are counted and have no score: best and mean are over the others."
     if missing:
         text += f" {missing} of the {len(rows)} cells are not trained yet; TIMIT needs a licensed copy."
     return [Paragraph(text), Table(_HEADER, rows, left=1)]
@@ -49,7 +52,7 @@ def _row(cell: Cell, record: Record | None, tuned: Record | None) -> list[str]:
     place = [name, str(cell.hidden_size or "–"), {"euler": "Euler"}.get(str(cell.integrator), str(cell.integrator))]
     ours = ["–"] * 3
     if record is not None:
-        ours = [str(len(record.seeds)), _show(record, record.best()), _show(record, spread(record.scores())[1])]
+        ours = [count_seeds(record.seeds), _show(record, record.best()), _show(record, spread(record.scores())[1])]
     better = "–" if tuned is None else _show(tuned, spread(tuned.scores())[1])
     return [*place, *ours, better, str(cell.printed), _best_other(cell)]
 

@@ -84,7 +84,12 @@ def tuning(task: str, hidden_size: int | None = None) -> dict[str, Any] | None:
 
 
 def find_cell(settings: Settings) -> Cell | None:
-    """The paper's cell to compare a run with: same task and unit, and same size and integrator where given."""
+    """The paper's cell to compare a run with: same task and unit, and same size and integrator where given.
+
+    The paper has no network of several layers.
+    """
+    if settings.num_layers > 1:
+        return None
     integrator = str(settings.unit_options.get("integrator", "euler")).replace("rk2", "midpoint")
     for cell in CELLS:
         same_options = all(_option(settings, key) == value for key, value in cell.task_options.items())

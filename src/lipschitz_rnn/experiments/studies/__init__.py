@@ -6,6 +6,7 @@ from lipschitz_rnn.experiments.studies import (
     ablation,
     cifar,
     contracting,
+    curvature,
     figures,
     irregular,
     mnist,
@@ -17,5 +18,7 @@ from lipschitz_rnn.experiments.studies import (
 )
 from lipschitz_rnn.experiments.study import Study
 
-_MODULES = (mnist, robustness, ablation, figures, cifar, ptb, speech, irregular, noise, contracting, radius)
+_MODULES = (
+    mnist, robustness, curvature, ablation, figures, cifar, ptb, speech, irregular, noise, contracting, radius,
+)  # fmt: skip
 STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}

@@ -9,7 +9,7 @@ from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Picture, T
 from lipschitz_rnn.documents.numbers import show_score, spread
 from lipschitz_rnn.drawing import draw_band, new_figure, to_svg
 from lipschitz_rnn.experiments.paper import TITLES
-from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.results import Record, count_diverged, scores_of
 from lipschitz_rnn.experiments.study import Study
 
 _SHOWN = {"white": (0.1, 0.3), "salt-and-pepper": (0.1,)}  # amounts in the table; the picture has all
@@ -22,11 +22,10 @@ def accuracies(study: Study, records: Sequence[Record]) -> list[Block]:
     for record in records:
         rows = []
         for variant in record.setup.variants:
-            own = _own(record, variant)
-            scores = spread([record.seeds[index]["test"] for index in own if record.seeds[index]["test"] is not None])
-            validation = [record.seeds[i]["validation"] for i in own if record.seeds[i]["validation"] is not None]
-            diverged = sum(record.seeds[index]["diverged_step"] is not None for index in own)
-            shown = [show_score(value, record.percent) for value in (spread(validation)[1], *scores)]
+            own = [record.seeds[index] for index in _own(record, variant)]
+            values = (spread(scores_of(own, "validation"))[1], *spread(scores_of(own)))
+            diverged = count_diverged(own)
+            shown = [show_score(value, record.percent) for value in values]
             rows.append([*_strengths(variant), str(len(own)), *shown, str(diverged or "–")])
         header = ["a", "m", "seeds", "validation, mean", "test min", "mean", "max", "diverged"]
         text = f"N = {record.setup.hidden_size}, {record.setup.epochs} epochs" + (

@@ -38,13 +38,20 @@ class Examples(Measures):
         return found
 
 
+def _weights(cell: Cell, task: str = "timit") -> str:
+    """File name of the weights: 197,505 numbers at N = 256, so 0.8 MB."""
+    return f"{task}-{cell.hidden_size}" + ("" if cell.integrator == "euler" else f"-{cell.integrator}")
+
+
 def _row(cell: Cell) -> dict[str, Any]:
     why = "the printed N, trained like our unit: Adam 0.001, gradients clipped at 1; a single setting, not tuned"
-    return {"group": "timit", **({} if cell.unit == "lipschitz" else {"why": why})}
+    return {"group": "timit", **({"weights": _weights(cell)} if cell.unit == "lipschitz" else {"why": why})}
 
 
 def _smaller(cell: Cell) -> dict[str, Any] | None:
-    return {"group": "smaller", "changes": _STEP, "why": _WHY_STEP} if cell.unit == "lipschitz" else None
+    if cell.unit != "lipschitz":
+        return None
+    return {"group": "smaller", "changes": _STEP, "why": _WHY_STEP, "weights": f"{_weights(cell)}-smaller"}
 
 
 def _free(task: str) -> tuple[Row, ...]:
@@ -52,8 +59,7 @@ def _free(task: str) -> tuple[Row, ...]:
 
     def choose(cell: Cell) -> dict[str, Any]:
         if cell.unit == "lipschitz":
-            weights = f"{task}-{cell.hidden_size}" + ("" if cell.integrator == "euler" else f"-{cell.integrator}")
-            return {"task": task, "why": "free recordings, not TIMIT", "weights": weights}
+            return {"task": task, "why": "free recordings, not TIMIT", "weights": _weights(cell, task)}
         why = "the N of the paper's table; a single setting, not tuned"
         changes = _OTHERS.get(cell.unit, {})
         return {"task": task, "group": BASELINES, "changes": changes, "why": why, "seeds": _OTHER_SEEDS}

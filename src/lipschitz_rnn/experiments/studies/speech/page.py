@@ -27,7 +27,7 @@ def free_recordings(study: Study, records: Sequence[Record]) -> list[Block]:
         for record in own:
             facts = [str(record.setup.hidden_size), f"{record.parameters:,}", str(record.setup.epochs)]
             scores = [number(record, value) for value in (record.best(), *spread(record.scores())[1:])]
-            rows.append([name_unit(record), *facts, count_seeds(record), *scores, time_of([record])])
+            rows.append([name_unit(record), *facts, count_seeds(record.seeds), *scores, time_of([record])])
         header = ["unit", "N", "parameters", "epochs", "seeds", "best", "mean", "worst", "time of all seeds"]
         page += [Heading(title), Table(header, rows, left=1)]
         repeated = {record.measures["repeating"] for record in own if "repeating" in record.measures}
