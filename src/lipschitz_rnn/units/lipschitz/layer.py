@@ -35,7 +35,7 @@ from lipschitz_rnn.units.lipschitz.parallel import (
     refuse_directions,
 )
 from lipschitz_rnn.units.lipschitz.quick import quick_call
-from lipschitz_rnn.units.lipschitz.settings import CellSetting, SettingsModule, describe
+from lipschitz_rnn.units.lipschitz.settings import CellSetting, SettingsModule, describe_layer
 from lipschitz_rnn.units.lipschitz.stream import LipschitzStream
 from lipschitz_rnn.units.recurrence import Recurrence, UnstatedRecurrenceError, require_own_statement
 from lipschitz_rnn.units.sequences import Sequences
@@ -383,19 +383,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
         refuse_torchscript(self)
 
     def extra_repr(self) -> str:
-        text = describe(self)
-        if self.num_layers != 1:
-            text += f", num_layers={self.num_layers}"
-        for name in ("batch_first", "bidirectional"):
-            if getattr(self, name):
-                text += f", {name}=True"
-        if self.dropout:
-            text += f", dropout={self.dropout:g}"
-        if self.backend != "auto":
-            text += f", backend={self.backend}"
-        for name in ("recompute_every", "parallel"):
-            text += "" if getattr(self, name) is None else f", {name}={getattr(self, name)}"
-        return text
+        return describe_layer(self)
 
 
 def _key(layer: int, direction: int) -> str:

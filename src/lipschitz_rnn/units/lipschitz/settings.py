@@ -128,6 +128,23 @@ def describe(unit: Any) -> str:
     return text + describe_noise(unit)
 
 
+def describe_layer(layer: Any) -> str:
+    """The same with what a stack of cells has beyond a cell."""
+    text = describe(layer)
+    if layer.num_layers != 1:
+        text += f", num_layers={layer.num_layers}"
+    for name in ("batch_first", "bidirectional"):
+        if getattr(layer, name):
+            text += f", {name}=True"
+    if layer.dropout:
+        text += f", dropout={layer.dropout:g}"
+    if layer.backend != "auto":
+        text += f", backend={layer.backend}"
+    for name in ("recompute_every", "parallel"):
+        text += "" if getattr(layer, name) is None else f", {name}={getattr(layer, name)}"
+    return text
+
+
 def _different(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     return [name for name in own if name in given and not _same(own[name], given[name])]
 
