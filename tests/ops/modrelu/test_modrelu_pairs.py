@@ -85,6 +85,18 @@ def test_zero_saturated_and_tiny_moduli(generator: torch.Generator) -> None:
         assert slope[:, 0, [dead, size + dead]].tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
+@pytest.mark.parametrize("modulus", [1e-45, 1e-42, 1e-40, 1e-38, 1e-30, 1e-20])
+def test_the_bias_of_a_vanishing_state_gets_a_finite_gradient(modulus: float) -> None:
+    """With b = 0, where training starts, a small state is squared at every step without input, and gets subnormal."""
+    u = torch.zeros(2, 1, 2)
+    u[0] = modulus
+    bias = torch.zeros(1, requires_grad=True)
+    states = modrelu_scan(u, torch.tensor([[1.0], [0.0]]), bias, torch.zeros(1, 2))
+    (found,) = torch.autograd.grad(states[0, 0, 0], bias)
+    # ∂h⁺/∂b = Re z / (|z| + ε); numbers below 10⁻³⁸ have less than 24 bits
+    torch.testing.assert_close(found, torch.tensor([float(u[0, 0, 0]) / 1e-5]), rtol=1e-3, atol=1e-39)
+
+
 def test_only_what_is_asked_for_gets_a_gradient(generator: torch.Generator) -> None:
     leaves = tensors(generator)
     for kept in range(4):

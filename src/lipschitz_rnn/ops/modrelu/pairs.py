@@ -32,7 +32,8 @@ def scan_backward(
     modulus = modulus_of_pairs(z)
     dead, divisor, at_zero = modulus + b <= 0.0, modulus + GUARD, modulus == 0.0
     share = modulus / divisor
-    along = torch.where(dead, 0.0, share * share + GUARD * (2.0 * modulus + b) / divisor / divisor)
+    # Divided first, so that this is not rounded to 0 where |z| is subnormal: ∂b divides by it.
+    along = torch.where(dead, 0.0, share * share + (2.0 * modulus + b) / divisor * (GUARD / divisor))
     across = torch.where(dead, 0.0, (modulus + b) / divisor)
     x, y = (part / modulus.masked_fill(at_zero, 1.0) for part in z.chunk(2, -1))
     x = x.masked_fill(at_zero, 1.0)
