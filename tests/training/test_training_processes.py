@@ -14,8 +14,11 @@ from test_training_nothing_lost import lines, newest
 from typer.testing import CliRunner
 
 from lipschitz_rnn.cli import app
+from lipschitz_rnn.experiments.runner import train
+from lipschitz_rnn.training import Settings
 from lipschitz_rnn.training.folder import RunFolder
 from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.runs import load_run
 from lipschitz_rnn.training.streams import Shard
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
@@ -74,3 +77,16 @@ def test_a_device_that_is_not_there_is_named() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="no CUDA device"):
             choose_device("cuda")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_a_run_from_a_gpu_is_used_on_a_machine_without_one(tmp_path: Path) -> None:
+    train(Settings(task="digits", hidden_size=4, epochs=1), tmp_path / "run")
+    config = tmp_path / "run" / "config.json"
+    config.write_text(config.read_text().replace('"device": "auto"', '"device": "cuda:1"'))
+    run = load_run(tmp_path / "run")
+    assert run.settings.device == "cuda:1"
+    _, scores = run.evaluate()
+    assert scores
+    with pytest.raises(ValueError, match="no CUDA device"):
+        run.evaluate(device="cuda")

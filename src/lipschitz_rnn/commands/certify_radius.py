@@ -31,7 +31,7 @@ from lipschitz_rnn.experiments.certified import CertifiedCurve, Norm, Samples, c
 from lipschitz_rnn.stability import NoCertificate
 from lipschitz_rnn.stability.proof.precision import as_precision
 from lipschitz_rnn.tasks import Split
-from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.parallel import choose_device, device_of_run
 from lipschitz_rnn.training.runs import load_run
 
 
@@ -115,7 +115,7 @@ def _opened(target: Path, seed: int | None, which: str, options: RadiusOptions) 
     if target.is_file():
         raise ValueError(f"{target} is a file, which comes without data; add --file FILE with series and their classes")
     run = load_run(target)
-    place = choose_device(options.device or run.settings.device)
+    place = device_of_run(options.device, run.settings.device)
     if seed is not None and seed not in run.settings.seeds:
         raise ValueError(f"seed is {seed}; {target} has the seeds {', '.join(map(str, run.settings.seeds))}")
     pairs = zip(run.settings.members, run.checkpoint(which), strict=True)

@@ -22,7 +22,7 @@ DeviceAsTrained = Annotated[
     typer.Option(
         "--device",
         metavar="DEVICE",
-        help="auto, cpu, cuda or cuda:1. Default: the device of the run.",
+        help="auto, cpu, cuda or cuda:1. Default: the device of the run, if this machine has it.",
         show_default=False,
         rich_help_panel=MACHINE,
     ),

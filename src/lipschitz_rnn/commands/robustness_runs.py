@@ -15,7 +15,7 @@ from lipschitz_rnn.commands.parsing import parse_seeds
 from lipschitz_rnn.commands.threads import choose_threads
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training import Settings
-from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.parallel import device_of_run
 from lipschitz_rnn.training.runs import load_run
 from lipschitz_rnn.training.update import forward_precision, matmul_precision
 
@@ -55,7 +55,7 @@ def open_run(
     """The networks of a run folder, or those of some seeds, and the task they were trained on."""
     loaded = load_run(folder)
     settings, models = loaded.of_variant(variant, which)
-    place = choose_device(device or settings.device)
+    place = device_of_run(device, settings.device)
     if seeds is not None:
         wanted = parse_seeds(seeds)
         missing = [seed for seed in wanted if seed not in models]

@@ -94,6 +94,13 @@ def _require_restarts_work() -> None:
         )
 
 
+def device_of_run(given: str | None, trained: str) -> torch.device:
+    """Where to use a trained network: on the given device, else on that of its training, if this machine has it."""
+    if given is None and trained.startswith("cuda") and not torch.cuda.is_available():
+        given = "cpu"  # trained on a GPU and brought here
+    return choose_device(given or trained)
+
+
 def choose_device(name: str) -> torch.device:
     """ "auto" is the GPU if there is one; under torchrun each process uses its own."""
     if name == "auto":

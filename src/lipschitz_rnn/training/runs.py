@@ -18,7 +18,7 @@ from lipschitz_rnn.tasks import Split, Task
 from lipschitz_rnn.training.errors import RunError
 from lipschitz_rnn.training.evaluation import Scores, score_networks
 from lipschitz_rnn.training.model import build_model
-from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.parallel import device_of_run
 from lipschitz_rnn.training.reading import check_sources, read_shapes, read_sources, require_same_series
 from lipschitz_rnn.training.run_settings import read_settings
 from lipschitz_rnn.training.settings import Settings
@@ -151,7 +151,7 @@ class LoadedRun:
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> tuple[tasks.Metric, Scores]:
         """The task's metric and the scores of all networks on a split; `progress` is called before each batch."""
-        place = choose_device(device or self.settings.device)
+        place = device_of_run(device, self.settings.device)
         task = self.load_task(data_dir=data_dir, offline=offline).to(place)
         return task.metric, score_networks(self.checkpoint(which), task, split, self.settings, progress)
 

@@ -67,6 +67,8 @@ def free_parts(numbers: Numbers, rotation: Tensor, feedback: Tensor, leak: Tenso
     """K, B, leak and ω from the free parameters, limited where the theorem or float64 needs it."""
     wide = rotation.dtype == torch.float64, feedback.dtype == torch.float64
     half = rotation.double() * (0.5 / numbers.rotation_unit)  # halved first, so that the difference cannot overflow
+    if leak.dtype == torch.float16:  # which autocast on a CPU refuses to stack
+        leak, restoring = leak.double(), restoring.double()
     shares = torch.sigmoid(torch.stack((leak, restoring), -2).double())
     return Parts(
         *_within(half - half.mT, numbers.rotation_limit, wide[0]),
