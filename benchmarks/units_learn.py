@@ -78,14 +78,16 @@ def read_rows(page: str, section: str) -> dict[str, list[str]]:
     table = re.search(rf"<!-- {section} -->\n(.*?)\n<!-- /{section} -->", page, re.DOTALL)
     if table is None:
         raise ValueError(f"the page has no table between <!-- {section} --> and <!-- /{section} -->")
-    rows = (line.removeprefix("| ").removesuffix(" |").split(" | ") for line in table[1].splitlines()[2:])
+    lines = (line.removeprefix("| ").removesuffix(" |") for line in table[1].splitlines()[2:])
+    rows = ([cell.replace("\\|", "|") for cell in line.split(" | ")] for line in lines)
     return {cells[0].strip("`"): cells for cells in rows}
 
 
 def write_rows(page: str, section: str, head: list[str], rows: dict[str, list[str]]) -> str:
     """The page with the rows of all units in the order of the registry."""
     lines = [head, ["---"] * len(head), *(rows[name] for name in units.available() if name in rows)]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    shown = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    table = "\n".join(f"| {' | '.join(line)} |" for line in shown)
     marks = (f"<!-- {section} -->\n", f"\n<!-- /{section} -->")
     before, rest = page.split(marks[0])
     return before + marks[0] + table + marks[1] + rest.split(marks[1])[1]

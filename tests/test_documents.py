@@ -87,6 +87,22 @@ def test_local_links_lead_somewhere(document: Path) -> None:
 
 
 @each(DOCUMENTS)
+def test_every_row_of_a_table_has_as_many_cells_as_its_head(document: Path) -> None:
+    """A | in a cell is written \\|: what comes after one more cell than the head has is not shown."""
+    assert not ragged_rows(document.read_text(encoding="utf-8"))
+
+
+def ragged_rows(text: str) -> list[str]:
+    found, cells = [], 0
+    for line in FENCE.sub("", text).splitlines():
+        own = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        if own and cells and own != cells:
+            found.append(line)
+        cells = cells if own and cells else own
+    return found
+
+
+@each(DOCUMENTS)
 def test_no_path_of_a_build_machine(document: Path) -> None:
     assert not FOREIGN_PATH.search(document.read_text(encoding="utf-8"))
 
@@ -139,6 +155,7 @@ def test_the_checks_see_what_they_look_for() -> None:
     assert [next(filter(None, match.groups())) for match in LINK.finditer(text)] == ["docs/no.md", "no.png"]
     assert FOREIGN_PATH.search(f"in {os.sep}home/somebody/data")
     assert not FOREIGN_PATH.search("see https://example.org/home/page and ~/work/data")
+    assert ragged_rows("| a | b |\n|---|---|\n| c | |x| |\n| d | \\|y\\| |\n") == ["| c | |x| |"]
     assert len(DOCUMENTS) >= 4
 
 

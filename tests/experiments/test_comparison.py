@@ -19,7 +19,7 @@ from lipschitz_rnn.cli import app
 from lipschitz_rnn.experiments.campaign import Plan
 from lipschitz_rnn.experiments.comparison import compare, write_comparison
 from lipschitz_rnn.experiments.comparison.latex import escape, to_latex
-from lipschitz_rnn.experiments.comparison.writing import matrix, to_dict
+from lipschitz_rnn.experiments.comparison.writing import matrix, to_csv, to_dict
 from lipschitz_rnn.experiments.results import write_record
 from lipschitz_rnn.training import RunError, Settings
 from lipschitz_rnn.training.folder import RunFolder
@@ -90,6 +90,19 @@ def test_scores_that_are_not_finite_are_none(tmp_path: Path) -> None:
     assert matrix(found).rows[0][1] == "50.00 % (2 of 3 diverged)"
     assert r"$50.00$ (2 of 3 diverged)" in to_latex(found)
     json.loads(json.dumps(to_dict(found), allow_nan=False))
+
+
+def test_a_seed_that_diverged_has_no_score(tmp_path: Path) -> None:
+    """Its score would be that of the weights before; without a result, the number of parameters is not known."""
+    plan = Plan("made", "a", "paper", Settings(task="digits", seeds=(0, 1, 2)), "lipschitz-rnn")
+    made = invented(plan, [0.5, 0.6, 0.9])
+    late = [{**seed, "diverged_step": 70 if seed["seed"] == 2 else None} for seed in made.seeds]
+    write_record(replace(made, seeds=late, parameters=0), tmp_path)
+    found = compare([tmp_path])
+    cell = found.cells["lipschitz", "digits"]
+    assert (cell.scores, cell.diverged) == ({0: 0.5, 1: 0.6, 2: None}, 1)
+    assert "(1 of 3 diverged)" in matrix(found).rows[0][1]
+    assert to_csv(found).splitlines()[1].split(",")[-3:-1] == ["1", ""]
 
 
 def test_equal_means_are_all_bold(tmp_path: Path) -> None:

@@ -158,6 +158,17 @@ def test_an_unfinished_run_is_reported_as_far_as_it_is(runs: Path, tmp_path: Pat
     ]
 
 
+def test_diverged_seeds_are_counted(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "diverged"
+    shutil.copytree(runs / "a", folder)
+    event = {"kind": "diverged", "seed": 1, "epoch": 1, "step": 9, "gradient_norm": None, "last_good_checkpoint": "x"}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(event) + "\n")
+    text = write_report([folder], tmp_path / "page")["markdown"].read_text()
+    assert "| 2 (1 diverged) |" in text
+    assert "seed 1 diverged at step 9 (gradient norm not finite); last good checkpoint: x." in text
+
+
 def test_the_papers_number_stands_beside_ours(runs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "mnist"
     folder.mkdir()

@@ -99,7 +99,7 @@ def test_a_page_of_quick_runs_has_their_scores_and_none_of_the_papers_tables(nam
     text = to_markdown(blocks(study, [invented(plan, [0.5, 0.7]) for plan in study.plans(quick=True)]))
     assert text.count("## Scores") == 1
     assert "the paper |" not in text
-    assert "experiment**: not the paper's experiment" not in text
+    assert "experiment**: not the paper's" not in text
 
 
 def test_what_is_committed_here_is_what_the_results_give() -> None:

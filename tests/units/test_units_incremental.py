@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn import stability
+from lipschitz_rnn import stability, units
 
 FAST = {"alpha": 0.1, "step_size": 0.03, "warm_start": True}
 
@@ -56,3 +57,21 @@ def test_a_warm_start_states_its_map(build_unit: Callable) -> None:
     assert found.holds
     norm = float(torch.linalg.matrix_norm(unit.cell().left.detach(), 2))
     assert 0.6 - 1e-6 <= found.factor <= 0.6 + 0.4 * norm + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"warm_start": "no"}, "warm_start is 'no'; it must be True or False"),
+        ({"alpha": float("nan")}, "alpha is nan; it must be finite"),
+        ({"alpha": "x"}, "alpha is 'x', a str; pass a number"),
+        ({"step_size": float("inf")}, "step_size is inf; it must be finite"),
+        ({"inner_steps": 1.5}, "inner_steps is 1.5; it must be a whole number"),
+        ({"inner_steps": 0}, "inner_steps is 0; it must be at least 1"),
+        ({"rank": 2.5}, "rank is 2.5; it must be a whole number"),
+        ({"rank": 9}, "rank is 9; it must be from 1 to hidden_size = 8"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        units.build("irnn", 3, 8, **options)

@@ -64,6 +64,13 @@ def test_values_and_gradients_are_those_of_the_loop(
 
 
 @pytest.mark.parametrize("name", UNITARY)
+def test_parameters_are_contiguous(name: str) -> None:
+    """As `torch.nn.utils.parameters_to_vector` and some optimisers need them."""
+    unit = units.build(name, 3, 8)
+    assert all(parameter.is_contiguous() for parameter in unit.parameters())
+
+
+@pytest.mark.parametrize("name", UNITARY)
 def test_the_learned_start_gets_its_gradient(
     name: str, build_unit: Callable, inputs: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

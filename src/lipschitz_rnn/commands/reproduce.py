@@ -59,7 +59,9 @@ _OWN: dict[str, Any] = {
     "target_loss": Annotated[
         float | None, typer.Option(min=0.0, help="Training loss to compare at. Default: the lowest that all reach.")
     ],
-    "samples": Annotated[int | None, typer.Option(min=1, help="Test samples to attack. Default: all.")],
+    "samples": Annotated[
+        int | None, typer.Option(min=1, help="Samples to attack, or of the Hessian. Default: the study's.")
+    ],
 }
 _QUICK = Annotated[bool, typer.Option("--quick", help="Run a small version that takes minutes on two CPU cores.")]
 _ONLY_ALONE = Annotated[

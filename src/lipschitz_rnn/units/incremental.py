@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from lipschitz_rnn.ops.common.validation import require_count, require_number
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
 from lipschitz_rnn.units.fused import kept_map, kept_scan, runs_fused
@@ -49,9 +50,12 @@ class IncrementalCell(Cell):
     ) -> None:
         super().__init__(input_size, hidden_size)
         self.backend = backend
-        if inner_steps < 1:
-            raise ValueError(f"inner_steps is {inner_steps!r}; it must be at least 1")
-        if rank is not None and not 1 <= rank <= hidden_size:
+        inner_steps = require_count("inner_steps", inner_steps)
+        step_size = require_number("step_size", step_size, low=-math.inf)
+        alpha = require_number("alpha", alpha, low=-math.inf)
+        if not isinstance(warm_start, bool):
+            raise TypeError(f"warm_start is {warm_start!r}; it must be True or False")
+        if rank is not None and not 1 <= require_count("rank", rank) <= hidden_size:
             raise ValueError(f"rank is {rank!r}; it must be from 1 to hidden_size = {hidden_size}, or None")
         self.input = nn.Linear(input_size, hidden_size)
         if rank is None:
@@ -62,8 +66,8 @@ class IncrementalCell(Cell):
             self.left = nn.Parameter(torch.randn(hidden_size, rank) * std)
             self.right = nn.Parameter(torch.randn(hidden_size, rank) * std)
         self.warm_start = warm_start
-        self.alpha = nn.Parameter(torch.full((1,), float(alpha)))
-        self.step_sizes = nn.Parameter(torch.full((inner_steps,), float(step_size)))
+        self.alpha = nn.Parameter(torch.full((1,), alpha))
+        self.step_sizes = nn.Parameter(torch.full((inner_steps,), step_size))
 
     def hidden_matrix(self) -> Tensor:
         return self.left if self.right is None else self.left @ self.right.mT

@@ -145,7 +145,7 @@ class KroneckerCell(UnitaryCell):
         if math.prod(sizes) != hidden_size:
             raise ValueError(f"factors is {sizes}; their product must be hidden_size = {hidden_size}")
         self.unitary_penalty = unitary_penalty
-        start = [torch.view_as_real(random_unitary(size, complex_entries=True)) for size in sizes]
+        start = [torch.view_as_real(random_unitary(size, complex_entries=True).contiguous()) for size in sizes]
         self.factors = nn.ParameterList([nn.Parameter(factor.clone()) for factor in start])
 
     def hidden_matrix(self) -> Tensor:

@@ -26,7 +26,7 @@ def loop(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor) -> Tensor:
     for u in inputs:
         z = h @ matrix.mT + joined(u)
         modulus = z.abs()
-        h = z * (torch.relu(modulus + bias) / (modulus + 1e-5))
+        h = z * torch.where(modulus == 0.0, 0.0, torch.relu(modulus + bias) / (modulus + 1e-5))
         states.append(torch.cat([h.real, h.imag], -1))
     return torch.stack(states)
 
@@ -81,8 +81,32 @@ def test_zero_saturated_and_tiny_moduli(generator: torch.Generator) -> None:
     weight = torch.randn(2, 1, 2 * size, generator=generator, dtype=torch.float64)
     compare(leaves, weight)
     (slope,) = torch.autograd.grad((modrelu_scan(*leaves) * weight).sum(), leaves[0])
-    for dead in (1, 2, 3, 4):
+    for dead in (0, 1, 2, 3, 4):
         assert slope[:, 0, [dead, size + dead]].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("modulus", [1e-45, 1e-42, 1e-40, 1e-38, 1e-30, 1e-20])
+def test_the_bias_of_a_vanishing_state_gets_a_finite_gradient(modulus: float) -> None:
+    """With b = 0, where training starts, a small state is squared at every step without input, and gets subnormal."""
+    u = torch.zeros(2, 1, 2)
+    u[0] = modulus
+    bias = torch.zeros(1, requires_grad=True)
+    states = modrelu_scan(u, torch.tensor([[1.0], [0.0]]), bias, torch.zeros(1, 2))
+    (found,) = torch.autograd.grad(states[0, 0, 0], bias)
+    # ∂h⁺/∂b = Re z / (|z| + ε); numbers below 10⁻³⁸ have less than 24 bits
+    torch.testing.assert_close(found, torch.tensor([float(u[0, 0, 0]) / 1e-5]), rtol=1e-3, atol=1e-39)
+
+
+def test_a_state_that_is_still_zero_passes_no_gradient_on() -> None:
+    """b / ε, the slope of modReLU at 0, is 100 here: over 30 steps without input, gradients would overflow."""
+    u = torch.zeros(32, 1, 2)
+    u[30:] = 1.0
+    leaves = [u, torch.tensor([[1.0], [0.0]]), torch.full((1,), 1e-3), torch.zeros(1, 2)]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    for run in (modrelu_scan, lambda *given: reference(*given, torch.float32)):
+        found = torch.autograd.grad(run(*leaves).sum(), leaves)
+        assert all(gradient.isfinite().all() for gradient in found)
+        assert not found[0][:30].any()
 
 
 def test_only_what_is_asked_for_gets_a_gradient(generator: torch.Generator) -> None:

@@ -33,8 +33,8 @@ Split = Literal["test", "validation"]
 class Cell:
     """One row on one task: the score of every seed, None where there is none.
 
-    A network that diverged late has the score of its selected epoch; `diverged` counts all that diverged, or whose
-    score is not finite.
+    A network that diverged has none, as on all other pages: it would be that of the weights before it did. `diverged`
+    counts these, and those whose score is not finite.
     """
 
     row: str
@@ -218,7 +218,8 @@ def _variants(record: Record) -> list[Record]:
 
 
 def _cell(record: Record, source: str, row: str, column: str, split: Split) -> Cell:
-    scores = {int(seed["seed"]): _finite(seed[split]) for seed in record.seeds}
+    lost = {int(seed["seed"]) for seed in record.seeds if seed.get("diverged_step") is not None}
+    scores = {int(seed["seed"]): None if int(seed["seed"]) in lost else _finite(seed[split]) for seed in record.seeds}
     diverged = sum(
         seed.get("diverged_step") is not None or (seed[split] is not None and _finite(seed[split]) is None)
         for seed in record.seeds
@@ -293,7 +294,8 @@ def _ranking(
     """Ranks over tasks; with only one task that all have, over its seeds, which compares training runs only."""
     scored = [row for row in rows if any(key[0] == row and cell.summary is not None for key, cell in cells.items())]
     if len(scored) < 3:
-        return None, f"no ranks: they need at least 3 rows with scores, and there are {len(scored)}"
+        count = "is 1" if len(scored) == 1 else f"are {len(scored)}"
+        return None, f"no ranks: they need at least 3 rows with scores, and there {count}"
     full = [c for c in columns if all((key := (r, c)) in cells and cells[key].summary is not None for r in scored)]
     if len(full) > 1:
         scores = [[_mean(cells[row, column]) for row in scored] for column in full]

@@ -203,5 +203,6 @@ def to_csv(comparison: Comparison) -> str:
     for cell in comparison.cells.values():
         numbers = [None if cell.summary is None else getattr(cell.summary, name) for name in names]
         shown = ["" if number is None else number for number in numbers]
-        lines.writerow([cell.column, cell.row, cell.metric, *shown, cell.diverged, cell.parameters, cell.seconds])
+        size = cell.parameters or ""  # not known if no network got as far as a result
+        lines.writerow([cell.column, cell.row, cell.metric, *shown, cell.diverged, size, cell.seconds])
     return file.getvalue()

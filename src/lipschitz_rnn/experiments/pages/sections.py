@@ -37,7 +37,7 @@ _TEXT = (
     "A dash: a seed diverged."
 )
 
-_NOT_THE_PAPERS = "not the paper's experiment: "
+_NOT_THE_PAPERS = ("not the paper's experiment: ", "not the paper's task: ", "not the paper's task, but ")
 _DIVERGED = "A seed that diverged is counted, but has no score: best and mean are over the others."
 
 
@@ -47,8 +47,11 @@ def blocks(study: Study, records: Records) -> list[Block]:
     main = sorted((record for record in records if record.kind != QUICK), key=_place)
     page: list[Block] = [Heading(study.title, 1)]
     if quick and not main:
-        why = f": {quick[0].why.removeprefix(_NOT_THE_PAPERS)}" if quick[0].why else ""
-        page.append(Paragraph(f"**Quick version, not the paper's experiment**{why}."))
+        reason = quick[0].why
+        for said_already in _NOT_THE_PAPERS:
+            reason = reason.removeprefix(said_already)
+        why = f": {reason}" if reason else ""
+        page.append(Paragraph(f"**Quick version, not the paper's experiment**{why}. What follows describes the study."))
     page.append(Paragraph(study.about))
     for section in study.sections or STANDARD:
         page += section(study, main or quick)

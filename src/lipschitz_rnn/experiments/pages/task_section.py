@@ -83,9 +83,11 @@ def _scores(groups: Sequence[Group]) -> Table:
     for group, paper in zip(groups, printed, strict=True):
         record, scores = group.record, (*spread(group.record.scores()), spread(group.record.scores("test_last"))[1])
         size = f"{record.parameters:,}" if record.parameters else "–"
-        seeds = sum(len(run.settings.seeds) for run in group.runs)
+        seeds = str(sum(len(run.settings.seeds) for run in group.runs))
+        lost = {line["seed"] for run in group.runs for line in run.of_kind("diverged")}
+        seeds += f" ({len(lost)} diverged)" if lost else ""
         shown = [show_score(value, record.percent) for value in scores] + ([paper] if known else [])
-        facts = [group.name, str(record.setup.hidden_size), size, str(seeds)]
+        facts = [group.name, str(record.setup.hidden_size), size, seeds]
         rows.append([*facts, *shown, show_duration(record.seconds)])
     return Table(header, rows)
 
@@ -108,7 +110,8 @@ def _notes(groups: Sequence[Group]) -> list[Block]:
             notes.append(f"{run.path} is not complete: {done} of {run.settings.epochs} epochs.")
         for line in run.of_kind("diverged"):
             norm, kept = line.get("gradient_norm"), line.get("last_good_checkpoint")
-            text = f"{run.path}: seed {line.get('seed')} diverged at step {line['step']} (gradient norm {norm})"
+            shown = "not finite" if norm is None else f"{norm:.3g}"
+            text = f"{run.path}: seed {line.get('seed')} diverged at step {line['step']} (gradient norm {shown})"
             notes.append(f"{text}; last good checkpoint: {kept}.")
     if not notes:
         return []

@@ -3,7 +3,7 @@
 With r = |z|, modReLU maps z = r n to f(r) n, f(r) = r (r + b) / (r + ε) where r + b > 0, and to 0 elsewhere. Its slope
 along n is f′(r) = (r² + 2εr + εb) / (r + ε)², and across it f(r) / r = (r + b) / (r + ε). Both are sums of positive
 terms for b ≥ 0, while the derivative of z times a function of |z|, as it stands, is a difference of numbers that grow
-like b / r. At z = 0 the two slopes are equal, and any n will do.
+like b / r. At z = 0 both slopes are taken as 0, as those of a real state are.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ def scan_backward(
     """
     b = bias[:, None, None]
     modulus = modulus_of_pairs(z)
-    dead, divisor, at_zero = modulus + b <= 0.0, modulus + GUARD, modulus == 0.0
+    at_zero, divisor = modulus == 0.0, modulus + GUARD
+    dead = (modulus + b <= 0.0) | at_zero
     share = modulus / divisor
-    along = torch.where(dead, 0.0, share * share + GUARD * (2.0 * modulus + b) / divisor / divisor)
+    # Divided first, so that this is not rounded to 0 where |z| is subnormal: ∂b divides by it.
+    along = torch.where(dead, 0.0, share * share + (2.0 * modulus + b) / divisor * (GUARD / divisor))
     across = torch.where(dead, 0.0, (modulus + b) / divisor)
     x, y = (part / modulus.masked_fill(at_zero, 1.0) for part in z.chunk(2, -1))
-    x = x.masked_fill(at_zero, 1.0)
     diagonal = torch.cat([along * x * x + across * y * y, along * y * y + across * x * x], -1)
     mixed = ((along - across) * x * y).repeat(1, 1, 1, 2)
 

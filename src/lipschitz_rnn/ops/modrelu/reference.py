@@ -18,9 +18,11 @@ def modrelu(z: Tensor, bias: Tensor) -> Tensor:
 def gain(modulus: Tensor, bias: Tensor) -> Tensor:
     """relu(|z| + b) / (|z| + 10⁻⁵), by which modReLU multiplies a complex z.
 
-    The guard is there because the derivative of z / |z| grows like 1 / |z|; with it modReLU is continuous at 0.
+    The guard is there because the derivative of z / |z| grows like 1 / |z|; with it modReLU is continuous at 0. At 0
+    itself the gain is 0, not b · 10⁵: a state that is still 0, before the first input, would have that slope at every
+    step, and gradients would overflow after a few.
     """
-    return torch.relu(modulus + bias) / (modulus + GUARD)
+    return torch.where(modulus == 0.0, 0.0, torch.relu(modulus + bias) / (modulus + GUARD))
 
 
 def modulus_of_pairs(z: Tensor) -> Tensor:

@@ -57,8 +57,8 @@ def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
         alone = "; pass a single LipschitzRNN to certify it alone" if found else ""
         raise UnstatedRecurrenceError(
             f"{', '.join(others)}: recurrent, but does not state its recurrence, so nothing can be certified about it; "
-            "LipschitzRNN, ContractingPair and the units rnn, fastrnn, cornn, lru and ren can be, and a GRU by "
-            f"certify_gru{alone}"
+            "LipschitzRNN, ContractingPair and the units rnn, rnn-orth, irnn with one inner step, fastrnn, cornn, lru "
+            f"and ren can be, and a GRU by certify_gru{alone}"
         )
     if not found:
         raise TypeError(

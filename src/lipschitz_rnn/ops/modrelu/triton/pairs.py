@@ -83,18 +83,18 @@ def modulus_of(x, y):
 @triton.jit
 def gain(modulus, b):
     """What modReLU multiplies z by; NaN stays NaN."""
-    return tl.where(modulus + b <= 0.0, 0.0, (modulus + b) / (modulus + GUARD))
+    return tl.where((modulus + b <= 0.0) | (modulus == 0.0), 0.0, (modulus + b) / (modulus + GUARD))
 
 
 @triton.jit
 def slopes(x, y, b, g_x, g_y):
     """d = J g, as two numbers, the derivative with respect to b, and the gain at z = x + iy."""
     modulus = modulus_of(x, y)
-    dead, divisor = modulus + b <= 0.0, modulus + GUARD
+    dead, divisor = (modulus + b <= 0.0) | (modulus == 0.0), modulus + GUARD
     share, across = modulus / divisor, gain(modulus, b)
     along = tl.where(dead, 0.0, share * share + GUARD * (2.0 * modulus + b) / divisor / divisor)
     safe = tl.where(modulus == 0.0, 1.0, modulus)
-    n_x, n_y = tl.where(modulus == 0.0, 1.0, x / safe), y / safe
+    n_x, n_y = x / safe, y / safe
     onward, aside = n_x * g_x + n_y * g_y, n_x * g_y - n_y * g_x
     of_b = tl.where(dead, 0.0, share * onward)
     onward, aside = along * onward, across * aside
