@@ -361,6 +361,22 @@ def test_second_derivatives_are_refused(power: int) -> None:
         gradient.sum().backward()
 
 
+@pytest.mark.parametrize("by", ["A", "u", "the gradient"])
+def test_second_derivatives_are_refused_beside_others(by: str) -> None:
+    """Where the same tensor is used elsewhere too, torch.autograd.grad finds a way to it that avoids the scan."""
+    case = plain_case(T=40)
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in case.tensors.items()}
+    states, _ = case.run(leaves, parallel=4, contraction=case.contraction)
+    assert states is not None
+    given = torch.ones_like(states, requires_grad=True)
+    (gradient,) = torch.autograd.grad(states, leaves["A"], given, create_graph=True)
+    asked = given if by == "the gradient" else leaves[by]
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(gradient.sum() + asked.pow(3).sum(), asked)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(gradient.sum(), asked, allow_unused=True)
+
+
 def test_the_signs_of_a_diagonal_root_do_not_matter() -> None:
     """P is its square; a bound must not become negative with it."""
     case = plain_case()
