@@ -314,6 +314,10 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"contraction": Contraction(0.9, torch.ones(5), 0.1)}, ValueError, "the state has 6 units"),
     ({"contraction": Contraction(0.9, torch.zeros(6), 0.1)}, ValueError, "zero in some direction"),
     ({"contraction": Contraction(0.9, torch.eye(6).tril(-1), 0.1)}, ValueError, "zero in some direction"),
+    ({"contraction": Contraction(0.9, torch.ones(6, 6), 0.1)}, ValueError, "zero in some direction"),
+    ({"contraction": Contraction(0.9, torch.eye(1, 6), 0.1)}, ValueError, "zero in some direction"),
+    ({"contraction": Contraction(0.9, 1e-200 * torch.ones(6).double(), 0.1)}, ValueError, "range of float64"),
+    ({"contraction": Contraction(0.9, 1e200 * torch.eye(6).double(), 0.1)}, ValueError, "range of float64"),
 ]
 
 
