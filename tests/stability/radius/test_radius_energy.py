@@ -138,6 +138,8 @@ def test_what_has_no_energy_gain() -> None:
     assert 0 < small < 1e-198
     assert 1e199 < large < math.inf
     assert large * 1e-200 == pytest.approx(small * 1e200, rel=0.01)
+    for huge in (1.7e308, math.inf):  # of a layer above another, U is multiplied by roots of metrics
+        assert energy_gain(certificate, metric, Ball.exact(np.full((4, 2), huge))) == math.inf
 
 
 def energy_of(network: StatedClassifier, x: torch.Tensor, norm: str, **given: Any) -> torch.Tensor:
