@@ -273,6 +273,20 @@ def test_gain_in_continuous_time_is_the_static_gain_of_a_linear_unit() -> None:
         gain.bound([0.1])
 
 
+@pytest.mark.parametrize("name", ["weight_ih", "bias_ih"])
+def test_parametrizations_that_give_no_numbers(name: str) -> None:
+    """No certificate reads them, and their own parameters are finite, but all states are NaN."""
+
+    class Divided(torch.nn.Module):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return values / torch.zeros(())
+
+    layer = lr.LipschitzRNN(2, 3, stability="contracting", step_size=0.1)
+    torch.nn.utils.parametrize.register_parametrization(layer.cell(), name, Divided())
+    with pytest.raises(ValueError, match=f"l0.{name} of this LipschitzRNN has . entries that are not finite"):
+        certify(layer)
+
+
 def test_gain_takes_alpha_from_the_certificate(pair: tuple[np.ndarray, np.ndarray]) -> None:
     """(A/2, W) with α = 2 is (A, W) with α = 1, for the stages of the midpoint rule too."""
     A, W = pair

@@ -138,6 +138,8 @@ def test_what_has_no_energy_gain() -> None:
     assert 0 < small < 1e-198
     assert 1e199 < large < math.inf
     assert large * 1e-200 == pytest.approx(small * 1e200, rel=0.01)
+    for huge in (1.7e308, math.inf):  # of a layer above another, U is multiplied by roots of metrics
+        assert energy_gain(certificate, metric, Ball.exact(np.full((4, 2), huge))) == math.inf
 
 
 def energy_of(network: StatedClassifier, x: torch.Tensor, norm: str, **given: Any) -> torch.Tensor:
@@ -200,3 +202,17 @@ def test_a_stack_with_a_bounded_gain_has_a_larger_radius(monkeypatch: pytest.Mon
             without_energy(patched)
             by_norms = certified_radius(network, x, precision=precision)
         assert (certified_radius(network, x, precision=precision).radius > 2 * by_norms.radius).all()
+
+
+def test_no_gain_underflows_beside_a_huge_scale() -> None:
+    """What a change counts is taken relative to the largest scale, here one of padding; its square is tiny then."""
+    rho, T = 0.1, 30
+    one = ((rho - 1) / STEP, 0.0, 1 / STEP)
+    network = classifier([one, one], [[1.0], [-1.0]], nonlinearity="identity", num_layers=2, step_size=STEP)
+    x, scale = torch.zeros(T + 1, 1, 1, dtype=torch.float64), torch.zeros(T + 1, 1, dtype=torch.float64)
+    x[T - 1], scale[0], scale[T], lengths = 1e-20, 1.0, 1e200, torch.tensor([T])
+    found = certified_radius(network, x, precision="exact", lengths=lengths, scale=scale, method="global")
+    changed = x.clone()
+    changed[0] = -1e15
+    assert scores_of(network, changed, lengths).argmax() != found.prediction[0]
+    assert found.radius[0] < 1e15

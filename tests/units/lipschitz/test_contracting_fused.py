@@ -152,6 +152,24 @@ def test_first_and_second_derivatives(integrator: str, nonlinearity: str, huge: 
         assert torch.autograd.gradgradcheck(run, values, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("integrator", ["euler", "midpoint"])
+def test_second_derivatives_where_a_matrix_is_zero(integrator: str, dtype: torch.dtype) -> None:
+    """As the rotation of a single unit always is: its norm has no second derivative, and the pair has one."""
+    for size in (1, 3):
+        pair = ContractingPair(size, step_size=0.1, integrator=integrator, dtype=dtype)
+        with torch.no_grad():
+            pair.rotation.zero_()
+            pair.feedback.zero_()
+        values = list(pair.parameters())
+        first = torch.autograd.grad(sum(m.sin().sum() for m in pair()), values, create_graph=True)
+        second = torch.autograd.grad(sum(value.square().sum() for value in first), values)
+        assert all(bool(value.isfinite().all()) for value in second)
+    pair = ContractingPair(1, step_size=0.1, integrator=integrator, dtype=torch.float64)
+    given = [value.detach().requires_grad_() for value in pair.parameters()]
+    assert torch.autograd.gradgradcheck(pair.build, given, atol=1e-5)
+
+
 def test_the_own_gradient_is_the_derivative_of_the_formulas() -> None:
     """Of the same matrices, by PyTorch, for parameters of any size."""
     for index in [index for index in range(48) if index % 3 != 1]:

@@ -245,8 +245,6 @@ def _require_every(every: object) -> None:
 def _require_parallel(settings: Parallel | None, contraction: object, bound: object) -> None:
     if contraction is not None and not isinstance(contraction, Contraction):
         raise TypeError(f"contraction is a {type(contraction).__name__}; pass a Contraction, e.g. from_metric(...)")
-    if contraction is not None:
-        contraction.require_metric()
     if bound is not None and not isinstance(bound, ScanBound):
         raise TypeError(f"bound is a {type(bound).__name__}; pass an empty ScanBound()")
     if settings is None and contraction is not None:

@@ -39,7 +39,9 @@ def energy_gain(certificate: Certificate, metric: MetricNorms, U: Ball, kept: fl
     largest = float(U.upper_magnitude().max(initial=0.0))
     if largest == 0.0:
         return 0.0
-    unit = 2.0 ** round(math.log2(largest))  # input weights of the size of 1; powers of two change no digit
+    if not math.isfinite(largest):
+        return math.inf
+    unit = 2.0 ** min(round(math.log2(largest)), 1023)  # input weights of the size of 1; such powers change no digit
     p, scaled = U.shape[1], Ball(U.mid / unit, U.rad / unit)
     forms = [
         _energy_form(certificate, metric, each, scaled, kept) for each in _multipliers(certificate, metric, multiplier)

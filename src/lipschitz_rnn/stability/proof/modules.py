@@ -125,8 +125,8 @@ def _checked(module: StatesRecurrences) -> list[Statement]:
 
 def require_finite(module: nn.Module) -> None:
     """Raise if a weight is no number, also one that no certificate reads: the states are no numbers then."""
-    for name, parameter in module.named_parameters():
-        bad = 0 if parameter.is_meta else int((~torch.isfinite(parameter.detach())).sum())
+    for name, values in _weights(module):
+        bad = 0 if values.is_meta else int((~torch.isfinite(values)).sum())
         if bad:
             entries = "entry that is" if bad == 1 else "entries that are"
             raise ValueError(
@@ -134,6 +134,15 @@ def require_finite(module: nn.Module) -> None:
                 "numbers; take weights from before training diverged (--which best), or train again with a smaller "
                 "learning rate or with clipped gradients"
             )
+
+
+@torch.no_grad()
+def _weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """All parameters, and what parametrizations make of them."""
+    yield from module.named_parameters()
+    for path, child in module.named_modules():
+        for name in getattr(child, "parametrizations", ()):
+            yield f"{path}.{name}".removeprefix("."), getattr(child, name)
 
 
 def _has_items(stated: object) -> bool:

@@ -18,6 +18,7 @@ from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, St
 
 _LOST = (0.0, 0.5, 0.9)  # shares of 1 − ρ² that a step is asked to lose: the more, the larger is γ
 _TINY = 2.0**-500  # its square is positive
+_LEAST = _TINY**2  # what products that underflow count at least
 
 
 def energy_gains(
@@ -77,7 +78,7 @@ class _Energies:
         moved = self._moved() if rounds else []
         for top, reading in enumerate(readings):
             unit, kernel = self._kernel(top)
-            kernel = kernel * self.given.square()
+            kernel = torch.where(self.given > 0, (kernel * self.given.square()).clamp(min=_LEAST), 0.0)
             length = unit * (kernel.amax(0) if self.norm == "l2" else kernel.sum(0)).sqrt()
             if rounds:
                 length = length + self._rounding(top, moved)

@@ -19,6 +19,8 @@ from lipschitz_rnn.units.lipschitz.rounding import LARGEST_NORM
 # εω stays within (0.002, 1.9), away from the ends of (0, 2): the multiplier degenerates and amplifies rounding there.
 LOWEST_RESTORING, RESTORING_RANGE = 0.002, 1.898
 
+_TINY = 2.0**-200
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -206,13 +208,19 @@ def plus_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
 
 def _within(matrix: Tensor, limit: float, wide: bool) -> tuple[Tensor, Tensor]:
     """The matrix, scaled down to Frobenius norm ``limit`` if it exceeds that, otherwise unchanged; and the divisor."""
+    # The norm of zero, as of the rotation of a single unit, has no second derivative. So little changes no divisor.
+    least = _TINY if torch.is_grad_enabled() else 0.0
     if wide:  # squares may overflow; the result does not depend on ``largest``, hence neither does its gradient
-        largest = matrix.detach().abs().amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(matrix.dtype).tiny)
-        excess = torch.linalg.vector_norm(matrix / largest, dim=(-2, -1), keepdim=True) * (largest / limit)
+        largest = matrix.detach().abs().amax(dim=(-2, -1), keepdim=True).clamp_min(_TINY)
+        excess = _norm(matrix / largest, least) * (largest / limit)
     else:
-        excess = torch.linalg.vector_norm(matrix, dim=(-2, -1), keepdim=True)
+        excess = _norm(matrix, least)
         excess = excess if limit == 1.0 else excess / limit
         # Infinity becomes NaN, so that a parameter of that size gives no matrix at all.
         excess = torch.add(excess, excess, alpha=0.0)
     excess = excess.clamp_min(1.0)
     return matrix / excess, excess
+
+
+def _norm(matrix: Tensor, least: float) -> Tensor:
+    return torch.linalg.vector_norm(matrix + least if least else matrix, dim=(-2, -1), keepdim=True)

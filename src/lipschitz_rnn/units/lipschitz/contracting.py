@@ -78,7 +78,8 @@ class ContractingPair(nn.Module):
     Guarantee: for all finite parameter values, every step brings any two states under the same input closer,
     ‖h⁺ − h′⁺‖_P ≤ e^{−rate·ε} ‖h − h′‖_P with ε = ``step_size`` and the diagonal metric P of :meth:`metric`. It holds
     for the given integrator and for the matrices as this module returns them: float32, or float64 if the parameters
-    are. The rounding error of a step is bounded by :meth:`step_rounding`. Infinite or NaN parameters give NaN matrices.
+    are. The rounding error of a step is bounded by :meth:`step_rounding`. NaN, or infinite entries of ``rotation`` and
+    ``feedback``, give NaN matrices; of other parameters infinity is the end of their range, where the proof holds too.
     A shorter step ε′ has the factor 1 − (ε′/ε)(1 − e^{−rate·ε}) in the same metric, so irregular sampling is covered as
     long as no timespan exceeds ``step_size``. The Euclidean distance never exceeds ``metric_spread`` times its initial
     value.

@@ -314,6 +314,10 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"contraction": Contraction(0.9, torch.ones(5), 0.1)}, ValueError, "the state has 6 units"),
     ({"contraction": Contraction(0.9, torch.zeros(6), 0.1)}, ValueError, "zero in some direction"),
     ({"contraction": Contraction(0.9, torch.eye(6).tril(-1), 0.1)}, ValueError, "zero in some direction"),
+    ({"contraction": Contraction(0.9, torch.ones(6, 6), 0.1)}, ValueError, "zero in some direction"),
+    ({"contraction": Contraction(0.9, torch.eye(1, 6), 0.1)}, ValueError, "zero in some direction"),
+    ({"contraction": Contraction(0.9, 1e-200 * torch.ones(6).double(), 0.1)}, ValueError, "range of float64"),
+    ({"contraction": Contraction(0.9, 1e200 * torch.eye(6).double(), 0.1)}, ValueError, "range of float64"),
 ]
 
 
@@ -359,6 +363,22 @@ def test_second_derivatives_are_refused(power: int) -> None:
     (gradient,) = torch.autograd.grad(states.pow(power).sum(), leaves["A"], create_graph=True)
     with pytest.raises(RuntimeError, match="first derivatives only"):
         gradient.sum().backward()
+
+
+@pytest.mark.parametrize("by", ["A", "u", "the gradient"])
+def test_second_derivatives_are_refused_beside_others(by: str) -> None:
+    """Where the same tensor is used elsewhere too, torch.autograd.grad finds a way to it that avoids the scan."""
+    case = plain_case(T=40)
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in case.tensors.items()}
+    states, _ = case.run(leaves, parallel=4, contraction=case.contraction)
+    assert states is not None
+    given = torch.ones_like(states, requires_grad=True)
+    (gradient,) = torch.autograd.grad(states, leaves["A"], given, create_graph=True)
+    asked = given if by == "the gradient" else leaves[by]
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(gradient.sum() + asked.pow(3).sum(), asked)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(gradient.sum(), asked, allow_unused=True)
 
 
 def test_the_signs_of_a_diagonal_root_do_not_matter() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from lipschitz_rnn.ops.common.validation import has_values
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
+_SMALLEST_ROOT = 1e-100  # so that squares of small distances do not underflow, and of large ones do not overflow
 STEP_ROUNDING = 2e-6  # a step may exceed the proved one by the rounding of times in float32
 
 
@@ -65,17 +66,6 @@ class Contraction:
             root = lower.mT
         shortest, longest = step_size if isinstance(step_size, tuple) else (0.0, step_size)
         return cls(factor, root, longest, shortest, **options)
-
-    def require_metric(self) -> None:
-        """Raise for a root that misses directions, in which it would see no error; a GPU's is not waited for."""
-        root = self.root
-        if root.device.type == "cpu" and has_values(root):
-            missing = root == 0 if root.dim() == 1 else (root == 0).all(-1)
-            if bool(missing.any()):
-                raise ValueError(
-                    "the root of the metric is zero in some direction; it must be invertible: pass R with P = RᵀR, "
-                    "e.g. by Contraction.from_metric"
-                )
 
     def require_steps(self, shortest: float, longest: float) -> None:
         """Raise if steps between these lengths, apart from steps of zero, are not what the factor is proved for."""
@@ -143,6 +133,7 @@ class Norms:
             )
         if tuple(root.shape) in shared:
             root = root.expand(networks, *root.shape)
+        _require_metric(root)
         return cls(factor, root, contraction.longest)
 
     @classmethod
@@ -209,6 +200,29 @@ class Norms:
         """ρ of each step, (S, T, B), from their lengths."""
         share = (steps.detach().to(torch.float64) / self.longest).clamp(0.0, 1.0)
         return 1.0 - share * (1.0 - self.factor)
+
+
+def _require_metric(root: Tensor) -> None:
+    """Raise for a root (S, N) or (S, N, N) that misses directions, in which it would see no error.
+
+    A GPU's is not waited for.
+    """
+    if root.device.type != "cpu" or not has_values(root) or not root.numel():
+        return
+    sizes, lost = root.abs(), 0.0
+    if root.dim() == 3 and bool(root.isfinite().all()):
+        sizes, lost = torch.linalg.svdvals(root), root.shape[-1] * torch.finfo(torch.float64).eps
+    low, high = sizes.amin(-1), sizes.amax(-1)
+    if bool((low <= lost * high).any()):
+        raise ValueError(
+            "the root of the metric is zero in some direction; it must be invertible: pass R with P = RᵀR, e.g. by "
+            "Contraction.from_metric"
+        )
+    if bool(((low < _SMALLEST_ROOT) | (high > 1.0 / _SMALLEST_ROOT)).any()):
+        raise ValueError(
+            f"the root of the metric has sizes from {float(low.min()):.3g} to {float(high.max()):.3g}, whose squares "
+            "leave the range of float64; multiply it by a number, which changes no factor"
+        )
 
 
 def _multiplied(root: Tensor, vectors: Tensor) -> Tensor:
