@@ -45,8 +45,8 @@ def _comparison(study: Study, records: Sequence[Record]) -> list[Block]:
         own = [record for record in records if record.setup.task == task]
         rows = [_line(record) for record in own]
         text = (
-            f"{own[0].metric.capitalize()} on the test split: mean, and the range over the seeds. A rate λ per unit of time means "
-            "that two states under the same input approach each other by e^{−λε} in a step of length ε; memory is the "
+            f"{own[0].metric.capitalize()} on the test split: mean, and the range over the seeds. A rate λ per unit of "
+            "time means that two states under the same input approach each other by e^{−λε} in a step of length ε; memory is the "
             "number of steps in which the guarantee allows a difference to shrink to 1/e."
         )
         if task in _PUBLISHED:
