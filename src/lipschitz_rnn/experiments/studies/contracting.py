@@ -46,8 +46,8 @@ def _comparison(study: Study, records: Sequence[Record]) -> list[Block]:
         rows = [_line(record) for record in own]
         text = (
             f"{own[0].metric.capitalize()} on the test split: mean, and the range over the seeds. A rate λ per unit of "
-            "time means that two states under the same input approach each other by e^{−λε} in a step of length ε; memory is the "
-            "number of steps in which the guarantee allows a difference to shrink to 1/e."
+            "time means that two states under the same input approach each other by e^{−λε} in a step of length ε; "
+            "memory is the number of steps in which the guarantee allows a difference to shrink to 1/e."
         )
         if task in _PUBLISHED:
             text += f" Sparse Combo Net, which contracts as well, has {_PUBLISHED[task]} %."
