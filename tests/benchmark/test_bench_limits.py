@@ -60,6 +60,7 @@ SIZES += [(64, 30, 64), (256, 4, 2), (3, 200, 1), (1, 200, 8), (100, 1, 1), (33,
 MANY = [(n, t, b) for n in (1, 2, 3, 7, 32, 64, 128, 256) for t in (1, 2, 9, 100, 500) for b in (1, 2, 16, 64)]
 
 
+@pytest.mark.full
 def test_right_results_pass_at_every_size() -> None:
     for work in workloads(SIZES):
         found = shares(work, ON_CPU)

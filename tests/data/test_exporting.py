@@ -54,7 +54,7 @@ def test_onnx_takes_raw_values(tmp_path: Path) -> None:
     assert about["times"] == {"typical_gap": fitted.gap, "longest_gap": longest, "regular": False}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_onnx_step_runs_a_whole_series(tmp_path: Path) -> None:
     model = make_model("gru", "forecast", missing="mask")
     done = data.export_model(tmp_path / "step.onnx", [model], step=True, series=irregular(4, seed=6))
@@ -73,7 +73,7 @@ def test_onnx_step_runs_a_whole_series(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [False, True])
+@pytest.mark.parametrize("step", [pytest.param(False, marks=pytest.mark.full), True])
 def test_pt2_of_two_seeds_in_float64(step: bool, tmp_path: Path) -> None:
     """One of them with a complex state, which ONNX does not have."""
     models = [make_model("urnn", "regress"), make_model("rnn", "regress", seed=1)]

@@ -87,7 +87,7 @@ def test_the_picture_has_a_curve_and_a_printed_line_for_each_unit() -> None:
     assert list(right.lines[1].get_ydata()) == [3.1, 3.1]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.needs("scipy")
 def test_the_command_measures_networks_at_the_grid_and_goes_on(tmp_path: Path) -> None:
     torch.set_num_threads(1)

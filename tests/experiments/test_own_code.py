@@ -257,6 +257,7 @@ def test_a_run_keeps_its_kind_of_model_when_resumed(own: Any, settings: Settings
     assert "build=" in resume_command("run", 1, True, sources | {"build": plugins.reference(own.gru_model)})
 
 
+@pytest.mark.full
 def test_from_a_fresh_process_through_the_commands(runs: Runs, tmp_path: Path) -> None:
     """Nothing of this process is known there but the folder, and the module that the user names."""
     folder, result = runs["lipschitz"]

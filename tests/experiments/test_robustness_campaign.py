@@ -149,6 +149,7 @@ def test_another_target_measures_only_networks_of_another_epoch(tmp_path: Path) 
     assert other.measured() == ["urnn, seed 0", "urnn, seed 1"]
 
 
+@pytest.mark.full
 def test_records_at_different_losses_are_not_passed_off_as_comparable(tmp_path: Path) -> None:
     first, _ = Heard().run(campaign(tmp_path, replace(TINY, target_loss=9.0)), tiny_plans("lipschitz"))
     second, _ = Heard().run(campaign(tmp_path, replace(TINY, target_loss=5.0)), tiny_plans("antisymmetric"))

@@ -199,7 +199,7 @@ def test_failed_cells_end_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "4 of 4" in done.output
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_process_saves_on_a_signal_and_goes_on_after_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lipschitz_rnn", *QUICK, "--only", "16/euler", "--jobs", "2", "-o", str(tmp_path)]
     command += ["--epochs", "5"]

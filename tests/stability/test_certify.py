@@ -182,7 +182,7 @@ def test_wrong_targets_are_named() -> None:
             certify((wrong, wrong))
 
 
-@pytest.mark.parametrize("size", [1, 2, 40])
+@pytest.mark.parametrize("size", [1, 2, pytest.param(40, marks=pytest.mark.full)])
 def test_the_time_limit_ends_everything(size: int) -> None:
     """An accuracy beyond float64 and a time limit of a second; none at all is said to be the reason."""
     A, W = random_pair(np.random.default_rng(7), size, "easy")
@@ -320,7 +320,11 @@ def test_largest_step_of_a_scalar_system() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", [Setting("", None), Setting("euler", (0.2, 0.2))], ids=["continuous", "euler"])
+@pytest.mark.parametrize(
+    "setting",
+    [Setting("", None), pytest.param(Setting("euler", (0.2, 0.2)), marks=pytest.mark.full)],
+    ids=["continuous", "euler"],
+)
 def test_useful_at_eight_units(setting: Setting) -> None:
     """At least 95 % of random systems whose sampled worst Jacobians contract in a common metric are certified."""
     rng = np.random.default_rng(4)
@@ -340,7 +344,7 @@ def test_useful_at_eight_units(setting: Setting) -> None:
     [
         (64, 20.0, {}),
         (64, 20.0, {"step_size": 0.03}),
-        (64, 20.0, {"step_size": 0.03, "integrator": "midpoint"}),
+        pytest.param(64, 20.0, {"step_size": 0.03, "integrator": "midpoint"}, marks=pytest.mark.full),
         pytest.param(128, 180.0, {"step_size": 0.03}, marks=pytest.mark.full),
     ],
     ids=["64 continuous", "64 euler", "64 midpoint", "128 euler"],

@@ -199,7 +199,7 @@ def _fetch_into(download: Download, folder: Path, barrier: "multiprocessing.sync
     fetch(download, folder)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_processes_end_with_one_good_file(server: ThreadingHTTPServer, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(2)

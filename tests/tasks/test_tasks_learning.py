@@ -9,6 +9,7 @@ from torch import nn
 from lipschitz_rnn import tasks
 
 FREE = ("digits", "adding", "copying", "pendulum", "irregular-digits", "irregular-pendulum")
+LONG = ("ordered-cifar10",)
 PUBLIC = tuple(name for name in tasks.available() if name not in (*FREE, "timit"))
 
 
@@ -52,6 +53,8 @@ def test_free_tasks(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] if name in LONG else []) for name in PUBLIC]
+)
 def test_public_tasks(name: str, load_real: Callable[..., tasks.Task]) -> None:
     learns(load_real(name, **({"train_batch": 2} if name.startswith("ptb") else {})))

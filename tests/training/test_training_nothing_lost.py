@@ -264,6 +264,7 @@ def test_a_truly_limited_disk(tmp_path: Path) -> None:
     fit(tiny_settings(), SignTask(), tmp_path, resume=True)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.name != "posix", reason="folder permissions are POSIX's")
 def test_a_read_only_folder_gives_a_clear_message() -> None:
     # Not below pytest's own folder: it closes that one to other users, also when a second pytest starts.

@@ -51,7 +51,7 @@ def test_two_processes_equal_one_with_the_same_global_batch(tmp_path: Path, monk
         assert [(r["kind"], r["step"]) for r in first] == [(r["kind"], r["step"]) for r in second]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_command_line_under_torchrun_equals_one_process(tmp_path: Path) -> None:
     command = ["train", "digits", "--task-option", "steps=8", "-e", "1", "-n", "8"]
     command += ["--precision", "float64", "--device", "cpu", "--out"]

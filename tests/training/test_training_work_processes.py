@@ -73,7 +73,9 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 
 @pytest.mark.slow
 @needs_proc
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked", "killed"])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.full), signal.SIGKILL], ids=["asked", "killed"]
+)
 def test_processes_leave_with_their_parent(tmp_path: Path, number: signal.Signals) -> None:
     parent = start(tmp_path, "sleeps-1", "sleeps-2", "later")
     names = [tmp_path / name for name in ("sleeps-1", "sleeps-2")]
@@ -88,7 +90,7 @@ def test_processes_leave_with_their_parent(tmp_path: Path, number: signal.Signal
     assert ("stopped by SIGTERM; saved as here" in output) == (number == signal.SIGTERM)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_fails_or_is_killed_is_told_and_the_others_have_their_turn(tmp_path: Path) -> None:
     parent = start(tmp_path, "sleeps", "fails", "works")
     wait_until(lambda: (tmp_path / "sleeps").exists() and (tmp_path / "works").exists())

@@ -69,7 +69,7 @@ print("same bits")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_samples_a_billion_elements_apart(device: torch.device) -> None:
     """In a process of its own: 32-bit offsets read, or write, far outside of any memory."""
     if device.type == "cuda" and torch.cuda.mem_get_info()[0] < 8 * 2**30:

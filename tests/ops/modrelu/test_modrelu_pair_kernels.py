@@ -16,7 +16,12 @@ from lipschitz_rnn.ops.modrelu.triton import launch as kernels
 pytestmark = pytest.mark.usefixtures("kernels", "way")
 
 # S, T, B, N, with N pairs.
-SHAPES = [(1, 1, 1, 1), (1, 3, 5, 7), (2, 4, 3, 33), (3, 2, 17, 20), (1, 16, 2, 8), (1, 2, 9, 131)]
+SHAPES = [
+    (1, 1, 1, 1),
+    (2, 4, 3, 33),
+    (1, 2, 9, 131),
+    *(pytest.param(shape, marks=pytest.mark.full) for shape in ((1, 3, 5, 7), (3, 2, 17, 20), (1, 16, 2, 8))),
+]
 
 
 @pytest.fixture(params=["one kernel", "two each step"])
