@@ -33,7 +33,11 @@ _WHY_WORDS = (
     "words and on what the head reads, and Adam with a cosine decay: with the printed step of 0.01 the network sees "
     "the last words only faintly"
 )
-_OPTIONS: dict[str, dict[str, Any]] = {"lstm": {"forget_bias": 1.0}, "antisymmetric": {"step_size": 0.3}}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "lstm": {"forget_bias": 1.0},
+    "antisymmetric": {"step_size": 0.3},
+    "irnn": {"step_size": 0.9},  # at 1 the state grows with every step
+}
 
 
 def _row(cell: Cell) -> dict[str, Any]:
