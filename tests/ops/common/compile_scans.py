@@ -1,56 +1,18 @@
 """Compile the kernels of complex modReLU scans and of linear scans for one GPU without having it.
 
-Run as ``python compile_scans.py CAPABILITY KILOBYTES CASES``, with TRITON_INTERPRET=0; prints a line of JSON for each
-kernel. Each of the first CASES cases takes seconds.
+Run by ``compile_for`` in ``without_gpu`` with CAPABILITY CASES. Each of the first CASES cases takes seconds.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import Tensor
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
+from without_gpu import compile_instead_of_launching
 
-from lipschitz_rnn.ops.common.triton import device, launching
-
-capability, room, count = int(sys.argv[1]), 1024 * int(sys.argv[2]), int(sys.argv[3])
-
-
-class NoDriver:
-    """All that the compiler asks of a driver."""
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", capability, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, number: int = 0) -> int:
-        return 0
-
-
-def compile_only(
-    kernel: Any,
-    grid: object,
-    tensors: Sequence[Tensor],
-    numbers: tuple[Any, ...],
-    constants: tuple[Any, ...],
-    **options: int,
-) -> None:
-    program = kernel.warmup(*tensors, *numbers, *constants, grid=grid, **options)
-    name = f"{kernel.fn.__module__.rpartition('.')[2]}.{kernel.fn.__name__}"
-    print(json.dumps({"kernel": name, "shared": program.metadata.shared}), flush=True)
-
-
-driver.set_active(NoDriver())
-launching.launch = compile_only  # type: ignore[assignment]
-device.shared_memory = lambda device: room  # type: ignore[assignment]
-# Imported only now: the modules take these by name.
+capability, count = int(sys.argv[1]), int(sys.argv[2])
+compile_instead_of_launching(capability)
+# Imported only now: the modules take what was replaced by name.
 from lipschitz_rnn.ops.linear.triton import kernels as linear  # noqa: E402
 from lipschitz_rnn.ops.modrelu.triton import launch as pairs  # noqa: E402
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_results import error, replayed
 from torch import Tensor
 
 from lipschitz_rnn.ops.lstm import lstm_scan
@@ -59,10 +60,6 @@ def results(given: list[Tensor], dtypes: tuple[torch.dtype, torch.dtype], backen
         found = torch.func.vmap(scan)(*leaves)
     loss = sum((result.to(weight) * weight).sum() for result, weight in zip(found, given[6:], strict=True))
     return [*(result.detach() for result in found), *torch.autograd.grad(loss, leaves)]
-
-
-def error(found: Tensor, truth: Tensor) -> float:
-    return float((found.double() - truth).norm() / truth.norm().clamp_min(1e-30))
 
 
 def check(found: list[Tensor], plain: list[Tensor], truth: list[Tensor], compute: torch.dtype) -> None:
@@ -229,19 +226,7 @@ def test_a_captured_graph_agrees_with_float64(shape: Shape) -> None:
     given = tensors(shape, device, torch.float32)
     truth = results(given, (torch.float64, torch.float64), "torch")
     plain = results(given, dtypes, "torch")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        results(given, dtypes, "auto")  # kernels compile
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = results(given, dtypes, "auto")
-    for result in captured:
-        result.fill_(float("nan"))
-    graph.replay()
-    torch.cuda.synchronize()
-    check(captured, plain, truth, torch.bfloat16)
+    check(replayed(lambda: results(given, dtypes, "auto")), plain, truth, torch.bfloat16)
 
 
 @pytest.mark.gpu

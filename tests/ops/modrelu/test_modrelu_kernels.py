@@ -4,42 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from modrelu_cases import DTYPES, Shape, captured_on_a_gpu, check, check_through_vmap_and_autograd
+from modrelu_cases import stacked_tensors as tensors
 
-from lipschitz_rnn.ops.modrelu import modrelu_scan
 from lipschitz_rnn.ops.modrelu.gradients import gradients
 from lipschitz_rnn.ops.modrelu.reference import reference
 from lipschitz_rnn.ops.modrelu.triton import kernels as kernels
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
-Shape = tuple[int, int, int, int]  # S, T, B, N
 SHAPES = [(1, 1, 1, 1), (1, 3, 5, 7), (2, 4, 3, 33), (3, 2, 17, 40), (1, 16, 2, 16), (1, 2, 9, 131)]
-# The dtype of the inputs and the one of the products; the state is float32 in each.
-DTYPES = {
-    "float32": (torch.float32, torch.float32),
-    "bfloat16": (torch.bfloat16, torch.bfloat16),
-    "float16": (torch.float16, torch.float16),
-    "wide inputs": (torch.float32, torch.bfloat16),
-}
-
-
-def tensors(shape: Shape, device: torch.device, inputs: torch.dtype = torch.float32) -> list[Tensor]:
-    """Inputs, W, bias, h0 and the gradient of the states, in float64, with values that their own dtype holds.
-
-    No bias is positive: modReLU then has no jump, and rounding makes a small difference only.
-    """
-    S, T, B, N = shape
-    generator = torch.Generator().manual_seed(S + T + B + N)
-    sizes = [(S, T, B, N), (S, N, N), (S, N), (S, B, N), (S, T, B, N)]
-    scales = [1.0, N**-0.5, 0.5, 1.0, 1.0]
-    made = [torch.randn(size, generator=generator) * scale for size, scale in zip(sizes, scales, strict=True)]
-    made[0], made[2] = made[0].to(inputs), -made[2].abs()
-    return [tensor.double().to(device) for tensor in made]
-
-
-def error(found: Tensor, truth: Tensor) -> float:
-    return float((found.double() - truth).norm() / truth.norm().clamp_min(1e-30))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "S{}-T{}-B{}-N{}".format(*shape))
@@ -63,13 +37,6 @@ def test_kernels(shape: Shape, dtypes: tuple[torch.dtype, torch.dtype], device: 
     assert found[0].dtype == of_inputs
     assert all(gradient.dtype == torch.float32 for gradient in found[1:])
     check(found, loop, true, compute)
-
-
-def check(found: list[Tensor], plain: list[Tensor], truth: list[Tensor], compute: torch.dtype) -> None:
-    for index, (kernel, torch_own, exact) in enumerate(zip(found, plain, truth, strict=True)):
-        assert kernel.isfinite().all(), f"result {index} is not finite"
-        assert kernel.shape == exact.shape, f"result {index}"
-        assert error(kernel, exact) <= 3 * max(error(torch_own, exact), torch.finfo(compute).eps), f"result {index}"
 
 
 def test_states_with_biases_of_both_signs(device: torch.device) -> None:
@@ -127,20 +94,7 @@ def test_networks_may_share_inputs_and_lie_anywhere(device: torch.device) -> Non
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
 def test_through_vmap_and_autograd(autocast: bool, device: torch.device) -> None:
     *exact, weight = tensors((2, 3, 4, 9), device)
-
-    def outcome(backend: str, dtype: torch.dtype) -> list[Tensor]:
-        leaves = [tensor.to(dtype).requires_grad_() for tensor in exact]
-
-        def scan(*own: Tensor) -> Tensor:
-            return modrelu_scan(*own, backend=backend)
-
-        with torch.autocast(device.type, torch.bfloat16, enabled=autocast and dtype == torch.float32):
-            states = torch.func.vmap(scan)(*leaves)
-        return [states.detach(), *torch.autograd.grad((states * weight.to(dtype)).sum(), leaves)]
-
-    truth = outcome("torch", torch.float64)
-    compute = torch.bfloat16 if autocast else torch.float32
-    check(outcome("triton", torch.float32), outcome("torch", torch.float32), truth, compute)
+    check_through_vmap_and_autograd(exact, weight, autocast)
 
 
 @pytest.mark.gpu
@@ -150,35 +104,6 @@ def test_through_vmap_and_autograd(autocast: bool, device: torch.device) -> None
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", [(1, 30, 128, 360), (3, 17, 33, 101)], ids=["one", "three"])
 def test_a_captured_graph_agrees_with_float64_on_the_cpu(shape: Shape, autocast: bool) -> None:
-    cpu = torch.device("cpu")
-    *exact, weight = tensors(shape, cpu)
+    *exact, weight = tensors(shape, torch.device("cpu"))
     exact[1] = torch.linalg.qr(exact[1])[0].float().double()
-
-    def outcome(leaves: list[Tensor], backend: str) -> list[Tensor]:
-        def scan(*own: Tensor) -> Tensor:
-            return modrelu_scan(*own, backend=backend)
-
-        with torch.autocast("cuda", torch.bfloat16, enabled=autocast and leaves[0].is_cuda):
-            states = torch.func.vmap(scan)(*leaves)
-        return [states.detach(), *torch.autograd.grad((states * weight.to(states)).sum(), leaves)]
-
-    truth = outcome([tensor.requires_grad_() for tensor in exact], "auto")
-    weight = weight.cuda().float()
-    leaves = [tensor.detach().float().cuda().requires_grad_() for tensor in exact]
-    plain = outcome(leaves, "torch")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        outcome(leaves, "auto")  # kernels compile
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = outcome(leaves, "auto")
-    for result in captured:
-        result.fill_(float("nan"))
-    graph.replay()
-    torch.cuda.synchronize()
-    check(
-        *[[result.cpu() for result in results] for results in (captured, plain, truth)],
-        torch.bfloat16 if autocast else torch.float32,
-    )
+    check(*captured_on_a_gpu(exact, weight, autocast), torch.bfloat16 if autocast else torch.float32)

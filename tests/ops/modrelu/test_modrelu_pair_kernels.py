@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_modrelu_kernels import DTYPES, Shape, check, error
+from kernel_results import error
+from modrelu_cases import DTYPES, Shape, captured_on_a_gpu, check, check_through_vmap_and_autograd, stacked_tensors
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.precision import float32_products
-from lipschitz_rnn.ops.modrelu import modrelu_scan
 from lipschitz_rnn.ops.modrelu.gradients import gradients
 from lipschitz_rnn.ops.modrelu.reference import reference
 from lipschitz_rnn.ops.modrelu.triton import launch as kernels
@@ -33,14 +33,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def tensors(shape: Shape, device: torch.device, inputs: torch.dtype = torch.float32) -> list[Tensor]:
-    """Inputs, W, bias, h0 and the gradient of the states, in float64, with values that their own dtype holds."""
-    S, T, B, N = shape
-    generator = torch.Generator().manual_seed(S + T + B + N)
-    sizes = [(S, T, B, 2 * N), (S, 2 * N, N), (S, N), (S, B, 2 * N), (S, T, B, 2 * N)]
-    scales = [1.0, 0.6 * (2 * N) ** -0.5, 0.5, 1.0, 1.0]  # no growth, which would magnify roundings
-    made = [torch.randn(size, generator=generator) * scale for size, scale in zip(sizes, scales, strict=True)]
-    made[0], made[2] = made[0].to(inputs), -made[2].abs()
-    return [tensor.double().to(device) for tensor in made]
+    return stacked_tensors(shape, device, inputs, width=2, growth=0.6)  # no growth, which would magnify roundings
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "S{}-T{}-B{}-N{}".format(*shape))
@@ -155,21 +148,7 @@ def test_high_precision_is_better_than_tf32(device: torch.device, way: str) -> N
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
 def test_through_vmap_and_autograd(autocast: bool, device: torch.device) -> None:
     *exact, weight = tensors((2, 3, 4, 9), device)
-
-    def outcome(backend: str, dtype: torch.dtype) -> list[Tensor]:
-        leaves = [tensor.to(dtype).requires_grad_() for tensor in exact]
-
-        def scan(*own: Tensor) -> Tensor:
-            return modrelu_scan(*own, backend=backend)
-
-        with torch.autocast(device.type, torch.bfloat16, enabled=autocast and dtype == torch.float32):
-            states = torch.func.vmap(scan)(*leaves)
-        return [states.detach(), *torch.autograd.grad((states * weight.to(dtype)).sum(), leaves)]
-
-    truth = outcome("torch", torch.float64)
-    found, again = outcome("triton", torch.float32), outcome("triton", torch.float32)
-    assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
-    check(found, outcome("torch", torch.float32), truth, torch.bfloat16 if autocast else torch.float32)
+    check_through_vmap_and_autograd(exact, weight, autocast)
 
 
 @pytest.mark.gpu
@@ -182,32 +161,7 @@ def test_a_captured_graph_agrees_with_float64_on_the_cpu(shape: Shape, autocast:
     *exact, weight = tensors(shape, torch.device("cpu"))
     unitary = torch.linalg.qr(torch.complex(*exact[1].chunk(2, 1)))[0]
     exact[1] = torch.cat([unitary.real, unitary.imag], 1).float().double()
-
-    def outcome(leaves: list[Tensor], backend: str) -> list[Tensor]:
-        def scan(*own: Tensor) -> Tensor:
-            return modrelu_scan(*own, backend=backend)
-
-        with torch.autocast("cuda", torch.bfloat16, enabled=autocast and leaves[0].is_cuda):
-            states = torch.func.vmap(scan)(*leaves)
-        return [states.detach(), *torch.autograd.grad((states * weight.to(states)).sum(), leaves)]
-
-    truth = outcome([tensor.requires_grad_() for tensor in exact], "auto")
-    weight = weight.cuda().float()
-    leaves = [tensor.detach().float().cuda().requires_grad_() for tensor in exact]
-    plain = outcome(leaves, "torch")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        outcome(leaves, "auto")  # kernels compile
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = outcome(leaves, "auto")
-    for result in captured:
-        result.fill_(float("nan"))
-    graph.replay()
-    torch.cuda.synchronize()
     # Of a million pairs a few come so close to the kink of modReLU that rounding decides about their slope.
     least = torch.finfo(torch.bfloat16).eps if autocast else 1e-3
-    for result, own, exact_result in zip(captured, plain, truth, strict=True):
-        assert error(result.cpu(), exact_result) <= 3 * max(error(own.cpu(), exact_result), least)
+    for captured, plain, truth in zip(*captured_on_a_gpu(exact, weight, autocast), strict=True):
+        assert error(captured, truth) <= 3 * max(error(plain, truth), least)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import operand_dtype, without_autocast
-from lipschitz_rnn.ops.common.tracing import forward_mode, plain_eager, traceless, tracked
+from lipschitz_rnn.ops.common.functions import EnsembleFunction, hand_written_gradients
+from lipschitz_rnn.ops.common.tracing import traceless, tracked
 from lipschitz_rnn.ops.common.triton import support
 from lipschitz_rnn.ops.common.validation import require_floating, require_like, require_shape, require_tensor
 from lipschitz_rnn.ops.common.vjp import vector_jacobian
-from lipschitz_rnn.ops.common.vmap import run_folded
 from lipschitz_rnn.ops.lstm.gradients import gradients, scan_forward
 from lipschitz_rnn.ops.lstm.reference import reference
 
@@ -59,7 +59,7 @@ def lstm_scan(
         return states.squeeze(0), last_h.squeeze(0), last_c.squeeze(0)
 
 
-class LstmScan(torch.autograd.Function):
+class LstmScan(EnsembleFunction):
     """S networks at once: x (S, T, B, p), U (S, 4N, p), W (S, 4N, N), b (S, 4N), h0 and c0 (S, B, N).
 
     Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all. Besides
@@ -102,19 +102,10 @@ class LstmScan(torch.autograd.Function):
         if all(grad is None for grad in grads[:GRADS]):
             return (None,) * (TENSORS + 3)
         args = (*ctx.saved_tensors, *grads[:GRADS], *ctx.options)
-        with without_autocast(ctx.saved_tensors[0].device):
-            if plain_eager() and not torch.is_grad_enabled() and not forward_mode():
-                found = gradients(needs, *args)
-            else:
-                found = LstmScanBackward.apply(*args)
-        return (*(gradient if need else None for gradient, need in zip(found, needs, strict=True)), None, None, None)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return run_folded(LstmScan.apply, info, in_dims, args)
+        return (*hand_written_gradients(gradients, LstmScanBackward, needs, args), None, None, None)
 
 
-class LstmScanBackward(torch.autograd.Function):
+class LstmScanBackward(EnsembleFunction):
     """The gradients as a function that can be differentiated again: through the plain loops, there and back."""
 
     @staticmethod
@@ -141,10 +132,6 @@ class LstmScanBackward(torch.autograd.Function):
             found = vector_jacobian(first, ctx.saved_tensors, needs, cotangents)
         # Tape and z are functions of the tensors before them: their contribution is in the total derivative of those.
         return (*found[:TENSORS], None, None, *found[TENSORS:], None, None)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return run_folded(LstmScanBackward.apply, info, in_dims, args)
 
 
 def obstacle(W: Tensor, compute: torch.dtype) -> str | None:

@@ -3,7 +3,8 @@
 With r = |z|, modReLU maps z = r n to f(r) n, f(r) = r (r + b) / (r + ε) where r + b > 0, and to 0 elsewhere. Its slope
 along n is f′(r) = (r² + 2εr + εb) / (r + ε)², and across it f(r) / r = (r + b) / (r + ε). Both are sums of positive
 terms for b ≥ 0, while the derivative of z times a function of |z|, as it stands, is a difference of numbers that grow
-like b / r. At z = 0 both slopes are taken as 0, as those of a real state are.
+like b / r. At z = 0 both slopes are taken as 0, as those of a real state are. The formulas are in ``slopes`` and, for
+kernels, in the function of that name in ``triton.pairs``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import matmul
-from lipschitz_rnn.ops.modrelu.reference import GUARD, modrelu_of_pairs, modulus_of_pairs
+from lipschitz_rnn.ops.modrelu.reference import GUARD, gain, modrelu_of_pairs, modulus_of_pairs
 
 
 def scan_backward(
@@ -30,13 +31,8 @@ def scan_backward(
     """
     b = bias[:, None, None]
     modulus = modulus_of_pairs(z)
-    at_zero, divisor = modulus == 0.0, modulus + GUARD
-    dead = (modulus + b <= 0.0) | at_zero
-    share = modulus / divisor
-    # Divided first, so that this is not rounded to 0 where |z| is subnormal: ∂b divides by it.
-    along = torch.where(dead, 0.0, share * share + (2.0 * modulus + b) / divisor * (GUARD / divisor))
-    across = torch.where(dead, 0.0, (modulus + b) / divisor)
-    x, y = (part / modulus.masked_fill(at_zero, 1.0) for part in z.chunk(2, -1))
+    along, across, of_bias = slopes(modulus, b)
+    x, y = (part / modulus.masked_fill(modulus == 0.0, 1.0) for part in z.chunk(2, -1))
     diagonal = torch.cat([along * x * x + across * y * y, along * y * y + across * x * x], -1)
     mixed = ((along - across) * x * y).repeat(1, 1, 1, 2)
 
@@ -48,11 +44,22 @@ def scan_backward(
         total = arriving(grad, later, weights, W.dtype)
         later = now.copy_(torch.addcmul(own * total, other, total.roll(N, -1)))
     real, imaginary = d.to(z.dtype).chunk(2, -1)
-    # ∂h⁺/∂b = n r / (r + ε), and n·d is the slope along n times n·(what arrived).
-    grad_bias = (torch.where(dead, 0.0, share / along) * (x * real + y * imaginary)).sum((1, 2))
+    grad_bias = (of_bias * (x * real + y * imaginary)).sum((1, 2))
     if before is not None:
         before[:, 1:] = modrelu_of_pairs(z[:, :-1], b)
     return d, grad_bias
+
+
+def slopes(modulus: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """f′(r), f(r) / r, and what n·d is multiplied by for ∂b; all are 0 where modReLU is.
+
+    ∂h⁺/∂b = n r / (r + ε), and n·d is f′(r) times n·(what arrived).
+    """
+    dead, divisor = (modulus + bias <= 0.0) | (modulus == 0.0), modulus + GUARD
+    share = modulus / divisor
+    # Divided first, so that this is not rounded to 0 where |z| is subnormal: ∂b divides by it.
+    along = torch.where(dead, 0.0, share * share + (2.0 * modulus + bias) / divisor * (GUARD / divisor))
+    return along, gain(modulus, bias), torch.where(dead, 0.0, share / along)
 
 
 def arriving(grad: Tensor, later: Tensor | None, weights: Tensor, dtype: torch.dtype) -> Tensor:

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import operand_dtype, without_autocast
-from lipschitz_rnn.ops.common.tracing import forward_mode, plain_eager, traceless, tracked
+from lipschitz_rnn.ops.common.functions import EnsembleFunction, hand_written_gradients
+from lipschitz_rnn.ops.common.tracing import traceless, tracked
 from lipschitz_rnn.ops.common.triton import support
 from lipschitz_rnn.ops.common.validation import require_floating, require_like, require_shape
 from lipschitz_rnn.ops.common.vjp import vector_jacobian
-from lipschitz_rnn.ops.common.vmap import run_folded
 from lipschitz_rnn.ops.modrelu.gradients import gradients
 from lipschitz_rnn.ops.modrelu.reference import in_pairs, reference
 
@@ -60,7 +60,7 @@ def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend
         return ModReluScan.apply(*ensemble_of_one, compute, name, save)[0].squeeze(0)
 
 
-class ModReluScan(torch.autograd.Function):
+class ModReluScan(EnsembleFunction):
     """S networks at once: inputs (S, T, B, N), W (S, N, N), bias (S, N), h0 (S, B, N) → states (S, T, B, N).
 
     Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all. With
@@ -103,19 +103,10 @@ class ModReluScan(torch.autograd.Function):
             return (None,) * (TENSORS + 3)
         needs = ctx.needs_input_grad[:TENSORS]
         args = (*ctx.saved_tensors, grad_states, *ctx.options)
-        with without_autocast(grad_states.device):
-            if plain_eager() and not torch.is_grad_enabled() and not forward_mode():
-                found = gradients(needs, *args)
-            else:
-                found = ModReluScanBackward.apply(*args)
-        return (*(gradient if need else None for gradient, need in zip(found, needs, strict=True)), None, None, None)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return run_folded(ModReluScan.apply, info, in_dims, args)
+        return (*hand_written_gradients(gradients, ModReluScanBackward, needs, args), None, None, None)
 
 
-class ModReluScanBackward(torch.autograd.Function):
+class ModReluScanBackward(EnsembleFunction):
     """The gradients as a function that can be differentiated again: its own derivative is that of the plain loop."""
 
     @staticmethod
@@ -142,10 +133,6 @@ class ModReluScanBackward(torch.autograd.Function):
             *found, of_grads = vector_jacobian(first, ctx.saved_tensors, needs, cotangents)
         # The tape is a function of the tensors before it: its contribution is in the total derivative of those.
         return (*found, None, of_grads, None, None)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return run_folded(ModReluScanBackward.apply, info, in_dims, args)
 
 
 def _has_kernels(W: Tensor) -> bool:

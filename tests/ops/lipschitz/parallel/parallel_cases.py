@@ -1,4 +1,4 @@
-"""Random contracting recurrences, cuts and inputs, some of them chosen against the parallel scan."""
+"""Contracting recurrences for the parallel scan: a plain one, and random ones, with some inputs chosen against it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lipschitz_rnn import lipschitz_scan
 from lipschitz_rnn.ops import Contraction, Parallel, ScanBound
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 
+WIDE = {"dtype": torch.float64}
 INTEGRATORS = ("euler", "midpoint", "heun")
 NONLINEARITIES = ("tanh", "sigmoid", "tanh", "identity", "relu")
 INPUTS = ("random", "saturated", "jumps at borders", "slowest direction", "steps of zero", "silence")
@@ -58,6 +59,37 @@ class Case:
         return dict(zip(leaves, found, strict=True)), states.detach()
 
 
+def plain_case(T: int = 120, B: int = 2, N: int = 6, chunks: int = 4, rate: float = 3.0, **options: Any) -> Case:
+    """A network that forgets within a chunk."""
+    torch.manual_seed(T + B + N)
+    step = 0.1
+    pair = ContractingPair(N, step_size=step, rate=rate, **WIDE, **options)
+    A, W = (matrix.detach() for matrix in pair())
+    tensors = {
+        "u": torch.randn(T, B, 3, **WIDE),
+        "A": A,
+        "W": W,
+        "hx": torch.randn(B, N, **WIDE),
+        "input_weight": torch.randn(N, 3, **WIDE),
+        "bias": torch.randn(N, **WIDE),
+    }
+    given = {"step_size": step, "integrator": pair.integrator, "nonlinearity": pair.nonlinearity}
+    contraction = Contraction(math.exp(-rate * step), pair.metric_root(), step)
+    return Case(tensors, given, contraction, chunks, 5, None)
+
+
+def assert_same(case: Case, **options: Any) -> ScanBound:
+    """States, last state and all gradients equal those of the sequential scan up to the tolerance."""
+    bound = ScanBound()
+    exact, states = case.gradients(1)
+    more = {"parallel": case.chunks, "contraction": case.contraction, "bound": bound} | options
+    found, parallel = case.gradients(1, **more)
+    torch.testing.assert_close(parallel, states, rtol=1e-5, atol=1e-5)
+    for name, gradient in exact.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-4, msg=lambda text, n=name: f"{n}: {text}")
+    return bound
+
+
 def make_case(index: int) -> Case:
     rng = np.random.default_rng(index)
     integrator, nonlinearity = INTEGRATORS[index % 3], NONLINEARITIES[index % 5]
@@ -70,7 +102,7 @@ def make_case(index: int) -> Case:
     pairs = [
         ContractingPair(
             N, step_size=step, integrator=integrator, nonlinearity=nonlinearity, rate=rate,
-            init_scale=float(rng.choice([0.1, 1.0, 5.0])), dtype=torch.float64,
+            init_scale=float(rng.choice([0.1, 1.0, 5.0])), **WIDE,
         )
         for _ in range(networks or 1)
     ]  # fmt: skip
@@ -80,25 +112,24 @@ def make_case(index: int) -> Case:
         for matrices in zip(*(pair() for pair in pairs), strict=True)
     )
     root = torch.stack([pair.metric_root() for pair in pairs]).reshape(*shape, N)
-    wide = {"dtype": torch.float64}
     kind = INPUTS[int(rng.integers(len(INPUTS)))]
     features = int(rng.integers(1, 4))
     tensors = {
-        "u": torch.randn(*shape, T, B, features, **wide),
+        "u": torch.randn(*shape, T, B, features, **WIDE),
         "A": A,
         "W": W,
-        "hx": torch.randn(*shape, B, N, **wide) * float(10.0 ** rng.uniform(-1, 3)),
-        "input_weight": torch.randn(*shape, N, features, **wide),
-        "bias": torch.randn(*shape, N, **wide),
+        "hx": torch.randn(*shape, B, N, **WIDE) * float(10.0 ** rng.uniform(-1, 3)),
+        "input_weight": torch.randn(*shape, N, features, **WIDE),
+        "bias": torch.randn(*shape, N, **WIDE),
     }
-    spans = torch.rand(*shape, T, B, **wide) * step if index % 4 == 0 or kind == "steps of zero" else None
+    spans = torch.rand(*shape, T, B, **WIDE) * step if index % 4 == 0 or kind == "steps of zero" else None
     if kind == "saturated":
         tensors["u"] *= 1e3
     elif kind == "jumps at borders":
         tensors["u"] = torch.zeros_like(tensors["u"])
         tensors["u"][..., T % K :: max(1, T // K), :, :] = 50.0
     elif kind == "slowest direction":
-        stepped = torch.eye(N, **wide) + step * A
+        stepped = torch.eye(N, **WIDE) + step * A
         tensors["hx"] = 1e2 * torch.linalg.svd(stepped)[2][..., :1, :].expand(*shape, B, N).clone()
         tensors["u"] *= 0.01
     elif kind == "steps of zero":

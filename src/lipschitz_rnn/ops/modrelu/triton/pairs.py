@@ -1,7 +1,8 @@
 """The scan of a state in pairs (Re h, Im h) on a GPU: each step is a product and a pointwise kernel, as in ``kernels``.
 
 One step of one network is B rows of 2N numbers. A program takes some of its B·N pairs, both numbers of each. The
-formulas, with no difference of large numbers in them, are those of ``ops.modrelu.pairs``.
+formulas, with no difference of large numbers in them, are those of ``ops.modrelu.pairs``; ``slopes`` has them for all
+kernels.
 """
 
 from __future__ import annotations
@@ -81,16 +82,25 @@ def modulus_of(x, y):
 
 
 @triton.jit
+def is_dead(modulus, b):
+    """Where modReLU and its slopes are 0; not at NaN."""
+    return (modulus + b <= 0.0) | (modulus == 0.0)
+
+
+@triton.jit
 def gain(modulus, b):
-    """What modReLU multiplies z by; NaN stays NaN."""
-    return tl.where((modulus + b <= 0.0) | (modulus == 0.0), 0.0, (modulus + b) / (modulus + GUARD))
+    """What modReLU multiplies z by, as `ops.modrelu.reference.gain`; NaN stays NaN."""
+    return tl.where(is_dead(modulus, b), 0.0, (modulus + b) / (modulus + GUARD))
 
 
 @triton.jit
 def slopes(x, y, b, g_x, g_y):
-    """d = J g, as two numbers, the derivative with respect to b, and the gain at z = x + iy."""
+    """d = J g, as two numbers, the derivative with respect to b, and the gain at z = x + iy.
+
+    As `ops.modrelu.pairs.slopes`, but nothing divides by the slope along z, which may be rounded to 0.
+    """
     modulus = modulus_of(x, y)
-    dead, divisor = (modulus + b <= 0.0) | (modulus == 0.0), modulus + GUARD
+    dead, divisor = is_dead(modulus, b), modulus + GUARD
     share, across = modulus / divisor, gain(modulus, b)
     along = tl.where(dead, 0.0, share * share + GUARD * (2.0 * modulus + b) / divisor / divisor)
     safe = tl.where(modulus == 0.0, 1.0, modulus)

@@ -39,6 +39,28 @@ def store_pair(at, x, y, N, mask):
     tl.store(at + N, y, mask=mask)
 
 
+@triton.jit
+def tile(B, N, WIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr):
+    """A program's network, units, and the places of their real parts in a step, (BLOCK_N, BLOCK_B), with a mask."""
+    network = tl.program_id(1).to(tl.int64)
+    columns, units = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_N)
+    if WIDE:
+        columns, B = columns.to(tl.int64), tl.cast(B, tl.int64)
+    mask = (units < N)[:, None] & (columns < B)[None, :]
+    cells = units[:, None] + columns[None, :] * (2 * N)
+    return network, units, cells, mask
+
+
+@triton.jit
+def load_parameters(weights, bias, network, units, N, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The parts of [Re W; Im W], (2 BLOCK_N, BLOCK_N), and b, (BLOCK_N, 1), of a network."""
+    rows = tl.arange(0, 2 * BLOCK_N)
+    PARTS: tl.constexpr = parts_of(PRECISION)
+    SIZE: tl.constexpr = 2 * BLOCK_N * BLOCK_N
+    M1, M2, M3 = load_parts(weights + network * PARTS * SIZE, rows[:, None] * BLOCK_N + units[None, :], SIZE, PRECISION)
+    return M1, M2, M3, tl.load(bias + network * N + units, mask=units < N, other=0.0)[:, None]
+
+
 @triton.jit(do_not_specialize=["T", "inputs_s", "inputs_t"])
 def forward_kernel(
     inputs, weights, bias, h0, states, tape, T, B, N, inputs_s, inputs_t,
@@ -49,17 +71,8 @@ def forward_kernel(
     Memory: inputs (S, T, B, 2N), the steps by their strides; weights (S, parts, 2 BLOCK_N, BLOCK_N); bias (S, N); h0
     (S, B, 2N); states and, with SAVE, tape, which gets z: (S, T, B, 2N). WIDE: offsets within a step may pass 2³¹.
     """
-    network = tl.program_id(1).to(tl.int64)
-    columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
-    units, rows = tl.arange(0, BLOCK_N), tl.arange(0, 2 * BLOCK_N)
-    if WIDE:
-        columns, B = columns.to(tl.int64), tl.cast(B, tl.int64)
-    mask = (units < N)[:, None] & (columns < B)[None, :]
-    cells = units[:, None] + columns[None, :] * (2 * N)
-    PARTS: tl.constexpr = parts_of(PRECISION)
-    SIZE: tl.constexpr = 2 * BLOCK_N * BLOCK_N
-    M1, M2, M3 = load_parts(weights + network * PARTS * SIZE, rows[:, None] * BLOCK_N + units[None, :], SIZE, PRECISION)
-    b = tl.load(bias + network * N + units, mask=units < N, other=0.0)[:, None]
+    network, units, cells, mask = tile(B, N, WIDE, BLOCK_N, BLOCK_B)
+    M1, M2, M3, b = load_parameters(weights, bias, network, units, N, PRECISION, BLOCK_N)
     inputs += network * inputs_s
     size = tl.cast(B, tl.int64) * (2 * N)
     states += network * T * size
@@ -89,17 +102,8 @@ def backward_kernel(
 
     weights are the conjugate transpose; with BEFORE, ``before[:, t + 1]`` gets h after step t, for all but the last.
     """
-    network = tl.program_id(1).to(tl.int64)
-    columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
-    units, rows = tl.arange(0, BLOCK_N), tl.arange(0, 2 * BLOCK_N)
-    if WIDE:
-        columns, B = columns.to(tl.int64), tl.cast(B, tl.int64)
-    mask = (units < N)[:, None] & (columns < B)[None, :]
-    cells = units[:, None] + columns[None, :] * (2 * N)
-    PARTS: tl.constexpr = parts_of(PRECISION)
-    SIZE: tl.constexpr = 2 * BLOCK_N * BLOCK_N
-    M1, M2, M3 = load_parts(weights + network * PARTS * SIZE, rows[:, None] * BLOCK_N + units[None, :], SIZE, PRECISION)
-    b = tl.load(bias + network * N + units, mask=units < N, other=0.0)[:, None]
+    network, units, cells, mask = tile(B, N, WIDE, BLOCK_N, BLOCK_B)
+    M1, M2, M3, b = load_parameters(weights, bias, network, units, N, PRECISION, BLOCK_N)
     grads += network * grads_s
     size = tl.cast(B, tl.int64) * (2 * N)
     tape += network * T * size
