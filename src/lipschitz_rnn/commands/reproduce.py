@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lipschitz_rnn.commands import options
-from lipschitz_rnn.commands.errors import RESUME, guarded
+from lipschitz_rnn.commands.errors import RESUME, fail, guarded
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
 from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.parsing import given_options, parse_seeds
@@ -34,8 +35,27 @@ from lipschitz_rnn.experiments.studies import STUDIES
 from lipschitz_rnn.experiments.study import Study, matches
 from lipschitz_rnn.training import RunError
 
+
+class StudyGroup(TidyGroup):
+    """Subcommands that are studies: a name that is none is answered with the list of them."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name in self.commands or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        # Less alike than usual: the name of a task, such as permuted-mnist, leads to its study.
+        close = get_close_matches(name.lower(), self.commands, n=1, cutoff=0.5)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        names = ", ".join(study for study in self.commands if study != "all")
+        raise fail(
+            f"there is no study {name!r}{hint}; the studies are {names}, or all for all of them; "
+            "`lipschitz-rnn reproduce --list` shows their runs",
+            2,
+        )
+
+
 reproduce = typer.Typer(
-    cls=TidyGroup,
+    cls=StudyGroup,
     invoke_without_command=True,
     help="Repeat the paper's studies and write tables and figures.",
 )
