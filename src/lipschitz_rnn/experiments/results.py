@@ -166,16 +166,26 @@ def export_run(folder: Path, study: str, name: str, *, commit: str | None = None
 
 def result_of_diverged(run: Run) -> dict[str, Any] | None:
     """The result of a run without result.json in which every network diverged, without scores; otherwise None."""
-    steps = {(event["seed"], str(event.get("variant", {}))): event["step"] for event in run.of_kind("diverged")}
-    members = [(member, steps.get((member.seed, str(dict(member.variant))))) for member in run.settings.members]
-    if any(step is None for _, step in members):
+    steps = diverged_steps(run)
+    if steps is None:
         return None
     empty = dict.fromkeys(("selected_epoch", *_SCORES))
-    seeds = [{"seed": m.seed, **empty, "diverged_step": step, "variant": dict(m.variant)} for m, step in members]
+    seeds = [
+        {"seed": member.seed, **empty, "diverged_step": step, "variant": dict(member.variant)}
+        for member, step in zip(run.settings.members, steps, strict=True)
+    ]
     metric = tasks.info(run.settings.task).metric
     named = {"metric": metric.name, "percent": metric.percent, "higher_is_better": metric.higher_is_better}
-    size = {"parameters": 0, "steps": max(step or 0 for _, step in members), "ensemble": ""}
+    size = {"parameters": 0, "steps": max(steps), "ensemble": ""}
     return {**named, **size, "seconds": run.seconds, "seeds": seeds}
+
+
+def diverged_steps(run: Run) -> list[int] | None:
+    """The step at which each network diverged; None if one of them did not."""
+    known = {(event.get("seed"), str(event.get("variant", {}))): event["step"] for event in run.of_kind("diverged")}
+    # Of the part of a run that is one variant, the members have none, but its lines of metrics still name it.
+    steps = [known.get((member.seed, str(dict(member.variant) or run.variant))) for member in run.settings.members]
+    return None if any(step is None for step in steps) else [step for step in steps if step is not None]
 
 
 def describe_run(
