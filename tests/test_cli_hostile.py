@@ -105,6 +105,11 @@ def test_every_argument_bears_an_odd_value(value: str) -> None:
     ("arguments", "code", "told"),
     [
         (["train", "digits", "--config", "/dev/full"], 2, "/dev/full is not a regular file; name a TOML file"),
+        (["train", "--task", "digits"], 2, "the task is named without an option: lipschitz-rnn train digits; --task is"),
+        (["train", "--task", "a b.csv"], 2, "the file is named without an option: lipschitz-rnn train 'a b.csv';"),
+        (["train", "--task", "digit"], 2, "needs no option: lipschitz-rnn train TASK"),
+        (["train", "a.csv", "--task", "digits"], 2, "it says what to do with a file, and is one of classify, regress,"),
+        (["train", "--task", "classify"], 2, "--task is for a file, but none is given; name it: lipschitz-rnn train"),
         (["train", "digits", "--config", "."], 2, ". is a folder; name a TOML file"),
         (["train", "digits", "--seeds", "0-99999999"], 2, "at most 10,000 seeds"),
         (["train", "digits", "--seeds", "9" * 30], 2, "below 2**63"),
