@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lipschitz_rnn.cli import app
+from lipschitz_rnn.commands import reproduce as commands_reproduce
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,14 @@ def call(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
+        (["reproduce", "--list", "--results", "nowhere"], 2, "--results is nowhere, which is missing; name a folder"),
+        (["reproduce", "--list", "--results", "a-file"], 2, "--results is a-file, which is a file; name a folder"),
+        (["reproduce", "--list"], 0, "there is no folder results here, so nothing is committed; name another with"),
+        (["reproduce", "--results", "empty", "mnist", "--dry-run"], 2, "--results stands before the study, where it is"),
+        (["reproduce", "mnist", "--only", "baselines"], 2, "--baselines adds the runs of that group"),
+        (["reproduce", "mnist", "--only", "ordered-mnst"], 2, "--only 'ordered-mnst' (did you mean 'ordered-mnist'?);"),
+        (["reproduce", "mnist", "--only", "lstmm"], 2, "--only 'lstmm' (did you mean 'lstm'?); the runs are"),
+        (["reproduce", "all", "--only", "ordered-mnst"], 2, "(did you mean 'ordered-mnist'?); `lipschitz-rnn"),
         (["report", "nowhere"], 1, "there is no folder nowhere; name a run folder"),
         (["report", "a-file"], 1, "a-file is a file; name a run folder"),
         (["report", "--check", "nowhere"], 1, "there is no folder nowhere"),
@@ -47,3 +56,20 @@ def test_one_line_says_what_is_wrong(arguments: list[str], code: int, told: str,
     assert done.exit_code == code, done.output
     assert "Traceback" not in done.output
     assert sorted(os.walk(folder)) == before
+
+
+@pytest.mark.parametrize("study", ["figures", "all"])
+def test_a_list_trains_nothing_even_with_a_study(study: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands_reproduce, "run_study", None)  # it would train for hours
+    before = sorted(os.walk(folder))
+    done = call("reproduce", "--list", study)
+    assert done.exit_code == 0, done.output
+    assert "ordered-mnist/spectra" in done.output
+    assert ("permuted-mnist/lipschitz/64/euler" in done.output) == (study == "all")
+    assert sorted(os.walk(folder)) == before
+
+
+def test_an_empty_pattern_does_not_list_the_runs_of_groups() -> None:
+    done = call("reproduce", "mnist", "--only", "")
+    assert done.exit_code == 2
+    assert done.output.split()[-1] == "permuted-mnist/lipschitz/128/midpoint"

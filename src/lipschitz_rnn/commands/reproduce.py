@@ -19,7 +19,7 @@ from lipschitz_rnn.commands import options
 from lipschitz_rnn.commands.errors import RESUME, fail, guarded
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
 from lipschitz_rnn.commands.imports import with_imports
-from lipschitz_rnn.commands.parsing import given_options, parse_seeds
+from lipschitz_rnn.commands.parsing import given_options, parse_seeds, refuse_given, was_given
 from lipschitz_rnn.commands.progress import watch_runs
 from lipschitz_rnn.commands.reproduce_list import print_list
 from lipschitz_rnn.commands.threads import choose_threads_for_runs, with_threads
@@ -32,7 +32,7 @@ from lipschitz_rnn.experiments.reproduce import Outcome
 from lipschitz_rnn.experiments.reproduce import reproduce as run_study
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.studies import STUDIES
-from lipschitz_rnn.experiments.study import Study, matches
+from lipschitz_rnn.experiments.study import Study, matches, nearest
 from lipschitz_rnn.training import RunError
 
 
@@ -119,11 +119,20 @@ def studies(
       lipschitz-rnn reproduce mnist --quick -o runs/quick
       lipschitz-rnn reproduce all --device cuda --resume
     """
-    if context.invoked_subcommand is None:
-        if listed:
-            print_list(results, as_json)
-        else:
-            typer.echo(context.get_help())
+    study = context.invoked_subcommand
+    if listed:
+        if was_given(context, "results") and not results.is_dir():
+            kind = "a file" if results.exists() else "missing"
+            raise ValueError(f"--results is {results}, which is {kind}; name a folder of JSON results")
+        print_list(results, as_json, [*STUDIES] if study in (None, "all") else [str(study)])
+        raise typer.Exit  # with a study, too: who asks for a list does not want to train
+    if study is None:
+        typer.echo(context.get_help())
+    refuse_given(
+        context,
+        ("results", "as_json") if study else (),
+        f"stands before the study, where it is for --list; write it after: lipschitz-rnn reproduce {study} …",
+    )
 
 
 def _signature(study: Study | None) -> inspect.Signature:
@@ -167,7 +176,8 @@ def _run_all(only: list[str] | None, quick: bool, out: Path, **given: Any) -> No
     if only:
         names = [f"{study.name}/{plan.name}" for study, _, plans in chosen for plan in plans]
         for pattern in (pattern for pattern in only if not any(matches(name, pattern) for name in names)):
-            raise ValueError(f"no run matches --only {pattern!r}; `lipschitz-rnn reproduce --list` shows all")
+            hint = nearest(pattern, names)
+            raise ValueError(f"no run matches --only {pattern!r}{hint}; `lipschitz-rnn reproduce --list` shows all")
         chosen = [
             (study, campaign, [plan for plan in plans if any(matches(f"{study.name}/{plan.name}", o) for o in only)])
             for study, campaign, plans in chosen

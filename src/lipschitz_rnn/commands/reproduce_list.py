@@ -26,8 +26,9 @@ from lipschitz_rnn.training import Settings
 _WIDEST = 1000  # columns, more than any name needs
 
 
-def print_list(results: Path, as_json: bool) -> None:
-    entries = inventory(STUDIES.values(), results)
+def print_list(results: Path, as_json: bool, names: Sequence[str]) -> None:
+    """The studies of these names, whose records are in `results`."""
+    entries = inventory([STUDIES[name] for name in names], results)
     if as_json:
         typer.echo(json.dumps([_facts(entry) for entry in entries], indent=2))
         return
@@ -49,6 +50,8 @@ def print_list(results: Path, as_json: bool) -> None:
     # On a narrow terminal lines are too long, but names stay whole: they are to be copied, e.g. to --only.
     Console(width=max(console.width, needed)).print(table)
     where = f"committed: in {results}; times come from its records, or are estimated from similar runs"
+    if not results.is_dir():
+        where = f"there is no folder {results} here, so nothing is committed; name another with --results"
     console.print(where, markup=False, highlight=False)
 
 
