@@ -11,6 +11,8 @@ from typer.testing import CliRunner, Result
 from lipschitz_rnn.cli import app
 from lipschitz_rnn.commands import reproduce as commands_reproduce
 
+QUICK = ["reproduce", "mnist", "--quick", "--only", "16/euler", "--seeds", "0", "--epochs", "1", "--device", "cpu"]
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -39,6 +41,10 @@ def call(*arguments: str) -> Result:
         (["reproduce", "mnist", "--only", "ordered-mnst"], 2, "--only 'ordered-mnst' (did you mean 'ordered-mnist'?);"),
         (["reproduce", "mnist", "--only", "lstmm"], 2, "--only 'lstmm' (did you mean 'lstm'?); the runs are"),
         (["reproduce", "all", "--only", "ordered-mnst"], 2, "(did you mean 'ordered-mnist'?); `lipschitz-rnn"),
+        ([*QUICK, "--out", "a-file"], 1, "a-file is a file, not a folder; choose another folder for the run"),
+        ([*QUICK, "--results", "a-file"], 1, "a-file is a file; choose another --results"),
+        ([*QUICK, "--out", ""], 2, "the name is empty; give a folder"),
+        ([*QUICK, "--results", ""], 2, "the name is empty; give a folder"),
         (["report", "nowhere"], 1, "there is no folder nowhere; name a run folder"),
         (["report", "a-file"], 1, "a-file is a file; name a run folder"),
         (["report", "--check", "nowhere"], 1, "there is no folder nowhere"),
@@ -73,3 +79,35 @@ def test_an_empty_pattern_does_not_list_the_runs_of_groups() -> None:
     done = call("reproduce", "mnist", "--only", "")
     assert done.exit_code == 2
     assert done.output.split()[-1] == "permuted-mnist/lipschitz/128/midpoint"
+
+
+def test_a_results_folder_that_is_not_writable_is_refused_before_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The superuser may write anywhere, so that the answer of the system is invented."""
+    locked = folder / "locked"
+    locked.mkdir()
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked and allowed(path, mode))
+    done = call(*QUICK, "--out", "out", "--results", "locked")
+    assert done.exit_code == 1
+    assert f"cannot be written to locked: {locked} is not writable; change its permissions" in done.output
+    assert not (folder / "out").exists()
+
+
+def test_resume_cuts_off_damaged_metrics_and_keeps_a_run_without_settings(folder: Path) -> None:
+    run = folder / "out" / "quick" / "digits" / "lipschitz" / "16" / "euler"
+    assert call(*QUICK, "--out", "out").exit_code == 0
+    whole = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(whole + "garbage\n")
+    (run / "result.json").unlink()
+    mended = call(*QUICK, "--out", "out", "--resume")
+    assert mended.exit_code == 0, mended.output
+    assert "garbage" not in (run / "metrics.jsonl").read_text()
+    (run / "config.json").unlink()
+    weights = {path: path.stat().st_mtime_ns for path in (run / "checkpoints").iterdir()}
+    for more in ([], ["--resume"]):
+        lost = call(*QUICK, "--out", "out", *more)
+        assert lost.exit_code == 2
+        assert "euler holds a finished run without its config.json; restore it from a copy, or" in lost.output
+    assert {path: path.stat().st_mtime_ns for path in (run / "checkpoints").iterdir()} == weights

@@ -13,6 +13,7 @@ type of every value.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -213,6 +214,19 @@ def _curves(run: Run) -> dict[str, list[list[float | None]]]:
     _, losses = run.curve("validation", "loss")
     curves = {"train_loss": run.training_losses(), "validation_loss": losses, f"validation_{run.metric}": scores}
     return {name: [[rounded(value, 4) for value in member] for member in values] for name, values in curves.items()}
+
+
+def check_results_place(folder: Path, study: str) -> None:
+    """Raise now, not after the training, if the records of a study cannot be written; nothing is written."""
+    own = folder.absolute() / study
+    place = next(each for each in (own, *own.parents) if each.exists())
+    if not place.is_dir():
+        raise ResultsError(f"records cannot be written to {folder}: {place} is a file; choose another --results")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ResultsError(
+            f"records cannot be written to {folder}: {place} is not writable; change its permissions, or choose "
+            "another --results"
+        )
 
 
 def write_record(record: Record, folder: Path) -> Path:
