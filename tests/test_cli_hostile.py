@@ -105,7 +105,7 @@ def test_every_argument_bears_an_odd_value(value: str) -> None:
     ("arguments", "code", "told"),
     [
         (["train", "digits", "--config", "/dev/full"], 2, "/dev/full is not a regular file; name a TOML file"),
-        (["train", "--task", "digits"], 2, "the task is named without an option: lipschitz-rnn train digits; --task is"),
+        (["train", "--task", "digits"], 2, "the task is named without an option: lipschitz-rnn train digits; --task"),
         (["train", "--task", "a b.csv"], 2, "the file is named without an option: lipschitz-rnn train 'a b.csv';"),
         (["train", "--task", "digit"], 2, "needs no option: lipschitz-rnn train TASK"),
         (["train", "a.csv", "--task", "digits"], 2, "it says what to do with a file, and is one of classify, regress,"),

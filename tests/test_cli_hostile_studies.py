@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def call(*arguments: str) -> Result:
         (["reproduce", "--list", "--results", "nowhere"], 2, "--results is nowhere, which is missing; name a folder"),
         (["reproduce", "--list", "--results", "a-file"], 2, "--results is a-file, which is a file; name a folder"),
         (["reproduce", "--list"], 0, "there is no folder results here, so nothing is committed; name another with"),
-        (["reproduce", "--results", "empty", "mnist", "--dry-run"], 2, "--results stands before the study, where it is"),
+        (["reproduce", "--results", "empty", "mnist", "--dry-run"], 2, "--results stands before the study, where it"),
         (["reproduce", "mnist", "--only", "baselines"], 2, "--baselines adds the runs of that group"),
         (["reproduce", "mnist", "--only", "ordered-mnst"], 2, "--only 'ordered-mnst' (did you mean 'ordered-mnist'?);"),
         (["reproduce", "mnist", "--only", "lstmm"], 2, "--only 'lstmm' (did you mean 'lstm'?); the runs are"),
@@ -111,3 +112,17 @@ def test_resume_cuts_off_damaged_metrics_and_keeps_a_run_without_settings(folder
         assert lost.exit_code == 2
         assert "euler holds a finished run without its config.json; restore it from a copy, or" in lost.output
     assert {path: path.stat().st_mtime_ns for path in (run / "checkpoints").iterdir()} == weights
+
+
+def test_with_json_a_run_that_fails_still_says_why(folder: Path) -> None:
+    run = folder / "out" / "quick" / "digits" / "lipschitz" / "16" / "euler"
+    made = call(*QUICK, "--out", "out", "--json")
+    assert made.exit_code == 0, made.output
+    assert (made.stderr, json.loads(made.stdout)["failed"]) == ("", [])
+    (run / "result.json").write_text("{")
+    done = call(*QUICK, "--out", "out", "--resume", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout) == {"runs": [], "written": [], "failed": ["quick/digits/lipschitz/16/euler"]}
+    assert "quick/digits/lipschitz/16/euler: failed: " in done.stderr
+    assert "result.json is not JSON" in done.stderr
+    assert "the reasons are above; when they are gone, continue with --resume" in done.stderr

@@ -81,6 +81,13 @@ def test_the_page_says_where_the_printed_numbers_appear_and_counts_networks() ->
     assert "| 0.01 |" not in text
 
 
+@pytest.mark.parametrize("kind", ["paper", "quick"])
+def test_the_page_of_networks_that_reached_no_loss_says_so(kind: str) -> None:
+    unmeasured = record("lipschitz", {}, kind)
+    page = to_markdown(blocks(STUDY, [unmeasured]))
+    assert "No network came down to a training loss of 1, the highest of the grid: nothing was measured." in page
+
+
 def test_the_picture_has_a_curve_and_a_printed_line_for_each_unit() -> None:
     left, right = draw([record("lipschitz", {1.0: [2.0, 1.0], 0.1: [0.5, 0.3]})]).axes
     curve, printed = left.lines

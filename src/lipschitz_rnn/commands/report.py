@@ -76,7 +76,9 @@ def _require_folders(paths: list[Path]) -> None:
     for path in (path for path in paths if not is_there(path) or not path.is_dir()):
         if is_there(path):
             raise RunError(f"{path} is a file; name a run folder, a folder that holds runs, or one of JSON results")
-        raise RunError(f"there is no folder {path}; name a run folder, a folder that holds runs, or one of JSON results")
+        raise RunError(
+            f"there is no folder {path}; name a run folder, a folder that holds runs, or one of JSON results"
+        )
 
 
 def _are_results(paths: list[Path]) -> bool:

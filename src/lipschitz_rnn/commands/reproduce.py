@@ -227,7 +227,10 @@ def _report(chosen: list[tuple[Study, Campaign, list[Plan]]], *, dry_run: bool, 
             console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
     failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:
-        raise RunError(f"{len(failed)} of {len(planned)} runs failed: {'; '.join(failed)}; continue with --resume")
+        raise RunError(
+            f"{len(failed)} of {len(planned)} runs failed: {'; '.join(failed)}; the reasons are above; when they are "
+            "gone, continue with --resume"
+        )
 
 
 def _on(engine: Engine | None, campaign: Campaign) -> Campaign:
@@ -250,7 +253,8 @@ def _facts(outcomes: list[Outcome]) -> dict[str, Any]:
         for outcome in outcomes
         for record in outcome.records
     ]
-    return {"runs": runs, "written": [str(path) for outcome in outcomes for path in outcome.written]}
+    written = [str(path) for outcome in outcomes for path in outcome.written]
+    return {"runs": runs, "written": written, "failed": [name for outcome in outcomes for name in outcome.failed]}
 
 
 def _print_scores(console: Console, records: list[Record]) -> None:
