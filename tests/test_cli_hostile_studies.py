@@ -61,6 +61,7 @@ def test_one_line_says_what_is_wrong(arguments: list[str], code: int, told: str,
     done = call(*arguments)
     assert told in done.output, done.output
     assert done.exit_code == code, done.output
+    assert "failed: " not in done.output  # nothing was started
     assert "Traceback" not in done.output
     assert sorted(os.walk(folder)) == before
 
