@@ -284,3 +284,15 @@ def test_lists_cut_no_name(columns: int) -> None:
         assert max(len(line) for line in page.splitlines()) <= columns
         first = {re.split(r"\s", line.strip())[0] for line in page.splitlines() if line.strip()}
         assert set(names) <= first
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_the_list_of_studies_cuts_no_name_of_a_run(columns: int) -> None:
+    runs = json.loads(call("reproduce", "--list", "--json").stdout)
+    page = call("reproduce", "--list", columns=columns).output
+    if columns >= 80:
+        assert max(len(line) for line in page.splitlines()) <= columns
+    first = {line.split()[0] for line in page.splitlines() if line.strip()}
+    assert {run["name"] for run in runs if run["group"] == "paper"} <= first
+    assert {f"--{run['group']}" for run in runs if run["group"] != "paper"} <= first
+    assert {run["study"] for run in runs} <= first

@@ -21,10 +21,12 @@ from lipschitz_rnn.experiments.studies.curvature import STUDY, measuring
 from lipschitz_rnn.experiments.studies.curvature.measuring import epochs_at_losses
 from lipschitz_rnn.experiments.studies.curvature.page import crossings, draw
 from lipschitz_rnn.experiments.target_loss import Taken, load_taken
-from lipschitz_rnn.robustness import draw_samples, hessian
+from lipschitz_rnn.robustness import HessianResult, draw_samples, hessian
+from lipschitz_rnn.robustness import measuring as robustness_measuring
 from lipschitz_rnn.robustness.hessian_spectrum import NotConverged
 from lipschitz_rnn.training import RunError, Watcher
 from lipschitz_rnn.training.history import read_run
+from lipschitz_rnn.training.model import build_model
 
 
 def test_the_study_trains_the_units_of_the_third_table_with_equal_settings() -> None:
@@ -79,6 +81,13 @@ def test_the_page_says_where_the_printed_numbers_appear_and_counts_networks() ->
     assert "| 0.01 |" not in text
 
 
+@pytest.mark.parametrize("kind", ["paper", "quick"])
+def test_the_page_of_networks_that_reached_no_loss_says_so(kind: str) -> None:
+    unmeasured = record("lipschitz", {}, kind)
+    page = to_markdown(blocks(STUDY, [unmeasured]))
+    assert "No network came down to a training loss of 1, the highest of the grid: nothing was measured." in page
+
+
 def test_the_picture_has_a_curve_and_a_printed_line_for_each_unit() -> None:
     left, right = draw([record("lipschitz", {1.0: [2.0, 1.0], 0.1: [0.5, 0.3]})]).axes
     curve, printed = left.lines
@@ -125,6 +134,30 @@ def _agrees_with_the_whole_matrix(folder: Path, point: dict[str, Any], found: Re
     exact = hessian(network, batch.inputs, batch.targets, parameters="unit", exact=True)
     assert point["lambda_max"] == pytest.approx(exact.lambda_max, rel=0.02)
     assert point["lambda_min"] == pytest.approx(exact.lambda_min, rel=0.02)
+
+
+@pytest.mark.needs("scipy")
+def test_the_hessian_is_measured_as_in_the_study_of_robustness(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def noting(*given: Any, **options: Any) -> HessianResult:
+        asked.append(options | {"inputs": given[1], "targets": given[2]})
+        return hessian(*given, **options)
+
+    monkeypatch.setattr(robustness_measuring, "hessian", noting)
+    settings = preset_settings("digits", changes={"device": "cpu", "hidden_size": 8})
+    task = load_task(settings)
+    network = build_model(settings, task, 0)
+    how: dict[str, Any] = {"probes": 3, "lanczos": 6, "tolerance": 0.02}
+    alone = measuring._measure(network, task, measuring.Grid(samples=30, **how))
+    method = robustness_measuring.Method(curved=30, attacked=2, steps=1, noises=1, **how)
+    among_others = robustness_measuring.measure(network, task, method)["hessian"]
+    first, second = ({key: each[key] for key in each.keys() - {"generator", "batch_size"}} for each in asked)
+    torch.testing.assert_close(first.pop("inputs"), second.pop("inputs"), rtol=0, atol=0)
+    torch.testing.assert_close(first.pop("targets"), second.pop("targets"), rtol=0, atol=0)
+    assert first == second
+    for name in ("lambda_max", "lambda_min", "trace", "loss"):
+        assert alone[name] == pytest.approx(among_others[name], rel=1e-5)
 
 
 def test_a_measurement_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

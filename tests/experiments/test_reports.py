@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from lipschitz_rnn.experiments.comparison.collecting import compare_runs
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.report import group_runs, write_report
 from lipschitz_rnn.experiments.runner import train
-from lipschitz_rnn.training import RunError, evaluate
+from lipschitz_rnn.training import Diverged, RunError, evaluate
 from lipschitz_rnn.training.folder import read_settings
 from lipschitz_rnn.training.history import find_runs
 from lipschitz_rnn.training.runs import load_run
@@ -167,6 +168,24 @@ def test_diverged_seeds_are_counted(runs: Path, tmp_path: Path) -> None:
     text = write_report([folder], tmp_path / "page")["markdown"].read_text()
     assert "| 2 (1 diverged) |" in text
     assert "seed 1 diverged at step 9 (gradient norm not finite); last good checkpoint: x." in text
+
+
+def test_a_run_in_which_all_seeds_diverged_is_not_called_incomplete(tmp_path: Path) -> None:
+    wild = {"epochs": 2, "hidden_size": 4, "optimiser": "sgd", "learning_rate": 1e30, "clip": None, "device": "cpu"}
+    variants = {"variants": ({"beta": 0.5}, {"beta": 0.75})}
+    for name, changes in (("two", {}), ("one", {"seeds": (3,)}), ("varied", variants)):
+        with pytest.raises(Diverged):
+            train(preset_settings("digits", changes=wild | {"seeds": (0, 1)} | changes), tmp_path / name)
+    text = write_report([tmp_path], tmp_path / "page")["markdown"].read_text()
+    assert "not complete" not in text
+    assert len(re.findall(r"varied: all 2 seeds diverged, at steps? \d", text)) == 2  # once for each variant
+    (when,) = re.findall(r"two: all 2 seeds diverged, at (steps? .*), so it has no scores\.", text)
+    steps = {int(step) for step in re.findall(r"two: seed \d diverged at step (\d+)", text)}
+    assert {int(step) for step in re.findall(r"\d+", when)} == steps
+    assert re.search(r"one: its only seed diverged at step \d+, so it has no scores\.", text)
+    found = compare_runs(find_runs([tmp_path / "varied"]))
+    assert [cell.diverged for cell in found.cells.values()] == [2, 2]
+    assert not found.left_out
 
 
 def test_the_papers_number_stands_beside_ours(runs: Path, tmp_path: Path) -> None:

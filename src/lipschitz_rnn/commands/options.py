@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from lipschitz_rnn.commands.parsing import parse_folder
 from lipschitz_rnn.commands.threads import MACHINE
 from lipschitz_rnn.training.settings import Precision as PrecisionName
 
@@ -54,7 +55,12 @@ Which = Annotated[
     typer.Option(help="best: the weights selected on validation data; last: the newest weights."),
 ]
 Out = typer.Option(
-    "--out", "-o", metavar="FOLDER", help="Folder for runs, results, tables and figures.", rich_help_panel=OUTPUT
+    "--out",
+    "-o",
+    metavar="FOLDER",
+    help="Folder for runs, results, tables and figures.",
+    rich_help_panel=OUTPUT,
+    parser=parse_folder,
 )
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an earlier call; finished runs are not repeated.")]
 Jobs = Annotated[
@@ -118,6 +124,7 @@ Results = Annotated[
         metavar="FOLDER",
         help="Folder for one JSON file per finished run. Default: OUT/results.",
         show_default=False,
+        parser=parse_folder,
         rich_help_panel=OUTPUT,
     ),
 ]

@@ -55,6 +55,13 @@ def parse_epochs(text: str) -> tuple[int, ...]:
         raise ValueError(f"--decay-epochs is {text!r}; write epochs e.g. as 90 or 30,60,90") from None
 
 
+def parse_folder(text: str) -> Path:
+    """The folder; BadParameter for an empty shell variable, which as a path would be the current folder."""
+    if not text:
+        raise typer.BadParameter("the name is empty; give a folder, or . for the current one")
+    return Path(text)
+
+
 def given_options(**given: Any) -> dict[str, Any]:
     """Only the options that were given; the others keep the values of the preset or the study."""
     return {name: value for name, value in given.items() if value is not None}

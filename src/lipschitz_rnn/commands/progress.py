@@ -78,14 +78,14 @@ def choose_watcher(console: Console, name: str = "", quiet: bool = False) -> Wat
 
 def watch_runs(jobs: int, quiet: bool = False) -> Callable[[str], Watcher]:
     """A watcher for each run, by its name; plain lines if several processes write to one terminal."""
-    if jobs > 1:
-        return silent_watcher if quiet else line_watcher
-    return partial(choose_watcher, Console(stderr=True), quiet=quiet)
+    if quiet:
+        return failure_watcher
+    return line_watcher if jobs > 1 else partial(choose_watcher, Console(stderr=True))
 
 
-def silent_watcher(name: str) -> Watcher:
+def failure_watcher(name: str) -> Watcher:
     """A module-level function, like the next one, so that it can be sent to a process."""
-    return Watcher()
+    return FailureWatcher(Console(stderr=True), name)
 
 
 def line_watcher(name: str) -> Watcher:
@@ -142,6 +142,20 @@ class LineWatcher(Watcher):
     def write(self, text: str) -> None:
         prefix = f"{self.name}: " if self.name else ""
         self.console.print(prefix + text, highlight=False, markup=False, soft_wrap=True)
+
+
+class FailureWatcher(LineWatcher):
+    """Nothing but why a run failed: the result as JSON does not say it."""
+
+    def start(self, settings: Settings, steps_per_epoch: int, done: int) -> None:
+        pass
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        pass
+
+    def note(self, message: str) -> None:
+        if message.startswith("failed: "):
+            self.write(message)
 
 
 class BarWatcher(LineWatcher):

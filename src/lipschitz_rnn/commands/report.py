@@ -10,12 +10,14 @@ import typer
 
 from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.options import AsJson
-from lipschitz_rnn.commands.parsing import require_folder
+from lipschitz_rnn.commands.parsing import parse_folder, require_folder
 from lipschitz_rnn.commands.progress import spinner
 from lipschitz_rnn.commands.threads import with_threads
 from lipschitz_rnn.documents.files import has_marks
 from lipschitz_rnn.experiments.pages.committed import check_pages, write_pages
 from lipschitz_rnn.experiments.report import write_report
+from lipschitz_rnn.training import RunError
+from lipschitz_rnn.training.reading import is_there
 
 
 @guarded
@@ -33,6 +35,7 @@ def report(
             metavar="FOLDER",
             help="Folder to write to. Default: report; for JSON results, docs/results next to them.",
             show_default=False,
+            parser=parse_folder,
         ),
     ] = None,
     check: Annotated[
@@ -58,12 +61,24 @@ def report(
     if check or _are_results(runs):
         _report_results(runs, out, check, as_json)
         return
+    _require_folders(runs)
+    for path in (path for path in runs if _are_results([path])):
+        raise ValueError(f"{path} is a folder of JSON results; give it alone, or give only run folders")
     with spinner("writing the report", quiet=as_json):
         written = write_report(runs, out or Path("report"))
     if as_json:
         typer.echo(json.dumps({kind: str(path) for kind, path in written.items()}, indent=2))
     else:
         typer.echo("\n".join(f"wrote {path}" for path in written.values()))
+
+
+def _require_folders(paths: list[Path]) -> None:
+    for path in (path for path in paths if not is_there(path) or not path.is_dir()):
+        if is_there(path):
+            raise RunError(f"{path} is a file; name a run folder, a folder that holds runs, or one of JSON results")
+        raise RunError(
+            f"there is no folder {path}; name a run folder, a folder that holds runs, or one of JSON results"
+        )
 
 
 def _are_results(paths: list[Path]) -> bool:
@@ -75,6 +90,12 @@ def _are_results(paths: list[Path]) -> bool:
 def _report_results(paths: list[Path], out: Path | None, check: bool, as_json: bool) -> None:
     if len(paths) != 1:
         raise ValueError(f"{len(paths)} folders are given; give one folder of JSON results")
+    _require_folders(paths)
+    if any(paths[0].rglob("config.json")):
+        raise RunError(
+            f"{paths[0]} is not a folder of JSON results: it holds run folders; --check compares pages with results, "
+            "which `lipschitz-rnn reproduce` writes to OUT/results"
+        )
     parent = paths[0].resolve().parent
     folder = out or parent / "docs" / "results"
     # The README belongs to the pages in docs/results; pages written elsewhere leave it alone.
@@ -96,7 +117,12 @@ def _report_results(paths: list[Path], out: Path | None, check: bool, as_json: b
             f"{len(problems)} files differ from the results; write them with: lipschitz-rnn report {paths[0]}", 1
         )
     if not as_json:
-        typer.echo(f"{folder} matches {paths[0]}")
+        nothing = not _are_results(paths) and not any(folder.glob("*.md"))
+        typer.echo(
+            f"nothing to compare: {paths[0]} holds no STUDY/NAME.json, and {folder} no pages"
+            if nothing
+            else f"{folder} matches {paths[0]}"
+        )
 
 
 def _lines(written: list[Path]) -> str:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from lipschitz_rnn.commands import options
-from lipschitz_rnn.commands.errors import RESUME, guarded
+from lipschitz_rnn.commands.errors import RESUME, fail, guarded
 from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
 from lipschitz_rnn.commands.imports import with_imports
-from lipschitz_rnn.commands.parsing import given_options, parse_seeds
+from lipschitz_rnn.commands.parsing import given_options, parse_seeds, refuse_given, was_given
 from lipschitz_rnn.commands.progress import watch_runs
 from lipschitz_rnn.commands.reproduce_list import print_list
 from lipschitz_rnn.commands.threads import choose_threads_for_runs, with_threads
@@ -31,11 +32,30 @@ from lipschitz_rnn.experiments.reproduce import Outcome
 from lipschitz_rnn.experiments.reproduce import reproduce as run_study
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.studies import STUDIES
-from lipschitz_rnn.experiments.study import Study, matches
+from lipschitz_rnn.experiments.study import Study, matches, nearest
 from lipschitz_rnn.training import RunError
 
+
+class StudyGroup(TidyGroup):
+    """Subcommands that are studies: a name that is none is answered with the list of them."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name in self.commands or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        # Less alike than usual: the name of a task, such as permuted-mnist, leads to its study.
+        close = get_close_matches(name.lower(), self.commands, n=1, cutoff=0.5)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        names = ", ".join(study for study in self.commands if study != "all")
+        raise fail(
+            f"there is no study {name!r}{hint}; the studies are {names}, or all for all of them; "
+            "`lipschitz-rnn reproduce --list` shows their runs",
+            2,
+        )
+
+
 reproduce = typer.Typer(
-    cls=TidyGroup,
+    cls=StudyGroup,
     invoke_without_command=True,
     help="Repeat the paper's studies and write tables and figures.",
 )
@@ -99,11 +119,20 @@ def studies(
       lipschitz-rnn reproduce mnist --quick -o runs/quick
       lipschitz-rnn reproduce all --device cuda --resume
     """
-    if context.invoked_subcommand is None:
-        if listed:
-            print_list(results, as_json)
-        else:
-            typer.echo(context.get_help())
+    study = context.invoked_subcommand
+    if listed:
+        if was_given(context, "results") and not results.is_dir():
+            kind = "a file" if results.exists() else "missing"
+            raise ValueError(f"--results is {results}, which is {kind}; name a folder of JSON results")
+        print_list(results, as_json, [*STUDIES] if study in (None, "all") else [str(study)])
+        raise typer.Exit  # with a study, too: who asks for a list does not want to train
+    if study is None:
+        typer.echo(context.get_help())
+    refuse_given(
+        context,
+        ("results", "as_json") if study else (),
+        f"stands before the study, where it is for --list; write it after: lipschitz-rnn reproduce {study} …",
+    )
 
 
 def _signature(study: Study | None) -> inspect.Signature:
@@ -147,7 +176,8 @@ def _run_all(only: list[str] | None, quick: bool, out: Path, **given: Any) -> No
     if only:
         names = [f"{study.name}/{plan.name}" for study, _, plans in chosen for plan in plans]
         for pattern in (pattern for pattern in only if not any(matches(name, pattern) for name in names)):
-            raise ValueError(f"no run matches --only {pattern!r}; `lipschitz-rnn reproduce --list` shows all")
+            hint = nearest(pattern, names)
+            raise ValueError(f"no run matches --only {pattern!r}{hint}; `lipschitz-rnn reproduce --list` shows all")
         chosen = [
             (study, campaign, [plan for plan in plans if any(matches(f"{study.name}/{plan.name}", o) for o in only)])
             for study, campaign, plans in chosen
@@ -197,7 +227,10 @@ def _report(chosen: list[tuple[Study, Campaign, list[Plan]]], *, dry_run: bool, 
             console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
     failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:
-        raise RunError(f"{len(failed)} of {len(planned)} runs failed: {'; '.join(failed)}; continue with --resume")
+        raise RunError(
+            f"{len(failed)} of {len(planned)} runs failed: {'; '.join(failed)}; the reasons are above; when they are "
+            "gone, continue with --resume"
+        )
 
 
 def _on(engine: Engine | None, campaign: Campaign) -> Campaign:
@@ -220,7 +253,8 @@ def _facts(outcomes: list[Outcome]) -> dict[str, Any]:
         for outcome in outcomes
         for record in outcome.records
     ]
-    return {"runs": runs, "written": [str(path) for outcome in outcomes for path in outcome.written]}
+    written = [str(path) for outcome in outcomes for path in outcome.written]
+    return {"runs": runs, "written": written, "failed": [name for outcome in outcomes for name in outcome.failed]}
 
 
 def _print_scores(console: Console, records: list[Record]) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from lipschitz_rnn import tasks
 from lipschitz_rnn.documents.numbers import show_duration
@@ -21,17 +23,17 @@ from lipschitz_rnn.experiments.studies import STUDIES
 from lipschitz_rnn.experiments.study import Study
 from lipschitz_rnn.training import Settings
 
+_WIDEST = 1000  # columns, more than any name needs
 
-def print_list(results: Path, as_json: bool) -> None:
-    entries = inventory(STUDIES.values(), results)
+
+def print_list(results: Path, as_json: bool, names: Sequence[str]) -> None:
+    """The studies of these names, whose records are in `results`."""
+    entries = inventory([STUDIES[name] for name in names], results)
     if as_json:
         typer.echo(json.dumps([_facts(entry) for entry in entries], indent=2))
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.caption = f"committed: in {results}; times come from its records, or are estimated from similar runs"
-    table.caption_justify = "left"
-    table.add_column("study", no_wrap=True)
-    table.add_column("runs", overflow="fold")
+    table.add_column("study and runs", no_wrap=True)
     for column, width in (("committed", 9), ("time", 12)):
         table.add_column(column, justify="right", no_wrap=True, min_width=width)
     seen = ""
@@ -39,9 +41,18 @@ def print_list(results: Path, as_json: bool) -> None:
         done = sum(entry.record is not None for entry in lines)
         name = f"--{lines[0].group}" if lines[0].group else lines[0].plan.name
         count = f"{done} of {len(lines)}" if lines[0].group else "yes" if done else "missing"
-        table.add_row("" if lines[0].study == seen else lines[0].study, name, count, _time(lines))
+        if lines[0].study != seen:  # on a line of its own: beside the longest names there is no room for it
+            table.add_row(Text(lines[0].study, style="bold"))
+        table.add_row(f"  {name}", count, _time(lines))
         seen = lines[0].study
-    Console().print(table)
+    console = Console()
+    needed = Measurement.get(console, console.options.update(width=_WIDEST), table).maximum
+    # On a narrow terminal lines are too long, but names stay whole: they are to be copied, e.g. to --only.
+    Console(width=max(console.width, needed)).print(table)
+    where = f"committed: in {results}; times come from its records, or are estimated from similar runs"
+    if not results.is_dir():
+        where = f"there is no folder {results} here, so nothing is committed; name another with --results"
+    console.print(where, markup=False, highlight=False)
 
 
 def _lines(entries: list[Entry]) -> list[list[Entry]]:

@@ -17,7 +17,7 @@ from lipschitz_rnn import tasks
 from lipschitz_rnn.commands import options
 from lipschitz_rnn.commands.errors import RESUME, guarded
 from lipschitz_rnn.commands.imports import with_imports
-from lipschitz_rnn.commands.parsing import require_small_file
+from lipschitz_rnn.commands.parsing import parse_folder, require_small_file
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
 from lipschitz_rnn.commands.run_folders import free_folder, recorded_threads
 from lipschitz_rnn.commands.setting_options import with_settings
@@ -35,12 +35,6 @@ from lipschitz_rnn.training import Result, Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
 from lipschitz_rnn.training.settings import NETWORK, OUTPUT, WHERE, read_toml
 from lipschitz_rnn.training.watchers import Watchers
-
-
-def _folder(text: str) -> Path:
-    if not text:  # an empty shell variable; as a path it would be the current folder
-        raise typer.BadParameter("the name is empty; give a folder, or . for the current one")
-    return Path(text)
 
 
 def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
@@ -76,7 +70,7 @@ def train(
             "--out",
             "-o",
             metavar="FOLDER",
-            parser=_folder,
+            parser=parse_folder,
         ),
     ] = None,
     resume: Annotated[

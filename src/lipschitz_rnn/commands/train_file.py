@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,11 +16,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lipschitz_rnn import tasks
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher, spinner
 from lipschitz_rnn.commands.run_folders import free_folder, recorded_threads
 from lipschitz_rnn.commands.signatures import Command, with_options
 from lipschitz_rnn.commands.spreading import Places
 from lipschitz_rnn.commands.threads import choose_threads_for_runs
+from lipschitz_rnn.data.reading import is_file_name
 from lipschitz_rnn.experiments.seeds import plan_seeds
 from lipschitz_rnn.training import Settings, Watcher
 from lipschitz_rnn.training.watchers import Watchers
@@ -27,10 +30,17 @@ from lipschitz_rnn.training.watchers import Watchers
 PANEL = "Own data (FILE)"
 
 
-def _option(kind: Any, text: str, *names: str, metavar: str | None = None) -> Any:
-    return Annotated[kind, typer.Option(*names, help=text, metavar=metavar, rich_help_panel=PANEL, show_default=False)]
+def _option(kind: Any, text: str, *names: str, metavar: str | None = None, complete: Sequence[str] = ()) -> Any:
+    words = (lambda incomplete: [word for word in complete if word.startswith(incomplete)]) if complete else None
+    return Annotated[
+        kind,
+        typer.Option(
+            *names, help=text, metavar=metavar, rich_help_panel=PANEL, show_default=False, autocompletion=words
+        ),
+    ]
 
 
+_KINDS = ("classify", "regress", "sequence", "forecast")  # checked here: the name of a task needs its own answer
 _LISTS = ("target", "features", "categories")
 _OPTIONS = {
     "target": _option(str | None, "Column to predict; several numbers: A,B. For forecasts, the columns to forecast. "
@@ -40,8 +50,8 @@ _OPTIONS = {
                       "--series", metavar="COLUMN"),
     "time": _option(str | None, "Column of times: numbers, dates or durations.", "--time", metavar="COLUMN"),
     "features": _option(str | None, "Input columns. Default: all others.", "--features", metavar="A,B"),
-    "kind": _option(Literal["classify", "regress", "sequence", "forecast"] | None,
-                    "What to do. Default: by the target; without one, forecast.", "--task", metavar="TASK"),
+    "kind": _option(str | None, "What to do with a file: classify, regress, sequence or forecast. Default: by the "
+                    "target; without one, forecast.", "--task", metavar="KIND", complete=_KINDS),
     "split": _option(str | None, "Column with train, validation or test. Default: drawn by --split-seed.",
                      "--split", metavar="COLUMN"),
     "fractions": _option(str | None, "Shares of training, validation and test. Default: 0.7,0.15,0.15.",
@@ -77,6 +87,7 @@ def with_file_options(command: Command) -> Command:
     def run(*args: Any, **kwargs: Any) -> None:
         asked = {name: kwargs.pop(f"file_{name}") for name in _OPTIONS}
         given = {name: _read(name, value) for name, value in asked.items() if value is not None and value is not False}
+        _require_kind(given.get("kind"), kwargs["task"])
         command(*args, **kwargs, file=given)
 
     options = {f"file_{name}": option for name, option in _OPTIONS.items()}
@@ -103,11 +114,29 @@ def _read(name: str, value: Any) -> Any:
     return names[0] if name == "target" and len(names) == 1 else names
 
 
+def _require_kind(kind: str | None, task: str | None) -> None:
+    """Raise if --task is not something to do with a file; often it is the name of a task."""
+    if kind is None or kind in _KINDS:
+        return
+    if task is None and (kind in tasks.available() or is_file_name(kind)):
+        what = "file" if is_file_name(kind) else "task"
+        raise ValueError(
+            f"--task is {kind!r}, but the {what} is named without an option: lipschitz-rnn train {shlex.quote(kind)}; "
+            f"--task is for a file, and is one of {', '.join(_KINDS)}"
+        )
+    raise ValueError(
+        f"--task is {kind!r}; it says what to do with a file, and is one of {', '.join(_KINDS)}. "
+        "The name of a task needs no option: lipschitz-rnn train TASK"
+    )
+
+
 def require_no_file_options(file: dict[str, Any], task: str | None) -> None:
     """Raise if options for a file are given with the name of a task."""
     if file:
         flag = next(name for name in _OPTIONS if name in file)
         shown = "--task" if flag == "kind" else f"--{flag.replace('_', '-')}"
+        if task is None:
+            raise ValueError(f"{shown} is for a file, but none is given; name it: lipschitz-rnn train FILE {shown} …")
         what = "not a file" if task is not None and Path(task).exists() else "the name of a task"
         raise ValueError(
             f"{shown} is for a file, but {task!r} is {what}; give a file that ends in .csv, .parquet, "

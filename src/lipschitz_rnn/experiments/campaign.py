@@ -16,6 +16,7 @@ from lipschitz_rnn.experiments.engines import Engine
 from lipschitz_rnn.experiments.pretrained import export_pretrained
 from lipschitz_rnn.experiments.results import (
     Record,
+    check_results_place,
     export_run,
     read_record,
     read_records,
@@ -24,10 +25,11 @@ from lipschitz_rnn.experiments.results import (
     write_record,
 )
 from lipschitz_rnn.experiments.runner import train
-from lipschitz_rnn.training import Diverged, Interrupted, Settings, Watcher
+from lipschitz_rnn.training import Diverged, Interrupted, RunError, Settings, Watcher
 from lipschitz_rnn.training.folder import RunConflict, read_settings
 from lipschitz_rnn.training.history import read_run
 from lipschitz_rnn.training.processes import Watch, run_all
+from lipschitz_rnn.training.run_settings import check_place
 
 _HOW_TO_RESUME = "the same command with --resume"
 _POLL_SECONDS = 0.5
@@ -118,15 +120,24 @@ class Campaign:
         return [name for name in work if ended[name] is not None]
 
     def check(self, plans: Sequence[Plan]) -> None:
-        """Raise before anything runs if a package is missing, a record is invalid, or a folder is taken or holds a
-        different run.
+        """Raise before anything runs if a package is missing, a record is invalid, or a folder is taken, cannot be
+        written to or holds a different run.
         """
         self.measures.prepare()
-        for study in {plan.study for plan in plans} if self.results.is_dir() else ():
-            read_records(self.results, study)
+        for plan in plans:
+            check_place(self.out / plan.name)
+        for study in {plan.study for plan in plans}:
+            check_results_place(self.results, study)
+            if self.results.is_dir():
+                read_records(self.results, study)
         for plan in plans:
             folder = self.out / plan.name
             if not (folder / "config.json").exists():
+                if (folder / "result.json").exists():  # training would take the folder for a free one
+                    raise RunConflict(
+                        f"{folder} holds a finished run without its config.json; restore it from a copy, or choose "
+                        "another --out"
+                    )
                 continue
             if not self.resume:
                 raise RunConflict(f"{folder} already holds a run; resume it with --resume, or choose another --out")
@@ -174,4 +185,7 @@ def _is_over(folder: Path) -> bool:
     """Whether a run is complete, or all its networks diverged, so that there is nothing to resume."""
     if (folder / "result.json").exists():
         return True
-    return (folder / "config.json").exists() and result_of_diverged(read_run(folder)) is not None
+    try:
+        return (folder / "config.json").exists() and result_of_diverged(read_run(folder)) is not None
+    except RunError:  # damaged metrics, which resuming cuts off
+        return False

@@ -13,6 +13,7 @@ type of every value.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -166,16 +167,26 @@ def export_run(folder: Path, study: str, name: str, *, commit: str | None = None
 
 def result_of_diverged(run: Run) -> dict[str, Any] | None:
     """The result of a run without result.json in which every network diverged, without scores; otherwise None."""
-    steps = {(event["seed"], str(event.get("variant", {}))): event["step"] for event in run.of_kind("diverged")}
-    members = [(member, steps.get((member.seed, str(dict(member.variant))))) for member in run.settings.members]
-    if any(step is None for _, step in members):
+    steps = diverged_steps(run)
+    if steps is None:
         return None
     empty = dict.fromkeys(("selected_epoch", *_SCORES))
-    seeds = [{"seed": m.seed, **empty, "diverged_step": step, "variant": dict(m.variant)} for m, step in members]
+    seeds = [
+        {"seed": member.seed, **empty, "diverged_step": step, "variant": dict(member.variant)}
+        for member, step in zip(run.settings.members, steps, strict=True)
+    ]
     metric = tasks.info(run.settings.task).metric
     named = {"metric": metric.name, "percent": metric.percent, "higher_is_better": metric.higher_is_better}
-    size = {"parameters": 0, "steps": max(step or 0 for _, step in members), "ensemble": ""}
+    size = {"parameters": 0, "steps": max(steps), "ensemble": ""}
     return {**named, **size, "seconds": run.seconds, "seeds": seeds}
+
+
+def diverged_steps(run: Run) -> list[int] | None:
+    """The step at which each network diverged; None if one of them did not."""
+    known = {(event.get("seed"), str(event.get("variant", {}))): event["step"] for event in run.of_kind("diverged")}
+    # Of the part of a run that is one variant, the members have none, but its lines of metrics still name it.
+    steps = [known.get((member.seed, str(dict(member.variant) or run.variant))) for member in run.settings.members]
+    return None if any(step is None for step in steps) else [step for step in steps if step is not None]
 
 
 def describe_run(
@@ -203,6 +214,19 @@ def _curves(run: Run) -> dict[str, list[list[float | None]]]:
     _, losses = run.curve("validation", "loss")
     curves = {"train_loss": run.training_losses(), "validation_loss": losses, f"validation_{run.metric}": scores}
     return {name: [[rounded(value, 4) for value in member] for member in values] for name, values in curves.items()}
+
+
+def check_results_place(folder: Path, study: str) -> None:
+    """Raise now, not after the training, if the records of a study cannot be written; nothing is written."""
+    own = folder.absolute() / study
+    place = next(each for each in (own, *own.parents) if each.exists())
+    if not place.is_dir():
+        raise ResultsError(f"records cannot be written to {folder}: {place} is a file; choose another --results")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ResultsError(
+            f"records cannot be written to {folder}: {place} is not writable; change its permissions, or choose "
+            "another --results"
+        )
 
 
 def write_record(record: Record, folder: Path) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -157,8 +158,11 @@ class Study:
         _check_names(plans)
         for pattern in only:
             if not any(matches(plan.name, pattern) for plan in plans):
+                if pattern in self.groups and not quick:
+                    raise ValueError(f"no run has {pattern!r} in its name; --{pattern} adds the runs of that group")
+                hint = nearest(pattern, [row.name for row in (self.quick if quick else self.rows)])
                 names = ", ".join(plan.name for plan in plans)
-                raise ValueError(f"no run matches --only {pattern!r}; the runs are {names}")
+                raise ValueError(f"no run matches --only {pattern!r}{hint}; the runs are {names}")
         return [plan for plan in plans if not only or any(matches(plan.name, pattern) for pattern in only)]
 
     def _selected_rows(self, only: Sequence[str], quick: bool, groups: Sequence[str], task: str | None) -> list[Row]:
@@ -167,7 +171,7 @@ class Study:
             raise ValueError(f"--{groups[0]} cannot be used with --quick, whose runs are {names}")
         for group in (group for group in groups if group not in self.groups):
             raise ValueError(f"{self.name} has no group {group!r}; its groups are {', '.join(self.groups) or 'none'}")
-        words = {*groups, *(part for pattern in only for part in pattern.split("/"))}
+        words = {*groups, *(part for pattern in only for part in pattern.split("/") if part)}
         rows = [
             row
             for row in (self.quick if quick else self.rows)
@@ -239,3 +243,10 @@ def _parts(settings: Settings, at_once: int | None) -> list[tuple[Mapping[str, A
 def matches(name: str, pattern: str) -> bool:
     """Whether --only selects a run: by its name, a part of its name, or a pattern."""
     return f"/{pattern.strip('/')}/" in f"/{name}/" or fnmatchcase(name, pattern)
+
+
+def nearest(pattern: str, names: Sequence[str]) -> str:
+    """ " (did you mean 'ordered-mnist'?)", a name or a part of one, or nothing if none is close to the pattern."""
+    known = dict.fromkeys([*names, *(part for name in names for part in name.split("/"))])
+    close = get_close_matches(pattern, known, n=1, cutoff=0.7)
+    return f" (did you mean {close[0]!r}?)" if close else ""

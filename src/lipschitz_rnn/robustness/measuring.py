@@ -8,7 +8,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from lipschitz_rnn.robustness import AttackResult, deepfool, draw_samples, hessian, noise_curve, pgd, valid_range
+from lipschitz_rnn.robustness import (
+    AttackResult,
+    HessianResult,
+    deepfool,
+    draw_samples,
+    hessian,
+    noise_curve,
+    pgd,
+    valid_range,
+)
 from lipschitz_rnn.robustness.noise import KINDS
 from lipschitz_rnn.tasks import Task
 
@@ -54,21 +63,36 @@ def measure(network: nn.Module, task: Task, method: Method, noise_only: bool = F
         within = {"radii": list(RADII[norm]), "accuracy": [accuracy_within(attack, norm, r) for r in RADII[norm]]}
         inside = {"radius": ball, "accuracy_within": accuracy_within(attack, norm, ball), "within": within}
         found[f"deepfool-{norm}"] = attack.to_dict() | inside
-    batch = draw_samples(task, "train", min(method.curved, task.size("train")))
-    curvature = hessian(
+    how: dict[str, Any] = {"probes": method.probes, "lanczos": method.lanczos, "tolerance": method.tolerance}
+    return found | {"hessian": unit_hessian(network, task, method.curved, **how).to_dict(density=False)}
+
+
+def unit_hessian(
+    network: nn.Module,
+    task: Task,
+    samples: int,
+    *,
+    probes: int,
+    lanczos: int,
+    tolerance: float,
+    batch_size: int = 1000,
+) -> HessianResult:
+    """The Hessian of the loss on training samples, as in the paper: of the recurrent unit, not of the head."""
+    batch = draw_samples(task, "train", min(samples, task.size("train")))
+    return hessian(
         network,
         batch.inputs,
         batch.targets,
-        parameters="unit",  # as in the paper: of the recurrent unit, not of the head
-        tolerance=method.tolerance,
-        probes=method.probes,
+        parameters="unit",
+        tolerance=tolerance,
+        probes=probes,
         runs=1,
-        steps=method.lanczos,
+        steps=lanczos,
         lengths=batch.lengths,
         timespans=batch.timespans,
         generator=torch.Generator().manual_seed(0),
+        batch_size=batch_size,
     )
-    return found | {"hessian": curvature.to_dict(density=False)}
 
 
 def accuracy_within(attacked: AttackResult, norm: str, radius: float) -> float:

@@ -17,7 +17,7 @@ from lipschitz_rnn.experiments.pages.joint_curves import (
 )
 from lipschitz_rnn.experiments.pages.sections import machine
 from lipschitz_rnn.experiments.paper import find_cell
-from lipschitz_rnn.experiments.results import Record
+from lipschitz_rnn.experiments.results import Record, diverged_steps
 from lipschitz_rnn.training.history import Run
 from lipschitz_rnn.training.settings import Settings
 
@@ -105,7 +105,9 @@ def _notes(groups: Sequence[Group]) -> list[Block]:
     """Runs that are not complete, and seeds that diverged."""
     notes = []
     for run in (run for group in groups for run in group.runs):
-        if run.result is None:
+        if (steps := diverged_steps(run)) is not None:
+            notes.append(f"{run.path}: {_all_diverged(steps)}, so it has no scores.")
+        elif run.result is None:
             done = len(run.of_kind("validation"))
             notes.append(f"{run.path} is not complete: {done} of {run.settings.epochs} epochs.")
         for line in run.of_kind("diverged"):
@@ -117,6 +119,13 @@ def _notes(groups: Sequence[Group]) -> list[Block]:
         return []
     listed = Paragraph("\n".join(f"- {note}" for note in notes))
     return [listed] if len(notes) <= _NOTES else [Details(f"{len(notes)} runs are unfinished or diverged", [listed])]
+
+
+def _all_diverged(steps: Sequence[int]) -> str:
+    """For example: all 3 seeds diverged, at steps 7 to 12."""
+    first, last = min(steps), max(steps)
+    when = f"at step {first}" if first == last else f"at steps {first} to {last}"
+    return f"all {len(steps)} seeds diverged, {when}" if len(steps) > 1 else f"its only seed diverged {when}"
 
 
 def _seed(group: Group, seed: Mapping[str, Any]) -> list[str]:

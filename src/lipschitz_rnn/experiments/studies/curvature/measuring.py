@@ -9,14 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from lipschitz_rnn.documents.numbers import rounded
 from lipschitz_rnn.experiments.runner import load_task
 from lipschitz_rnn.experiments.target_loss import Taken, load_taken, take_at_loss
-from lipschitz_rnn.robustness import draw_samples, hessian
 from lipschitz_rnn.robustness.hessian_spectrum import NotConverged
+from lipschitz_rnn.robustness.measuring import unit_hessian
 from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training import RunError, Settings
 from lipschitz_rnn.training.checkpoint import atomic_write
@@ -113,19 +112,6 @@ class CurvedNetwork:
 
 
 def _measure(network: nn.Module, task: Task, grid: Grid) -> dict[str, Any]:
-    batch = draw_samples(task, "train", min(grid.samples, task.size("train")))
-    found = hessian(
-        network,
-        batch.inputs,
-        batch.targets,
-        parameters="unit",  # as in the paper: of the recurrent unit, not of the head
-        tolerance=grid.tolerance,
-        probes=grid.probes,
-        runs=1,
-        steps=grid.lanczos,
-        lengths=batch.lengths,
-        timespans=batch.timespans,
-        generator=torch.Generator().manual_seed(0),
-        batch_size=grid.samples,  # one graph for all products
-    )
+    how: dict[str, Any] = {"probes": grid.probes, "lanczos": grid.lanczos, "tolerance": grid.tolerance}
+    found = unit_hessian(network, task, grid.samples, **how, batch_size=grid.samples)  # one graph for all products
     return {**{name: rounded(float(getattr(found, name)), 6) for name in NUMBERS}, "samples": found.samples}

@@ -45,6 +45,10 @@ def against_loss(study: Study, records: Sequence[Record]) -> list[Block]:
         "on the right: mean and range over seeds."
     )
     caption += "" if records[0].kind == QUICK else " Dashed: the numbers that the paper prints."
+    if not any(curve(record, QUANTITIES[0]) for record in records):
+        highest = max(loss for record in records for loss in record.measures["grid"]["losses"])
+        text = f"No network came down to a training loss of {highest:g}, the highest of the grid: nothing was measured."
+        return [Paragraph(text), Paragraph(_method(records[0]))]
     page: list[Block] = []
     if records[0].kind != QUICK:
         page += [Paragraph(where_printed(records, quantity)) for quantity in QUANTITIES[:2]]
