@@ -143,6 +143,21 @@ def test_muon_trains_hidden_matrices_and_adam_the_rest(unit: str) -> None:
     assert {name for name in parameters if not torch.equal(parameters[name], adam[name])} == set(found)
 
 
+def test_the_matrix_rate_scales_the_steps_of_hidden_matrices_alone() -> None:
+    moved = []
+    for factor in (1.0, 3.0):
+        settings = tiny_settings(optimiser="muon", matrix_rate=factor)
+        parameters = stacked(settings, SignTask())
+        before = {name: value.detach().clone() for name, value in parameters.items()}
+        for value in parameters.values():
+            value.grad = value.detach().cos()
+        build_optimiser(settings, parameters).step()
+        moved.append({name: value.detach() - before[name] for name, value in parameters.items()})
+    for name, step in moved[0].items():
+        factor = 3.0 if name == "unit.inner.weight_hh_l0" else 1.0
+        torch.testing.assert_close(moved[1][name], factor * step, rtol=1e-5, atol=1e-6)
+
+
 def test_a_unit_without_a_hidden_matrix_is_refused_before_the_run(tmp_path: Path) -> None:
     settings = tiny_settings(unit="urnn", hidden_size=12, optimiser="muon")
     message = r"'urnn'.*at least 12 × 12.*optimiser='adam'"
@@ -153,8 +168,14 @@ def test_a_unit_without_a_hidden_matrix_is_refused_before_the_run(tmp_path: Path
     assert not (tmp_path / "run").exists()
     only = nn.Parameter(torch.ones(1, 12, 12))
     assert isinstance(build_optimiser(settings, {"unit.matrix": only}), Muon)  # nothing is left for Adam
+    others = {
+        "unit.small": torch.ones(1, 11, 12),
+        "unit.complex": torch.ones(1, 12, 12, dtype=torch.complex64),
+        "unit.cube": torch.ones(1, 12, 12, 12),
+        "head.weight": only,
+    }
     with pytest.raises(ValueError, match="no matrix"):
-        build_optimiser(settings, {"unit.small": nn.Parameter(torch.ones(1, 11, 12)), "head.weight": only})
+        build_optimiser(settings, others)
 
 
 CASES: dict[str, tuple[dict[str, Any], Any, Any]] = {
