@@ -42,7 +42,7 @@ def test_two_processes_equal_one_with_the_same_global_batch(tmp_path: Path, monk
     monkeypatch.setattr("sys.argv", [str(SCRIPT), str(tmp_path / "one")])
     monkeypatch.setattr(RunFolder, "save", RunFolder.save)  # the script makes it slow
     runpy.run_path(str(SCRIPT))
-    for task in ("sign", "next-value", "noisy", "uneven", "letters"):
+    for task in ("sign", "next-value", "noisy", "uneven", "muon", "letters"):
         two, one = newest(tmp_path / "two" / task)[0], newest(tmp_path / "one" / task)[0]
         assert two.keys() == one.keys()
         for name, value in one.items():

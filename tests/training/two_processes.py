@@ -38,6 +38,7 @@ noisy = common | {"unit": "lipschitz", "unit_options": {"noise": 0.3, "multiplic
 fit(tiny_settings(**noisy, batch_size=15), SignTask(), f"{folder}/noisy")
 timed = common | {"unit": "gru-d", "task": "uneven"}
 fit(tiny_settings(**timed, batch_size=15), Uneven(), f"{folder}/uneven")
+fit(tiny_settings(**common, optimiser="muon", batch_size=15), SignTask(), f"{folder}/muon")
 RunFolder.save = slowly(RunFolder.save)  # type: ignore[method-assign]
 fit(tiny_settings(**common, task="letters"), Letters(streams=5), f"{folder}/letters", resume=True)
 fit(tiny_settings(**common, task="letters"), Letters(streams=5), f"{folder}/letters", resume=True)

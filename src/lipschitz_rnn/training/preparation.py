@@ -14,6 +14,7 @@ from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training.errors import RunError
 from lipschitz_rnn.training.graph import graph_obstacle
 from lipschitz_rnn.training.model import Shapes, build_model, draws_random_numbers
+from lipschitz_rnn.training.muon import hidden_matrices
 from lipschitz_rnn.training.parallel import World, choose_device
 from lipschitz_rnn.training.run_settings import check_builder, check_folder
 from lipschitz_rnn.training.settings import Settings
@@ -33,8 +34,8 @@ def check_start(
 ) -> torch.device:
     """Raise what a run with these settings would raise before its first step; returns the device it would use.
 
-    Checks the unit and its options, variants, device, memory, CUDA graph and, if given, the run folder. No data is read
-    and nothing is written. Large networks are built without memory if their code allows it.
+    Checks the unit and its options, variants, optimiser, device, memory, CUDA graph and, if given, the run folder. No
+    data is read and nothing is written. Large networks are built without memory if their code allows it.
 
     Raises:
         ValueError, TypeError: a setting is invalid.
@@ -51,6 +52,9 @@ def check_start(
     check_variants(plain, settings.unit, settings.variants)
     for model in (plain, *(_built(settings.of_variant(variant), shapes) for variant in settings.variants)):
         require_trainable(model)
+    if settings.optimiser == "muon":
+        stacked = {name: value[None] for name, value in plain.named_parameters() if value.requires_grad}
+        hidden_matrices(stacked, settings.unit, settings.hidden_size)
     _check_memory(plain, len(settings.members), device)
     graph_obstacle(settings, device, draws_random_numbers(plain), World())
     return device

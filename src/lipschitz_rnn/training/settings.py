@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from lipschitz_rnn.training.setting_checks import Setting, as_integers, check_settings, plain_options, plain_variants
 
-Optimiser = Literal["adam", "adamw", "sgd", "rmsprop"]
+Optimiser = Literal["adam", "adamw", "sgd", "rmsprop", "muon"]
 Schedule = Literal["constant", "step", "one-cycle", "cosine"]
 Precision = Literal["highest", "high", "medium", "bfloat16", "float64"]
 EnsembleMode = Literal["auto", "vmap", "sequential"]
@@ -107,13 +107,19 @@ class Settings:
         ),
     ] = 128
     eval_batch_size: Annotated[int, Setting("Batch size for validation and test.", OPTIMISATION, low=1)] = 1000
-    optimiser: Annotated[Optimiser, Setting("Optimiser; sgd is with momentum.", OPTIMISATION)] = "adam"
+    optimiser: Annotated[
+        Optimiser,
+        Setting("Optimiser; sgd is with momentum, muon orthogonalises updates of hidden matrices.", OPTIMISATION),
+    ] = "adam"
     learning_rate: Annotated[
         float,
         Setting("Learning rate; with a schedule, the largest one.", OPTIMISATION, ("--learning-rate", "--lr"), above=0),
     ] = 0.001
     momentum: Annotated[float, Setting("sgd: momentum.", OPTIMISATION, low=0, high=1)] = 0.9
     smoothing: Annotated[float, Setting("rmsprop: smoothing constant α.", OPTIMISATION, low=0, high=1)] = 0.9
+    matrix_rate: Annotated[
+        float, Setting("muon: learning rate of hidden matrices as a multiple of --lr.", OPTIMISATION, above=0)
+    ] = 1.0
     weight_decay: Annotated[float, Setting("Weight decay.", OPTIMISATION, low=0)] = 0.0
     clip: Annotated[
         float | None, Setting("Clip the gradient norm of each network; 0: no clipping.", OPTIMISATION, above=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from lipschitz_rnn.tasks import Batch, Task
 from lipschitz_rnn.training.checkpoint import copy_tensors
 from lipschitz_rnn.training.ensemble import Ensemble, map_state
 from lipschitz_rnn.training.model import State
+from lipschitz_rnn.training.muon import Joined, Muon, hidden_matrices
 from lipschitz_rnn.training.parallel import World
 from lipschitz_rnn.training.robust import Robust
 from lipschitz_rnn.training.settings import Settings
@@ -40,7 +42,7 @@ class Updater:
         self._mix = torch.zeros((), device=self.device)
         # A tensor, so that a captured step sees it change; None: always whole.
         self._robust_share = torch.zeros((), device=self.device) if settings.robust_ramp else None
-        self.optimiser = build_optimiser(settings, self.parameters)
+        self.optimiser = build_optimiser(settings, trained)
         self.average = None
         if settings.averaging is not None:
             self.average = {name: value.detach().clone() for name, value in trained.items()}
@@ -164,21 +166,34 @@ class Updater:
         self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
 
 
-def build_optimiser(settings: Settings, parameters: list[Tensor]) -> Optimizer:
-    """PyTorch's optimisers act element by element, so on stacked tensors they treat each member independently."""
-    on_gpu = parameters[0].is_cuda
+def build_optimiser(settings: Settings, parameters: Mapping[str, Tensor]) -> Optimizer | Joined:
+    """For stacked tensors by name. PyTorch's optimisers act element by element, and so treat each member independently.
+
+    Raises:
+        ValueError: muon, and the unit has no matrix for it.
+    """
+    values = list(parameters.values())
+    on_gpu = values[0].is_cuda
     # On the GPU the rate is a device tensor, which a captured graph reads at every replay.
     rate = settings.learning_rate
-    lr: Any = torch.tensor(rate, device=parameters[0].device) if on_gpu else rate
-    # The fused kernels read rate and step count on the device, but do not support complex numbers.
-    fused = on_gpu and not any(parameter.is_complex() for parameter in parameters)
+    lr: Any = torch.tensor(rate, device=values[0].device) if on_gpu else rate
     common: dict[str, Any] = {"lr": lr, "weight_decay": settings.weight_decay}
-    if settings.optimiser in ("adam", "adamw"):
-        kind = Adam if settings.optimiser == "adam" else AdamW
-        return kind(parameters, **common, fused=fused, capturable=on_gpu)
+    matrices: list[Optimizer] = []
+    if settings.optimiser == "muon":
+        found = hidden_matrices(parameters, settings.unit, settings.hidden_size)
+        matrices = [Muon(found.values(), **common, matrix_rate=settings.matrix_rate)]
+        values = [value for name, value in parameters.items() if name not in found]
+        if not values:
+            return matrices[0]
+    # The fused kernels read rate and step count on the device, but do not support complex numbers.
+    fused = on_gpu and not any(value.is_complex() for value in values)
     if settings.optimiser == "sgd":
-        return SGD(parameters, **common, momentum=settings.momentum, fused=fused)
-    return RMSprop(parameters, **common, alpha=settings.smoothing, capturable=on_gpu)
+        return SGD(values, **common, momentum=settings.momentum, fused=fused)
+    if settings.optimiser == "rmsprop":
+        return RMSprop(values, **common, alpha=settings.smoothing, capturable=on_gpu)
+    kind = AdamW if settings.optimiser == "adamw" else Adam
+    adam = kind(values, **common, fused=fused, capturable=on_gpu)
+    return Joined(*matrices, adam) if matrices else adam
 
 
 def member_norms(gradients: list[Tensor]) -> Tensor:
