@@ -98,7 +98,7 @@ def test_every_option_of_train_reaches_its_setting(tmp_path: Path) -> None:
         "epochs": ("0", 0), "patience": ("4", 4), "batch-size": ("9", 9),
         "eval-batch-size": ("11", 11),
         "optimiser": ("sgd", "sgd"), "lr": ("0.5", 0.5), "momentum": ("0", 0.0), "smoothing": ("0.25", 0.25),
-        "matrix-rate": ("2", 2.0),
+        "matrix-rate": ("2", 2.0), "bias-rate": ("3", 3.0),
         "weight-decay": ("0.1", 0.1), "clip": ("0", None), "schedule": ("step", "step"), "decay-factor": ("0", 0.0),
         "decay-epochs": ("3,4", [3, 4]), "warmup": ("0", 0.0), "final-rate": ("0.5", 0.5), "averaging": ("0.01", 0.01),
         "margin": ("2", 2.0), "train-radius": ("0", 0.0), "gain-penalty": ("0", 0.0), "head-penalty": ("0", 0.0),

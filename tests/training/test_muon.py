@@ -57,7 +57,7 @@ def test_steps_equal_the_definition_in_float64(shape: str) -> None:
     given = gradients(SHAPES[shape], steps=4)
     start = torch.randn(2, 3, *SHAPES[shape], generator=torch.Generator().manual_seed(4))
     pair = [nn.Parameter(part.clone()) for part in start]
-    optimiser = Muon(pair, torch.tensor(RATE), matrix_rate=FACTOR, weight_decay=DECAY)
+    optimiser = Muon(pair, torch.tensor(RATE * FACTOR), weight_decay=DECAY)
     for gradient in given:
         pair[0].grad, pair[1].grad = gradient.clone(), -2.0 * gradient
         optimiser.step()
@@ -223,6 +223,7 @@ def test_a_diverged_member_stays_frozen_and_leaves_the_others_alone(mode: str) -
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, task: Any) -> None:
     settings = tiny_settings(
         task=task.name, unit="lipschitz", optimiser="muon", num_layers=2, seeds=(0, 1), averaging=0.1, matrix_rate=2.0,
+        bias_rate=3.0,
     )  # fmt: skip
     with pytest.raises(Interrupted):
         fit(settings, task, tmp_path / "stopped", watcher=SignalAt(7, signal.SIGTERM))
@@ -231,10 +232,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, task: Any) ->
     assert_same_run(tmp_path / "stopped", tmp_path / "whole")
 
 
-def test_settings_of_an_earlier_version_have_the_default_matrix_rate() -> None:
+def test_settings_of_an_earlier_version_have_the_default_rates() -> None:
     old = tiny_settings().to_dict()
-    del old["matrix_rate"]
-    assert Settings.from_dict(old) == tiny_settings(matrix_rate=1.0)
+    del old["matrix_rate"], old["bias_rate"]
+    assert Settings.from_dict(old) == tiny_settings(matrix_rate=1.0, bias_rate=1.0)
 
 
 def test_it_learns_digits_in_five_epochs() -> None:
@@ -269,7 +270,8 @@ def test_a_cuda_graph_trains_what_eager_steps_train(unit: str) -> None:
     build = build_plain if unit == "plain" else build_model
     common: dict[str, Any] = {"optimiser": "muon", "seeds": (0, 1), "device": "cuda", "epochs": 4, "hidden_size": 16}
     common |= {"unit": "rnn" if unit == "plain" else unit, "num_layers": 1 if unit == "plain" else 2}
-    common |= {"clip": 0.5, "averaging": 0.1, "schedule": "cosine", "weight_decay": 0.1, "matrix_rate": 2.0}
+    common |= {"clip": 0.5, "averaging": 0.1, "schedule": "cosine", "weight_decay": 0.1}
+    common |= {"matrix_rate": 2.0, "bias_rate": 3.0}
     seen = Records()
     graphed = fit(tiny_settings(**common, cuda_graph="on"), SignTask(noise=0.2), build=build, watcher=seen)
     eager = fit(tiny_settings(**common, cuda_graph="off"), SignTask(noise=0.2), build=build)

@@ -50,6 +50,7 @@ WRONG: dict[str, list[tuple[object, str]]] = {
     "momentum": [(1.5, "between"), (None, "number")],
     "smoothing": [(-0.5, "between")],
     "matrix_rate": [(0, "positive"), (-1.0, "positive"), (math.inf, "positive"), ("1", "number"), (None, "number")],
+    "bias_rate": [(0, "positive"), (-1.0, "positive"), (math.inf, "positive"), ("1", "number"), (None, "number")],
     "weight_decay": [(-1.0, "at least 0"), (math.inf, "finite"), (math.nan, "at least 0")],
     "clip": [(0, "positive"), (-1.0, "positive"), ("1", "number"), (math.inf, "positive")],
     "schedule": [("stairs", "one-cycle")],

@@ -25,20 +25,18 @@ class Muon(Optimizer):
 
     Args:
         lr: learning rate, a number or a tensor that changes between the replays of a captured step.
-        matrix_rate: factor on `lr`, for the steps and for the weight decay.
         weight_decay: decoupled, as in AdamW.
     """
 
     def __init__(
         self,
-        parameters: Iterable[Tensor],
-        lr: float | Tensor,
+        parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float | Tensor = 0.001,
         *,
-        matrix_rate: float = 1.0,
         weight_decay: float = 0.0,
         momentum: float = 0.95,
     ) -> None:
-        defaults = {"lr": lr, "matrix_rate": matrix_rate, "weight_decay": weight_decay, "momentum": momentum}
+        defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
         super().__init__(parameters, defaults)
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -51,7 +49,7 @@ class Muon(Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            rate = group["lr"] * group["matrix_rate"]
+            rate = group["lr"]
             for alike in _by_shape(group["params"]):
                 # Matrices of one shape, of all layers and networks, share each product: launches take most of the time.
                 moved = torch.cat([self._accumulate(parameter, group["momentum"]) for parameter in alike])

@@ -14,11 +14,11 @@ from lipschitz_rnn.tasks import Task
 from lipschitz_rnn.training.errors import RunError
 from lipschitz_rnn.training.graph import graph_obstacle
 from lipschitz_rnn.training.model import Shapes, build_model, draws_random_numbers
-from lipschitz_rnn.training.muon import hidden_matrices
 from lipschitz_rnn.training.parallel import World, choose_device
 from lipschitz_rnn.training.run_settings import check_builder, check_folder
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.times import require_timed
+from lipschitz_rnn.training.update import special_parameters
 from lipschitz_rnn.training.variation import check_variants
 from lipschitz_rnn.units.lipschitz.parallel import require_trainable
 
@@ -52,9 +52,7 @@ def check_start(
     check_variants(plain, settings.unit, settings.variants)
     for model in (plain, *(_built(settings.of_variant(variant), shapes) for variant in settings.variants)):
         require_trainable(model)
-    if settings.optimiser == "muon":
-        stacked = {name: value[None] for name, value in plain.named_parameters() if value.requires_grad}
-        hidden_matrices(stacked, settings.unit, settings.hidden_size)
+    special_parameters(settings, {name: p[None] for name, p in plain.named_parameters() if p.requires_grad})
     _check_memory(plain, len(settings.members), device)
     graph_obstacle(settings, device, draws_random_numbers(plain), World())
     return device

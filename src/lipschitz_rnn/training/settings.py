@@ -120,6 +120,9 @@ class Settings:
     matrix_rate: Annotated[
         float, Setting("muon: learning rate of hidden matrices as a multiple of --lr.", OPTIMISATION, above=0)
     ] = 1.0
+    bias_rate: Annotated[
+        float, Setting("Learning rate of the unit's biases as a multiple of --lr.", OPTIMISATION, above=0)
+    ] = 1.0
     weight_decay: Annotated[float, Setting("Weight decay.", OPTIMISATION, low=0)] = 0.0
     clip: Annotated[
         float | None, Setting("Clip the gradient norm of each network; 0: no clipping.", OPTIMISATION, above=0)

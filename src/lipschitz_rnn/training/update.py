@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -68,9 +69,9 @@ class Updater:
             self._robust_share.fill_(robust)
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
+                group["lr"].fill_(rate * group["factor"])
             else:
-                group["lr"] = rate
+                group["lr"] = rate * group["factor"]
         if self._settings.averaging is not None:
             # At first a plain mean of all iterates, so that the initial weights do not bias the average.
             self._mix.fill_(max(self._settings.averaging, 1.0 / (step + 1)))
@@ -170,30 +171,57 @@ def build_optimiser(settings: Settings, parameters: Mapping[str, Tensor]) -> Opt
     """For stacked tensors by name. PyTorch's optimisers act element by element, and so treat each member independently.
 
     Raises:
-        ValueError: muon, and the unit has no matrix for it.
+        ValueError: as `special_parameters`.
     """
-    values = list(parameters.values())
+    matrices, biases = special_parameters(settings, parameters)
+    others = [value for name, value in parameters.items() if name not in matrices | biases]
+    groups = [_group(others, settings), _group(list(biases.values()), settings, settings.bias_rate)]
+    groups = [group for group in groups if group["params"]]
+    muon = Muon([_group(list(matrices.values()), settings, settings.matrix_rate)]) if matrices else None
+    if muon is not None and not groups:
+        return muon
+    rest = _build_rest(settings, groups)
+    return rest if muon is None else Joined(muon, rest)
+
+
+def _group(values: list[Tensor], settings: Settings, factor: float = 1.0) -> dict[str, Any]:
+    """Parameters with one learning rate, `factor` times that of the schedule."""
+    rate: Any = settings.learning_rate * factor
+    if values and values[0].is_cuda:
+        rate = torch.tensor(rate, device=values[0].device)  # which a captured graph reads at every replay
+    return {"params": values, "lr": rate, "factor": factor, "weight_decay": settings.weight_decay}
+
+
+def _build_rest(settings: Settings, groups: list[dict[str, Any]]) -> Optimizer:
+    values = [value for group in groups for value in group["params"]]
     on_gpu = values[0].is_cuda
-    # On the GPU the rate is a device tensor, which a captured graph reads at every replay.
-    rate = settings.learning_rate
-    lr: Any = torch.tensor(rate, device=values[0].device) if on_gpu else rate
-    common: dict[str, Any] = {"lr": lr, "weight_decay": settings.weight_decay}
-    matrices: list[Optimizer] = []
-    if settings.optimiser == "muon":
-        found = hidden_matrices(parameters, settings.unit, settings.hidden_size)
-        matrices = [Muon(found.values(), **common, matrix_rate=settings.matrix_rate)]
-        values = [value for name, value in parameters.items() if name not in found]
-        if not values:
-            return matrices[0]
     # The fused kernels read rate and step count on the device, but do not support complex numbers.
     fused = on_gpu and not any(value.is_complex() for value in values)
     if settings.optimiser == "sgd":
-        return SGD(values, **common, momentum=settings.momentum, fused=fused)
+        return SGD(groups, momentum=settings.momentum, fused=fused)
     if settings.optimiser == "rmsprop":
-        return RMSprop(values, **common, alpha=settings.smoothing, capturable=on_gpu)
+        return RMSprop(groups, alpha=settings.smoothing, capturable=on_gpu)
     kind = AdamW if settings.optimiser == "adamw" else Adam
-    adam = kind(values, **common, fused=fused, capturable=on_gpu)
-    return Joined(*matrices, adam) if matrices else adam
+    return kind(groups, fused=fused, capturable=on_gpu)
+
+
+def special_parameters(
+    settings: Settings, parameters: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The stacked matrices that Muon trains, and the unit's biases if they have a rate of their own.
+
+    Raises:
+        ValueError: muon, and the unit has no matrix for it; a bias rate, and the unit has no bias.
+    """
+    matrices = hidden_matrices(parameters, settings.unit, settings.hidden_size) if settings.optimiser == "muon" else {}
+    if settings.bias_rate == 1.0:
+        return matrices, {}
+    biases = {name: value for name, value in parameters.items() if re.fullmatch(r"unit\.(.*\.)?bias\w*", name)}
+    if not biases:
+        raise ValueError(
+            f"bias_rate is {settings.bias_rate:g}, but the unit {settings.unit!r} has no bias; leave bias_rate at 1"
+        )
+    return matrices, biases
 
 
 def member_norms(gradients: list[Tensor]) -> Tensor:

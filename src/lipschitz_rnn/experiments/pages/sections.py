@@ -19,12 +19,12 @@ from lipschitz_rnn.tasks.distortion import describe_changes
 from lipschitz_rnn.training import Settings
 from lipschitz_rnn.units import info
 
-_KINDS = ("paper", "fixed", "printed", "stacked", "baseline", "tuned", "check", "sweep")
+_KINDS = ("paper", "adam", "fixed", "printed", "stacked", "baseline", "tuned", "check", "sweep")
 Records = Sequence[Record]
 CRITERION_SHARE = 10  # the last tenth of the epochs, where the paper's learning rate is small
 # Kinds of records that have rows of their own in the paper's tables, after those that they are compared with.
 BESIDE = {
-    "printed": "Lipschitz RNN, as printed", "fixed": "Lipschitz RNN, fixed noise",
+    "printed": "Lipschitz RNN, as printed", "fixed": "Lipschitz RNN, fixed noise", "adam": "Lipschitz RNN, Adam",
     "stacked": "Lipschitz RNN, {layers} layers",
 }  # fmt: skip
 # A tuned cell may differ from its candidate in these: the command line sets them, or they follow from `epochs`.
