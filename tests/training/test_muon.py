@@ -174,7 +174,7 @@ def test_a_unit_without_a_hidden_matrix_is_refused_before_the_run(tmp_path: Path
         "unit.cube": torch.ones(1, 12, 12, 12),
         "head.weight": only,
     }
-    with pytest.raises(ValueError, match="no matrix"):
+    with pytest.raises(ValueError, match="no parameter"):
         build_optimiser(settings, others)
 
 

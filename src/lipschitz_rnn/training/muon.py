@@ -138,7 +138,7 @@ def hidden_matrices(parameters: Mapping[str, Tensor], unit: str, hidden_size: in
     }
     if not found:
         raise ValueError(
-            f"the unit {unit!r} has no matrix for optimiser='muon', which needs real ones of at least "
+            f"the unit {unit!r} has no parameter for optimiser='muon', which needs a real matrix of at least "
             f"{hidden_size} × {hidden_size} (the hidden size); use optimiser='adam'"
         )
     return found
