@@ -135,14 +135,15 @@ def test_the_list_says_what_is_committed_and_how_long_it_takes(tmp_path: Path) -
     assert estimate(missing.plan.settings, [known]) == pytest.approx(known.seconds * steps)
     assert 0.5 < (missing.seconds or 0.0) / (known.seconds * steps) < 2
     unknown = preset_settings("ptb-word", changes={"unit": "spectral-rnn"})
-    assert estimate(unknown, RECORDS) is None  # nothing like it was trained yet
+    assert estimate(unknown, [known]) is None  # nothing like it among the records
     listed = CliRunner().invoke(app, ["reproduce", "--list", "--json", "--results", str(ROOT / "results")])
     facts = json.loads(listed.stdout)
     assert sum(fact["committed"] for fact in facts) == len(RECORDS)
     table = CliRunner().invoke(app, ["reproduce", "--list", "--results", str(ROOT / "results")], env={"COLUMNS": "90"})
     assert all(name in table.output for name in STUDIES)
     assert "about" in table.output
-    assert "unknown" in table.output
+    few = CliRunner().invoke(app, ["reproduce", "--list", "--results", str(tmp_path)], env={"COLUMNS": "90"})
+    assert "unknown" in few.output
 
 
 def test_all_is_checked_before_the_first_study_starts(tmp_path: Path) -> None:
