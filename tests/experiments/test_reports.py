@@ -206,6 +206,14 @@ def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
         write_report([tmp_path], tmp_path / "page")
 
 
+def test_runs_of_reproduce_are_found_far_below_the_folder(runs: Path, tmp_path: Path) -> None:
+    """Nothing is searched inside a run, in a hidden folder or further down."""
+    far = tmp_path / "a/b/c/d/e/f/g"
+    for place in (far, far / "inside", tmp_path / ".hidden", tmp_path / "A/b/c/d/e/f/g/h"):
+        shutil.copytree(runs / "a", place)
+    assert [run.path for run in find_runs([tmp_path])] == [far]
+
+
 def test_models_come_back_from_the_folder_alone(runs: Path) -> None:
     from lipschitz_rnn import tasks
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from small_data import dataset, write_gz
+from torch import nn
 
 from lipschitz_rnn import tasks
 from lipschitz_rnn.tasks import DataError
 from lipschitz_rnn.tasks.text import TextTask, read_characters, read_words
+from lipschitz_rnn.training import Settings, fit
 
 TRAIN = "".join(f" the cat sat on the <unk> mat {'n' * (k % 7)} \n" for k in range(200))
 TEXTS = {"ptb.train.txt": TRAIN, "ptb.valid.txt": TRAIN[: len(TRAIN) // 4], "ptb.test.txt": " the cat \n" * 60}
@@ -79,3 +81,33 @@ def test_wrong_options_and_texts(text: Path, tmp_path: Path, monkeypatch: pytest
     strange = _write(tmp_path / "strange", monkeypatch, TEXTS | {"ptb.test.txt": " zebra \n" * 60})
     with pytest.raises(DataError, match=r"ptb\.test\.txt.*zebra"):
         tasks.load("ptb-word", strange, train_batch=3)
+
+
+@pytest.mark.parametrize("carry", [True, False])
+def test_carry_says_whether_windows_start_from_the_last_state(text: Path, carry: bool) -> None:
+    """A network that counts its steps sees the whole stream, or no more than one window."""
+    counted: list[float] = []
+
+    class Counter(nn.Module):
+        def __init__(self, vocabulary: int) -> None:
+            super().__init__()
+            self.scores = nn.Parameter(torch.zeros(vocabulary))
+
+        def forward(self, inputs, lengths=None, state=None, keep=None):  # type: ignore[no-untyped-def]
+            steps = torch.zeros(1, inputs.shape[1], 1) if state is None else state
+            counted.append(float(steps.max()))
+            return self.scores.expand(*inputs.shape, -1), steps + len(inputs)
+
+    options = {"train_batch": 3, "eval_batch": 2, "length": 40, "carry": carry}
+    task = tasks.load("ptb-word", text, offline=True, **options)
+    assert task.carries_state is carry
+    assert ("carry" in task.describe()["options"]) is not carry  # earlier records have no such option
+    settings = Settings(task="ptb-word", task_options=options, epochs=1, ensemble="sequential", device="cpu")
+    fit(settings, task, build=lambda settings, task, seed: Counter(task.output_size))
+    windows = max(task.size(split) for split in ("train", "validation", "test"))  # type: ignore[type-var]
+    assert max(counted) == (40 * (windows - 1) if carry else 0)
+
+
+def test_carry_is_true_or_false(text: Path) -> None:
+    with pytest.raises(ValueError, match="carry"):
+        tasks.load("ptb-char", text, offline=True, carry="never")

@@ -93,6 +93,14 @@ def test_singular_values_of_an_update_are_near_one(shape: str, scale: float) -> 
     assert float(values.max()) < 1.3
 
 
+def test_several_matrices_in_one_parameter_move_as_in_parameters_of_their_own() -> None:
+    given = gradients((6, 6), steps=3, members=4)
+    start = torch.randn(4, 6, 6, generator=torch.Generator().manual_seed(8))
+    apart, joint = nn.Parameter(start.clone()), nn.Parameter(start.view(2, 2, 6, 6).clone())
+    expected = after_steps(Muon([apart], RATE), apart, given)
+    assert torch.equal(after_steps(Muon([joint], RATE), joint, given.view(3, 2, 2, 6, 6)).view(4, 6, 6), expected)
+
+
 def test_a_zero_gradient_moves_nothing_and_no_member_disturbs_another() -> None:
     given = gradients((6, 6), steps=5)
     start = torch.randn(3, 6, 6, generator=torch.Generator().manual_seed(7))
@@ -119,6 +127,7 @@ def stacked(settings: Settings, task: Any) -> dict[str, Tensor]:
 NAMES: Mapping[str, set[str]] = {
     "lipschitz": {"l0.hidden.M_A", "l0.hidden.M_W", "l1.hidden.M_A", "l1.hidden.M_W", "l1.weight_ih"},
     "lstm": {"weight_hh_l0", "weight_hh_l1", "weight_ih_l1"},
+    "cornn": {"0.hidden", "1.hidden", "1.input.weight"},
 }
 
 
@@ -171,7 +180,7 @@ def test_a_unit_without_a_hidden_matrix_is_refused_before_the_run(tmp_path: Path
     others = {
         "unit.small": torch.ones(1, 11, 12),
         "unit.complex": torch.ones(1, 12, 12, dtype=torch.complex64),
-        "unit.cube": torch.ones(1, 12, 12, 12),
+        "unit.vector": torch.ones(1, 144),
         "head.weight": only,
     }
     with pytest.raises(ValueError, match="no parameter"):

@@ -139,6 +139,11 @@ class Task(ABC):
         self.device = torch.device("cpu")
         self._data: dict[str, Tensor] = {}
 
+    @property
+    def carries_state(self) -> bool:
+        """Whether the state after one window is the initial state of the next."""
+        return self.stateful
+
     def to(self, device: torch.device | str) -> Self:
         """Move the data to `device`, in place like a module, and return the task."""
         self.device = torch.device(device)

@@ -20,6 +20,7 @@ from lipschitz_rnn.tasks.base import (
     Metric,
     Split,
     TaskInfo,
+    check_choice,
     check_count,
     check_split,
 )
@@ -44,8 +45,9 @@ def read_characters(text: str) -> list[str]:
 class TextTask(TokenPrediction):
     """A split is `batch` parallel streams of equal length; window k holds steps kT to (k+1)T of all of them.
 
-    Windows are consecutive: the state after window k is the initial state of window k + 1. The last window may be
-    shorter; the few tokens that do not fill one step of all streams are dropped.
+    Windows are consecutive: the state after window k is the initial state of window k + 1, unless `carry` is False:
+    then every window starts from zero, for units whose state grows without end. The last window may be shorter; the few
+    tokens that do not fill one step of all streams are dropped.
     """
 
     dataset: ClassVar[Dataset] = PTB
@@ -59,10 +61,14 @@ class TextTask(TokenPrediction):
         train_batch: int,
         eval_batch: int,
         embedding: int,
+        carry: bool,
     ) -> None:
-        options = {"length": length, "train_batch": train_batch, "eval_batch": eval_batch, "embedding": embedding}
-        for name, value in options.items():
+        check_choice("carry", carry, (True, False))
+        counts = {"length": length, "train_batch": train_batch, "eval_batch": eval_batch, "embedding": embedding}
+        for name, value in counts.items():
             check_count(name, value)
+        # A carried state leaves the record of a run as it was before this option existed.
+        options: dict[str, Any] = counts if carry else {**counts, "carry": False}
         files = read_dataset(self.dataset, root, offline)
         tokens = {split: read_tokens(files[name].decode("ascii")) for split, name in _FILES.items()}
         # The most frequent token is 0, with ties in alphabetical order, so that the indices never change.
@@ -80,6 +86,10 @@ class TextTask(TokenPrediction):
             if steps < 2:
                 raise ValueError(f"a batch of {streams} is too large for the {len(stream)} tokens of {split}")
             self._data[split] = stream[: steps * streams].view(streams, steps).T.contiguous()
+
+    @property
+    def carries_state(self) -> bool:
+        return bool(self.options.get("carry", True))
 
     @classmethod
     def shapes(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,8 +146,9 @@ class PtbCharacters(TextTask):
         train_batch: int = 128,
         eval_batch: int = 10,
         embedding: int = 200,
+        carry: bool = True,
     ) -> None:
-        super().__init__(root, offline, read_characters, length, train_batch, eval_batch, embedding)
+        super().__init__(root, offline, read_characters, length, train_batch, eval_batch, embedding, carry)
 
 
 class PtbWords(TextTask):
@@ -154,5 +165,6 @@ class PtbWords(TextTask):
         train_batch: int = 128,
         eval_batch: int = 10,
         embedding: int = 200,
+        carry: bool = True,
     ) -> None:
-        super().__init__(root, offline, read_words, length, train_batch, eval_batch, embedding)
+        super().__init__(root, offline, read_words, length, train_batch, eval_batch, embedding, carry)

@@ -52,8 +52,8 @@ def evaluate_members(
 ) -> Scores:
     """Scores of all members on the same batches. `pause` is called between batches and may raise to stop.
 
-    Independent batches are split over the processes. The windows of a stateful task pass a state from one to the next,
-    so every process evaluates all of them.
+    Independent batches are split over the processes. The windows of a stateful task may pass a state from one to the
+    next, so every process evaluates all of them.
     """
     world = world or World()
     count = task.size(split)
@@ -74,7 +74,7 @@ def evaluate_members(
                 outputs, new_state, _ = ensemble(
                     values, seen.inputs, seen.lengths, state, timespans=seen.timespans, shared=True
                 )
-            state = map_state(torch.Tensor.detach, new_state) if task.stateful else None
+            state = map_state(torch.Tensor.detach, new_state) if task.carries_state else None
             judged = for_members(batch, ensemble.size)
             value, weight = task.measure(outputs, judged)
             totals += torch.stack((value.double(), weight.double(), task.loss(outputs, judged).double() * weight))

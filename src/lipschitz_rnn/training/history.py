@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from lipschitz_rnn.training.folder import RunError, read_settings
 from lipschitz_rnn.training.reading import is_there, read_json, read_metrics, read_result
 from lipschitz_rnn.training.settings import Settings
 
-_DEPTH = 4  # how many levels below a given folder to search for runs
+# How many levels below a folder to search for runs: those of `reproduce` are up to seven below its --out. Limited,
+# so that a disk given by mistake is not searched completely.
+_DEPTH = 7
 
 
 @dataclass(frozen=True)
@@ -115,13 +117,27 @@ def find_runs(paths: Sequence[Path]) -> list[Run]:
     """The runs in `paths` and their subfolders; a run with variants counts as one run per variant."""
     found: dict[Path, list[Run]] = {}
     for path in paths:
-        # Limited, so that a disk given by mistake is not searched completely.
-        below = sorted(file for depth in range(1, _DEPTH + 1) for file in path.glob("*/" * depth + "config.json"))
-        configs = [path / "config.json"] if is_there(path / "config.json") else below
-        if not configs:
+        folders = sorted(_run_folders(path, _DEPTH))
+        if not folders:
             raise RunError(
                 f"{path} holds no run: neither it nor a folder up to {_DEPTH} levels below it has a config.json"
             )
-        for config in configs:
-            found.setdefault(config.parent.resolve(), read_run(config.parent).by_variant())
+        for folder in folders:
+            found.setdefault(folder.resolve(), read_run(folder).by_variant())
     return [run for runs in found.values() for run in runs]
+
+
+def _run_folders(path: Path, depth: int) -> Iterator[Path]:
+    """`path` if it is a run, else the runs below it; a run holds no others, and hidden folders hold none."""
+    if is_there(path / "config.json"):
+        yield path
+    elif depth:
+        for below in _subfolders(path):
+            yield from _run_folders(below, depth - 1)
+
+
+def _subfolders(path: Path) -> list[Path]:
+    try:
+        return [entry for entry in path.iterdir() if not entry.name.startswith(".") and entry.is_dir()]
+    except OSError:  # may not be read, or went away
+        return []

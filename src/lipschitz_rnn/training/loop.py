@@ -127,7 +127,7 @@ class Trainer:
             if self.ensemble.random:
                 seeds = [derived_seed("forward", member.seed, self.done) for member in self.members]
             state = self._graph(self.step, self.carry, seeds)
-            self.carry = state if self.task.stateful else None
+            self.carry = state if self.task.carries_state else None
             self.step += 1
             self.watcher.step(self.done)
             at_log = self.step % self.settings.log_steps == 0 or self.step == self.stream.steps

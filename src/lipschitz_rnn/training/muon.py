@@ -18,6 +18,8 @@ _SMALLEST_NORM = 1e-7  # a gradient of zero stays zero
 class Muon(Optimizer):
     """Momentum with orthogonalised updates, for parameters (S, rows, columns): one matrix for each of S networks.
 
+    Or several in one parameter, (S, k, rows, columns): each is orthogonalised by itself.
+
     The rule is that of `torch.optim.Muon` with `nesterov=True` and `adjust_lr_fn="match_rms_adamw"`. That class cannot
     be used here: it takes single matrices only, and a CUDA graph could not capture it with a rate on the device. Here
     `lr` may be a tensor on the device, nothing waits for the host, and the products are in the parameter's own dtype,
@@ -40,7 +42,7 @@ class Muon(Optimizer):
         super().__init__(parameters, defaults)
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.dim() != 3 or parameter.is_complex():
+                if parameter.dim() < 3 or parameter.is_complex():
                     raise ValueError(
                         f"a parameter has the shape {tuple(parameter.shape)} and {parameter.dtype}; Muon takes real "
                         "parameters (networks, rows, columns); use Adam for others"
@@ -52,13 +54,14 @@ class Muon(Optimizer):
             rate = group["lr"]
             for alike in _by_shape(group["params"]):
                 # Matrices of one shape, of all layers and networks, share each product: launches take most of the time.
-                moved = torch.cat([self._accumulate(parameter, group["momentum"]) for parameter in alike])
-                length = 0.2 * math.sqrt(max(moved.shape[1:]))  # entries of Adam's usual size
-                steps = orthogonalise(moved).mul_(rate * length).split([len(parameter) for parameter in alike])
+                ahead = [self._accumulate(parameter, group["momentum"]).flatten(0, -3) for parameter in alike]
+                length = 0.2 * math.sqrt(max(ahead[0].shape[1:]))  # entries of Adam's usual size
+                moved = orthogonalise(torch.cat(ahead)).mul_(rate * length)
+                steps = moved.split([len(matrices) for matrices in ahead])
                 for parameter, step in zip(alike, steps, strict=True):
                     if group["weight_decay"]:
                         parameter.mul_(1 - rate * group["weight_decay"])
-                    parameter.sub_(step)
+                    parameter.sub_(step.view_as(parameter))
 
     def _accumulate(self, parameter: Tensor, momentum: float) -> Tensor:
         """Add the gradient to the parameter's running mean; returns Nesterov's look ahead."""
@@ -132,8 +135,8 @@ def hidden_matrices(parameters: Mapping[str, Tensor], unit: str, hidden_size: in
         name: value
         for name, value in parameters.items()
         if name.startswith("unit.")
-        and value.dim() == 3
-        and min(value.shape[1:]) >= hidden_size
+        and value.dim() >= 3
+        and min(value.shape[-2:]) >= hidden_size
         and not value.is_complex()
     }
     if not found:
@@ -148,5 +151,5 @@ def _by_shape(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
     """Those with matrices of one shape and dtype together."""
     groups: dict[Any, list[Tensor]] = {}
     for parameter in parameters:
-        groups.setdefault((parameter.shape[1:], parameter.dtype), []).append(parameter)
+        groups.setdefault((parameter.shape[-2:], parameter.dtype), []).append(parameter)
     return list(groups.values())

@@ -66,7 +66,7 @@ class Stream:
         # Separate generators, so that noise in some members does not change the data of the others.
         drawing = settings.seeds if noisy_cells else ()
         self.cells = [torch.Generator(device).manual_seed(derived_seed("state noise", seed)) for seed in drawing]
-        self.carries = task.stateful
+        self.carries = task.carries_state
         count = task.size("train")
         self.batch_size = 1 if task.stateful else min(settings.batch_size, count)
         self.steps = count // self.batch_size

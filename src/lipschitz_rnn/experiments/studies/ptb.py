@@ -35,9 +35,11 @@ _WHY_WORDS = (
 )
 _OPTIONS: dict[str, dict[str, Any]] = {
     "lstm": {"forget_bias": 1.0},
-    "antisymmetric": {"step_size": 0.3},
+    "antisymmetric": {"step_size": 0.3, "gamma": 1.0},  # with less damping the state grows from window to window
     "irnn": {"step_size": 0.9},  # at 1 the state grows with every step
 }
+
+_GROWING = ("fastgrnn", "fastgrnn-lsq")  # with its gate open, the state of a unit grows by ν at every step
 
 
 def _row(cell: Cell) -> dict[str, Any]:
@@ -54,10 +56,13 @@ def _row(cell: Cell) -> dict[str, Any]:
             why += "; 64 parallel streams, so that an epoch has as many updates as with windows of 150"
         return {"changes": changes, "why": why}
     size = (_CHARACTERS if characters else _WORDS)[cell.unit]
-    training = {**_ADAM, "learning_rate": 0.001} if characters else _WORDS_TRAINING
+    training: dict[str, Any] = {**_ADAM, "learning_rate": 0.001} if characters else _WORDS_TRAINING
     why = "N with about the printed number of parameters; a single setting, not tuned"
     why = f"{why}; {_SHORT} epochs, one seed" if characters else f"{why}; trained like our unit, one seed"
     changes = {**training, "epochs": _SHORT, "unit_options": _OPTIONS.get(cell.unit, {})}
+    if cell.unit in _GROWING:
+        changes["task_options"] = {**training.get("task_options", {}), "carry": False}
+        why += "; every window starts from zero, because a carried state grows without end"
     return {"group": BASELINES, "hidden_size": size, "changes": changes, "why": why, "seeds": (0,)}
 
 
