@@ -39,7 +39,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "irnn": {"step_size": 0.9},  # at 1 the state grows with every step
 }
 
-_GROWING = ("fastgrnn", "fastgrnn-lsq")  # with its gate open, the state of a unit grows by ν at every step
+# With its gate open, the state of FastGRNN grows by ν at every step; nothing bounds that of nnRNN once T is not zero.
+_GROWING = ("fastgrnn", "fastgrnn-lsq", "nnrnn")
 
 
 def _row(cell: Cell) -> dict[str, Any]:
