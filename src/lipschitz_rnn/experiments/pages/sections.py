@@ -218,6 +218,8 @@ def _describe(record: Record) -> str:
     parts = [f"{values.optimiser} {values.learning_rate:g}", f"schedule {values.schedule}"]
     named = {name: getattr(values, name) for name in _REGULARISERS}
     parts += [f"{name.replace('_', ' ')} {value:g}" for name, value in named.items() if value]
+    factors = {"matrix rate": values.matrix_rate, "bias rate": values.bias_rate}
+    parts += [f"{name} × {value:g}" for name, value in factors.items() if value != 1.0]
     options = {**values.task_options, **values.unit_options}
     return ", ".join([*parts, *(f"{name} {value}" for name, value in options.items() if name != "integrator")])
 
