@@ -17,8 +17,8 @@ from lipschitz_rnn.training.model import Shapes, build_model, draws_random_numbe
 from lipschitz_rnn.training.parallel import World, choose_device
 from lipschitz_rnn.training.run_settings import check_builder, check_folder
 from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.training.special_parameters import special_parameters
 from lipschitz_rnn.training.times import require_timed
-from lipschitz_rnn.training.update import special_parameters
 from lipschitz_rnn.training.variation import check_variants
 from lipschitz_rnn.units.lipschitz.parallel import require_trainable
 
