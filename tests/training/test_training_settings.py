@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -12,7 +13,7 @@ import pytest
 import torch
 from tiny_tasks import SignTask, tiny_settings
 
-from lipschitz_rnn.training import Settings, fit
+from lipschitz_rnn.training import Diverged, Settings, fit
 from lipschitz_rnn.training.schedules import learning_rate
 from lipschitz_rnn.training.settings import read_toml
 
@@ -91,6 +92,21 @@ def test_a_wrong_setting_is_named_with_what_is_allowed(name: str) -> None:
         ):
             with pytest.raises((ValueError, TypeError), match=part):
                 make()
+
+
+@pytest.mark.parametrize("name", ["matrix_rate", "bias_rate"])
+def test_rates_that_no_float32_holds_are_refused(name: str) -> None:
+    """The optimiser would stop with an overflow after the run folder is made, whatever the arithmetic."""
+    with pytest.raises(ValueError, match=r"learning_rate is 1e\+40; it must be at most 1e\+30"):
+        tiny_settings(learning_rate=1e40)
+    with pytest.raises(ValueError, match=rf"learning_rate × {name} is 1e\+40; it must be at most 1e\+30"):
+        tiny_settings(**{"learning_rate": 1e20, name: 1e20})
+    with pytest.raises(ValueError, match=rf"learning_rate × {name} is inf; it must be at most 1e\+30"):
+        tiny_settings(**{"learning_rate": 1e20, name: 1e300})
+    for optimiser in ("adam", "adamw", "sgd", "rmsprop", "muon"):
+        largest = tiny_settings(**{"optimiser": optimiser, "learning_rate": 1e15, name: 1e15})
+        with contextlib.suppress(Diverged):
+            fit(largest, SignTask())
 
 
 def test_a_folder_may_be_given_as_a_path(tmp_path: Path) -> None:
