@@ -8,12 +8,15 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tiny_tasks import SignTask, tiny_settings
 
 from lipschitz_rnn.training import Diverged, Settings, fit
+from lipschitz_rnn.training.errors import RunConflict
+from lipschitz_rnn.training.preparation import check_recorded_options
 from lipschitz_rnn.training.schedules import learning_rate
 from lipschitz_rnn.training.settings import read_toml
 
@@ -122,6 +125,24 @@ def test_settings_for_another_task_are_refused(tmp_path: Path) -> None:
         fit(tiny_settings(task_options={"noise": 0.5}), SignTask())
     fit(tiny_settings(task_options={"noise": 0.5}, epochs=0), SignTask(noise=0.5))
     fit(tiny_settings(epochs=0), SignTask(noise=0.5))  # what the settings leave open, the task says
+
+
+def test_a_run_goes_on_with_the_options_of_its_task(tmp_path: Path) -> None:
+    """Also those that the settings leave open; one that the record does not have had its default."""
+    fit(tiny_settings(epochs=1), SignTask(noise=0.5), tmp_path)
+    fit(tiny_settings(epochs=2), SignTask(noise=0.5), tmp_path, resume=True)
+    with pytest.raises(RunConflict, match=r"on sign with noise = 0\.5, but the task given has 0\.0; load the task"):
+        fit(tiny_settings(epochs=3), SignTask(), tmp_path, resume=True)
+    record = json.loads((tmp_path / "task.json").read_text())
+    (tmp_path / "task.json").write_text(json.dumps(record | {"options": {}}))
+    with pytest.raises(RunConflict, match=r"noise = 0\.0, but the task given has 0\.5"):
+        fit(tiny_settings(epochs=3), SignTask(noise=0.5), tmp_path, resume=True)
+    assert json.loads((tmp_path / "task.json").read_text())["options"] == {}
+    odd: dict[str, Any] = {"noise": math.nan, "sizes": ((1, 2), 3.0)}
+    (tmp_path / "task.json").write_text(json.dumps(record | {"options": odd}))
+    task = SignTask()
+    task.options = odd
+    check_recorded_options(tmp_path, task)
 
 
 def test_an_unknown_setting_and_broken_toml_are_named(tmp_path: Path) -> None:
