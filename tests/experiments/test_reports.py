@@ -206,8 +206,14 @@ def test_the_papers_number_stands_beside_ours(runs: Path, tmp_path: Path) -> Non
 
 
 def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="holds no run"):
-        write_report([tmp_path], tmp_path / "page")
+    (tmp_path / "file").touch()
+    for name, message in (
+        ("", "holds no run"),
+        ("gone", "there is no folder .*gone; give"),
+        ("file", "file is a file;"),
+    ):
+        with pytest.raises(RunError, match=message):
+            write_report([tmp_path / name], tmp_path / "page")
 
 
 def test_runs_of_reproduce_are_found_far_below_the_folder(runs: Path, tmp_path: Path) -> None:

@@ -132,11 +132,15 @@ def holds_runs(path: Path) -> bool:
 
 
 def _no_run(path: Path) -> str:
+    """Why there is no run to read."""
+    if not is_there(path):
+        return f"there is no folder {path}; give a run folder, or a folder that holds runs"
+    if not path.is_dir():
+        return f"{path} is a file; give a run folder, or a folder that holds runs"
     try:
-        if path.is_dir():
-            os.listdir(path)
-    except (OSError, ValueError) as error:
-        return f"{path} cannot be searched for runs: {getattr(error, 'strerror', error)}; change its permissions"
+        os.listdir(path)
+    except OSError as error:
+        return f"{path} cannot be searched for runs: {error.strerror}; change its permissions"
     return f"{path} holds no run: neither it nor a folder up to {_DEPTH} levels below it has a config.json"
 
 
