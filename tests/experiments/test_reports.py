@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 from html import unescape
@@ -10,14 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from lipschitz_rnn.experiments.comparison.collecting import compare_runs
+from lipschitz_rnn.cli import app
+from lipschitz_rnn.experiments.comparison.collecting import compare, compare_runs
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.report import group_runs, write_report
 from lipschitz_rnn.experiments.runner import train
 from lipschitz_rnn.training import Diverged, RunError, evaluate
 from lipschitz_rnn.training.folder import read_settings
-from lipschitz_rnn.training.history import find_runs
+from lipschitz_rnn.training.history import find_runs, holds_runs
 from lipschitz_rnn.training.runs import load_run
 
 
@@ -202,8 +206,14 @@ def test_the_papers_number_stands_beside_ours(runs: Path, tmp_path: Path) -> Non
 
 
 def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="holds no run"):
-        write_report([tmp_path], tmp_path / "page")
+    (tmp_path / "file").touch()
+    for name, message in (
+        ("", "holds no run"),
+        ("gone", "there is no folder .*gone; give"),
+        ("file", "file is a file;"),
+    ):
+        with pytest.raises(RunError, match=message):
+            write_report([tmp_path / name], tmp_path / "page")
 
 
 def test_runs_of_reproduce_are_found_far_below_the_folder(runs: Path, tmp_path: Path) -> None:
@@ -212,6 +222,67 @@ def test_runs_of_reproduce_are_found_far_below_the_folder(runs: Path, tmp_path: 
     for place in (far, far / "inside", tmp_path / ".hidden", tmp_path / "A/b/c/d/e/f/g/h"):
         shutil.copytree(runs / "a", place)
     assert [run.path for run in find_runs([tmp_path])] == [far]
+
+
+def test_links_lead_to_each_run_once(runs: Path, tmp_path: Path) -> None:
+    """Links in a circle would double the ways to a run at every level; the shortest counts."""
+    shutil.copytree(runs / "a", tmp_path / "deep/run")
+    for name in "uvwxyz":
+        (tmp_path / name).symlink_to(tmp_path)
+    (tmp_path / "twice").symlink_to(tmp_path / "deep/run")
+    (tmp_path / "itself").symlink_to(tmp_path / "itself")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    assert [run.path for run in find_runs([tmp_path])] == [tmp_path / "twice"]
+
+
+def test_each_folder_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "uvwxyz":
+        (tmp_path / name).symlink_to(tmp_path)
+    read, listdir = list[str](), os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: read.append(str(path)) or listdir(path))
+    assert not holds_runs(tmp_path)
+    assert read == [str(tmp_path)]
+
+
+def test_a_folder_of_links_to_runs_is_not_one_of_results(runs: Path, tmp_path: Path) -> None:
+    """Each has JSON files one level down, config.json among them."""
+    (tmp_path / "links").mkdir()
+    for name in ("a", "lstm"):
+        (tmp_path / "links" / name).symlink_to(runs / name)
+    asked = ["report", str(tmp_path / "links"), "-o", str(tmp_path / "page")]
+    assert CliRunner().invoke(app, asked).exit_code == 0
+    assert (tmp_path / "page/report.html").exists()
+    assert set(compare([tmp_path / "links"]).rows) == set(compare([runs]).rows)
+
+
+def test_a_hidden_run_does_not_hide_results(tmp_path: Path) -> None:
+    """Editors and notebooks keep copies in hidden folders."""
+    results = Path(__file__).parents[2] / "results" / "ablation"
+    shutil.copytree(results, tmp_path / "results/ablation")
+    (tmp_path / "results/.copies").mkdir()
+    (tmp_path / "results/.copies/config.json").write_text("{}")
+    written = CliRunner().invoke(app, ["report", str(tmp_path / "results"), "-o", str(tmp_path / "pages")])
+    assert written.exit_code == 0, written.output
+    assert (tmp_path / "pages/ablation.md").exists()
+
+
+def test_a_folder_that_may_not_be_read_is_not_called_empty(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> list[str]:
+        if Path(path).name == "locked":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return listdir(path)
+
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", refused)
+    (tmp_path / "locked").mkdir()
+    with pytest.raises(
+        RunError, match=r"locked cannot be searched for runs: Permission denied; change its permissions"
+    ):
+        find_runs([tmp_path / "locked"])
+    shutil.copytree(runs / "a", tmp_path / "open/run")  # beside it
+    assert [run.path for run in find_runs([tmp_path])] == [tmp_path / "open/run"]
 
 
 def test_models_come_back_from_the_folder_alone(runs: Path) -> None:

@@ -17,8 +17,8 @@ from lipschitz_rnn.documents.files import has_marks
 from lipschitz_rnn.experiments.pages.committed import check_pages, make_pages, write_pages
 from lipschitz_rnn.experiments.pages.sections import blocks
 from lipschitz_rnn.experiments.paper import CELLS
-from lipschitz_rnn.experiments.results import write_record
-from lipschitz_rnn.experiments.studies import STUDIES, mnist
+from lipschitz_rnn.experiments.results import read_records, write_record
+from lipschitz_rnn.experiments.studies import STUDIES, cifar, mnist
 
 ROOT = Path(__file__).parents[2]
 MARKS = "Before.\n\n<!-- results:mnist -->\nold\n<!-- /results:mnist -->\n\nAfter.\n"
@@ -205,3 +205,14 @@ def test_notes_and_unknown_studies_have_their_place(root: Path) -> None:
 def test_the_same_records_give_the_same_picture(root: Path) -> None:
     for name, content in make_pages(root / "results").items():
         assert (root / "docs" / "results" / name).read_bytes() == content
+
+
+def test_what_is_said_of_the_printed_rate_is_what_its_rows_show() -> None:
+    """In records, and in plans, which give the text of the next ones."""
+    records = read_records(ROOT / "results", "cifar")
+    printed = [record for record in records if record.name.startswith("printed/")]
+    tasks = {record.settings["task"] for record in printed if any(s["diverged_step"] is not None for s in record.seeds)}
+    assert tasks == {"ordered-cifar10"}
+    reasons = [(record.settings["task"], record.why) for record in records]
+    reasons += [(plan.settings.task, plan.why) for plan in cifar.STUDY.plans(groups=["adam", "fixed"])]
+    assert {task for task, why in reasons if re.search(r"SGD.*diverges", why)} == tasks

@@ -53,5 +53,15 @@ def test_the_schedule_keeps_the_ratio_of_the_rates() -> None:
 
 def test_a_unit_without_a_bias_is_refused_before_the_run() -> None:
     settings = tiny_settings(unit="lipschitz", unit_options={"bias": False}, bias_rate=2.0)
-    with pytest.raises(ValueError, match=r"bias_rate is 2, but the unit 'lipschitz' has no bias; leave bias_rate at 1"):
+    message = r"bias_rate is 2, but the unit 'lipschitz' has no bias that is not frozen; leave bias_rate at 1"
+    with pytest.raises(ValueError, match=message):
         check_start(settings, SignTask())
+
+
+@pytest.mark.parametrize("unit", ["fastgrnn", "fastgrnn-lsq"])
+@pytest.mark.parametrize("hidden_size", [1, 2])
+def test_two_biases_in_one_parameter_are_not_a_matrix(unit: str, hidden_size: int) -> None:
+    """Their shape, (2, N), is that of a hidden matrix at N = 2: Muon would train them too, and move them twice."""
+    changes = {"unit": unit, "hidden_size": hidden_size, "bias_rate": 4.0}
+    steps = [first_steps(tiny_settings(**changes, optimiser=optimiser)) for optimiser in ("adam", "muon")]
+    torch.testing.assert_close(steps[1]["unit.cells.0.biases"], steps[0]["unit.cells.0.biases"])

@@ -17,9 +17,11 @@ from tiny_tasks import Letters, SignTask, one_sample, tiny_settings
 from torch import Tensor, nn
 
 from lipschitz_rnn import tasks
+from lipschitz_rnn.stability import certify
 from lipschitz_rnn.training import Interrupted, Settings, build_model, fit
-from lipschitz_rnn.training.muon import Joined, Muon, hidden_matrices, orthogonalise
+from lipschitz_rnn.training.muon import Joined, Muon, orthogonalise
 from lipschitz_rnn.training.preparation import check_start
+from lipschitz_rnn.training.special_parameters import hidden_matrices
 from lipschitz_rnn.training.update import build_optimiser
 
 SHAPES = {"square": (12, 12), "tall": (24, 6), "wide": (6, 24), "one": (1, 1)}
@@ -245,6 +247,19 @@ def test_settings_of_an_earlier_version_have_the_default_rates() -> None:
     old = tiny_settings().to_dict()
     del old["matrix_rate"], old["bias_rate"]
     assert Settings.from_dict(old) == tiny_settings(matrix_rate=1.0, bias_rate=1.0)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_contracting_network_stays_one_at_any_rate(layers: int) -> None:
+    options = {"stability": "contracting", "rate": 0.5, "step_size": 0.1, "bounded_gain": True}
+    settings = tiny_settings(
+        unit="lipschitz", unit_options=options, num_layers=layers, hidden_size=8, optimiser="muon", learning_rate=0.1,
+        matrix_rate=50.0, bias_rate=10.0, epochs=10,
+    )  # fmt: skip
+    (network,) = fit(settings, SignTask()).models
+    certificate = certify(network.unit)
+    assert certificate.holds
+    assert certificate.rate >= 0.5
 
 
 def test_it_learns_digits_in_five_epochs() -> None:

@@ -1,5 +1,6 @@
 """Units and models of somebody's own, as they come: no sizes, states of any kind, frozen parts, random numbers."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lipschitz_rnn.training import fit
-from lipschitz_rnn.training.model import SequenceModel
+from lipschitz_rnn.training.model import SequenceModel, build_model
 
 
 class Elman(nn.Module):
@@ -185,3 +186,49 @@ def test_random_numbers_of_an_own_unit_come_from_its_seed(seeds: tuple[int, ...]
         torch.manual_seed(noise)  # whatever the program drew before
         results.append(fit(settings(seeds=seeds), SignTask(), build=builder(Dropping)).models[0])
     assert torch.equal(results[0].unit.w.weight, results[1].unit.w.weight)
+
+
+SPECIAL = {
+    "muon": ({"optimiser": "muon"}, "optimiser='muon' trains hidden matrices of.*or use optimiser='adam'"),
+    "biases": ({"bias_rate": 3.0}, "bias_rate is 3, which is for biases of.*or leave bias_rate at 1"),
+}
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+def test_rates_of_a_unit_ask_for_a_module_of_that_name(special: str, tmp_path: Path) -> None:
+    class Named(nn.Module):
+        def __init__(self, name: str, size: int) -> None:
+            super().__init__()
+            self.add_module(name, Elman(2, size))
+            self.head, self.name = nn.Linear(size, 2), name
+
+        def forward(self, inputs: Tensor, lengths: Any = None, state: Any = None, keep: Any = None) -> Any:
+            states, last = self.get_submodule(self.name)(inputs, state)
+            return self.head(states[-1]), last
+
+    changes, message = SPECIAL[special]
+    settings = tiny_settings(epochs=1, **changes)
+    message = message.replace(
+        "of.*", "of the module named 'unit', .*only in rnn, head; name your recurrent module 'unit', "
+    )
+    with pytest.raises(ValueError, match=message):
+        fit(
+            settings,
+            SignTask(),
+            tmp_path / "run",
+            build=lambda settings, task, seed: Named("rnn", settings.hidden_size),
+        )
+    assert not (tmp_path / "run").exists()
+    fit(settings, SignTask(), build=lambda settings, task, seed: Named("unit", settings.hidden_size))
+
+
+def test_muon_says_that_a_matrix_is_frozen() -> None:
+    def build(settings: Any, task: Any, seed: int) -> nn.Module:
+        model = build_model(settings, task, seed)
+        model.unit.inner.weight_hh_l0.requires_grad_(False)
+        return model
+
+    with pytest.raises(
+        ValueError, match=r"needs a real matrix of at least 5 × 5 \(the hidden size\) that is not frozen"
+    ):
+        fit(tiny_settings(optimiser="muon"), SignTask(), build=build)

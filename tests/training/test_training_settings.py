@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tiny_tasks import SignTask, tiny_settings
 
-from lipschitz_rnn.training import Settings, fit
+from lipschitz_rnn.training import Diverged, Settings, fit
+from lipschitz_rnn.training.errors import RunConflict
+from lipschitz_rnn.training.preparation import check_recorded_options
 from lipschitz_rnn.training.schedules import learning_rate
 from lipschitz_rnn.training.settings import read_toml
 
@@ -93,6 +97,21 @@ def test_a_wrong_setting_is_named_with_what_is_allowed(name: str) -> None:
                 make()
 
 
+@pytest.mark.parametrize("name", ["matrix_rate", "bias_rate"])
+def test_rates_that_no_float32_holds_are_refused(name: str) -> None:
+    """The optimiser would stop with an overflow after the run folder is made, whatever the arithmetic."""
+    with pytest.raises(ValueError, match=r"learning_rate is 1e\+40; it must be at most 1e\+30"):
+        tiny_settings(learning_rate=1e40)
+    with pytest.raises(ValueError, match=rf"learning_rate × {name} is 1e\+40; it must be at most 1e\+30"):
+        tiny_settings(**{"learning_rate": 1e20, name: 1e20})
+    with pytest.raises(ValueError, match=rf"learning_rate × {name} is inf; it must be at most 1e\+30"):
+        tiny_settings(**{"learning_rate": 1e20, name: 1e300})
+    for optimiser in ("adam", "adamw", "sgd", "rmsprop", "muon"):
+        largest = tiny_settings(**{"optimiser": optimiser, "learning_rate": 1e15, name: 1e15})
+        with contextlib.suppress(Diverged):
+            fit(largest, SignTask())
+
+
 def test_a_folder_may_be_given_as_a_path(tmp_path: Path) -> None:
     assert tiny_settings(data_dir=tmp_path).data_dir == str(tmp_path)
     assert tiny_settings(checkpoint_minutes=math.inf).checkpoint_minutes == math.inf
@@ -106,6 +125,24 @@ def test_settings_for_another_task_are_refused(tmp_path: Path) -> None:
         fit(tiny_settings(task_options={"noise": 0.5}), SignTask())
     fit(tiny_settings(task_options={"noise": 0.5}, epochs=0), SignTask(noise=0.5))
     fit(tiny_settings(epochs=0), SignTask(noise=0.5))  # what the settings leave open, the task says
+
+
+def test_a_run_goes_on_with_the_options_of_its_task(tmp_path: Path) -> None:
+    """Also those that the settings leave open; one that the record does not have had its default."""
+    fit(tiny_settings(epochs=1), SignTask(noise=0.5), tmp_path)
+    fit(tiny_settings(epochs=2), SignTask(noise=0.5), tmp_path, resume=True)
+    with pytest.raises(RunConflict, match=r"on sign with noise = 0\.5, but the task given has 0\.0; load the task"):
+        fit(tiny_settings(epochs=3), SignTask(), tmp_path, resume=True)
+    record = json.loads((tmp_path / "task.json").read_text())
+    (tmp_path / "task.json").write_text(json.dumps(record | {"options": {}}))
+    with pytest.raises(RunConflict, match=r"noise = 0\.0, but the task given has 0\.5"):
+        fit(tiny_settings(epochs=3), SignTask(noise=0.5), tmp_path, resume=True)
+    assert json.loads((tmp_path / "task.json").read_text())["options"] == {}
+    odd: dict[str, Any] = {"noise": math.nan, "sizes": ((1, 2), 3.0)}
+    (tmp_path / "task.json").write_text(json.dumps(record | {"options": odd}))
+    task = SignTask()
+    task.options = odd
+    check_recorded_options(tmp_path, task)
 
 
 def test_an_unknown_setting_and_broken_toml_are_named(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from lipschitz_rnn.documents.files import has_marks
 from lipschitz_rnn.experiments.pages.committed import check_pages, write_pages
 from lipschitz_rnn.experiments.report import write_report
 from lipschitz_rnn.training import RunError
+from lipschitz_rnn.training.history import holds_runs
 from lipschitz_rnn.training.reading import is_there
 
 
@@ -84,14 +85,14 @@ def _require_folders(paths: list[Path]) -> None:
 def _are_results(paths: list[Path]) -> bool:
     """Whether this is one folder of studies with JSON files, without run folders."""
     (first, *others) = paths
-    return not others and any(first.glob("*/*.json")) and not any(first.rglob("config.json"))
+    return not others and any(first.glob("[!.]*/*.json")) and not holds_runs(first)
 
 
 def _report_results(paths: list[Path], out: Path | None, check: bool, as_json: bool) -> None:
     if len(paths) != 1:
         raise ValueError(f"{len(paths)} folders are given; give one folder of JSON results")
     _require_folders(paths)
-    if any(paths[0].rglob("config.json")):
+    if holds_runs(paths[0]):
         raise RunError(
             f"{paths[0]} is not a folder of JSON results: it holds run folders; --check compares pages with results, "
             "which `lipschitz-rnn reproduce` writes to OUT/results"

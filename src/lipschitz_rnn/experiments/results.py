@@ -257,11 +257,11 @@ def read_record(path: Path) -> Record:
 
 
 def read_records(folder: Path, study: str | None = None) -> list[Record]:
-    """All records in a results folder, or those of one study, sorted by file name."""
+    """All records in a results folder, or those of one study, sorted by file name; hidden folders hold none."""
     if not folder.is_dir():
         raise ResultsError(f"{folder} is not a folder of results")
     records = []
-    for path in sorted(folder.glob(f"{study or '*'}/*.json")):
+    for path in sorted(folder.glob(f"{study or '[!.]*'}/*.json")):
         records.append(read_record(path))
         if records[-1].study != path.parent.name:
             raise ResultsError(f"{path} has the study {records[-1].study!r}; it must be the name of its folder")

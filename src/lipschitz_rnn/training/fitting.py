@@ -10,7 +10,7 @@ from lipschitz_rnn.training.folder import RunFolder, Saved
 from lipschitz_rnn.training.loop import Trainer
 from lipschitz_rnn.training.model import build_model
 from lipschitz_rnn.training.parallel import World, choose_device, joined_world
-from lipschitz_rnn.training.preparation import check_start, check_task
+from lipschitz_rnn.training.preparation import check_recorded_options, check_start, check_task
 from lipschitz_rnn.training.probing import Probe
 from lipschitz_rnn.training.results import Result
 from lipschitz_rnn.training.settings import Settings
@@ -46,6 +46,8 @@ def fit(
         RunError: the folder cannot be used, or writing failed.
     """
     check_task(settings, task)
+    if folder is not None and resume:
+        check_recorded_options(folder, task)
     # A user's builder may have side effects, so its networks are built only once, below.
     device = check_start(settings, task) if build is build_model else choose_device(settings.device)
     watcher = watcher or Watcher()

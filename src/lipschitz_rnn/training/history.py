@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -117,27 +118,65 @@ def find_runs(paths: Sequence[Path]) -> list[Run]:
     """The runs in `paths` and their subfolders; a run with variants counts as one run per variant."""
     found: dict[Path, list[Run]] = {}
     for path in paths:
-        folders = sorted(_run_folders(path, _DEPTH))
+        folders = sorted(_run_folders(path))
         if not folders:
-            raise RunError(
-                f"{path} holds no run: neither it nor a folder up to {_DEPTH} levels below it has a config.json"
-            )
+            raise RunError(_no_run(path))
         for folder in folders:
             found.setdefault(folder.resolve(), read_run(folder).by_variant())
     return [run for runs in found.values() for run in runs]
 
 
-def _run_folders(path: Path, depth: int) -> Iterator[Path]:
-    """`path` if it is a run, else the runs below it; a run holds no others, and hidden folders hold none."""
-    if is_there(path / "config.json"):
-        yield path
-    elif depth:
-        for below in _subfolders(path):
-            yield from _run_folders(below, depth - 1)
+def holds_runs(path: Path) -> bool:
+    """Whether `find_runs` finds a run there."""
+    return any(True for _ in _run_folders(path))
+
+
+def _no_run(path: Path) -> str:
+    """Why there is no run to read."""
+    if not is_there(path):
+        return f"there is no folder {path}; give a run folder, or a folder that holds runs"
+    if not path.is_dir():
+        return f"{path} is a file; give a run folder, or a folder that holds runs"
+    try:
+        os.listdir(path)
+    except OSError as error:
+        return f"{path} cannot be searched for runs: {error.strerror}; change its permissions"
+    return f"{path} holds no run: neither it nor a folder up to {_DEPTH} levels below it has a config.json"
+
+
+def _run_folders(path: Path) -> Iterator[Path]:
+    """`path` if it is a run, else the runs below it; a run holds no others, and hidden folders hold none.
+
+    Level by level, and each folder once: links may lead to the same folder in several ways, or in a circle.
+    """
+    seen: set[tuple[int, int]] = set()
+    level = [path]
+    for depth in range(_DEPTH + 1):
+        below: list[Path] = []
+        for folder in level:
+            identity = _identity(folder)
+            if identity is None or identity in seen:
+                continue
+            seen.add(identity)
+            if is_there(folder / "config.json"):
+                yield folder
+            elif depth < _DEPTH:
+                below += _subfolders(folder)
+        level = below
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """The same for all names of a folder; None if it is not there."""
+    try:
+        status = folder.stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _subfolders(path: Path) -> list[Path]:
     try:
-        return [entry for entry in path.iterdir() if not entry.name.startswith(".") and entry.is_dir()]
-    except OSError:  # may not be read, or went away
+        names = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    except (OSError, ValueError):  # may not be read, or went away
         return []
+    return [path / name for name in names if os.path.isdir(path / name)]  # False for a link that leads nowhere

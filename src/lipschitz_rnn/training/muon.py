@@ -125,28 +125,6 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
-def hidden_matrices(parameters: Mapping[str, Tensor], unit: str, hidden_size: int) -> dict[str, Tensor]:
-    """The stacked parameters that Muon trains: real matrices of the unit, both axes of at least the hidden size.
-
-    Raises:
-        ValueError: there is none.
-    """
-    found = {
-        name: value
-        for name, value in parameters.items()
-        if name.startswith("unit.")
-        and value.dim() >= 3
-        and min(value.shape[-2:]) >= hidden_size
-        and not value.is_complex()
-    }
-    if not found:
-        raise ValueError(
-            f"the unit {unit!r} has no parameter for optimiser='muon', which needs a real matrix of at least "
-            f"{hidden_size} × {hidden_size} (the hidden size); use optimiser='adam'"
-        )
-    return found
-
-
 def _by_shape(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
     """Those with matrices of one shape and dtype together."""
     groups: dict[Any, list[Tensor]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +12,15 @@ import torch
 from torch import nn
 
 from lipschitz_rnn.tasks import Task
-from lipschitz_rnn.training.errors import RunError
+from lipschitz_rnn.training.errors import RunConflict, RunError
 from lipschitz_rnn.training.graph import graph_obstacle
 from lipschitz_rnn.training.model import Shapes, build_model, draws_random_numbers
 from lipschitz_rnn.training.parallel import World, choose_device
+from lipschitz_rnn.training.reading import is_there, read_json
 from lipschitz_rnn.training.run_settings import check_builder, check_folder
 from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.training.special_parameters import special_parameters
 from lipschitz_rnn.training.times import require_timed
-from lipschitz_rnn.training.update import special_parameters
 from lipschitz_rnn.training.variation import check_variants
 from lipschitz_rnn.units.lipschitz.parallel import require_trainable
 
@@ -75,6 +77,32 @@ def check_task(settings: Settings, task: Task) -> None:
                 f"the settings have the task option {option} = {asked!r}, but the task given has {found!r}; "
                 "load the task with the options of the settings"
             )
+
+
+def check_recorded_options(folder: str | os.PathLike[str], task: Task) -> None:
+    """Raise if a run would continue on a task with other options than it began with; settings need not list them all.
+
+    An option that a record does not have, e.g. of an earlier version, had its default.
+    """
+    path = Path(folder) / "task.json"
+    if not is_there(path):
+        return
+    recorded = read_json(path).get("options")
+    if not isinstance(recorded, Mapping):
+        return
+    before = {**task.option_defaults(), **recorded}
+    for option, now in {**task.option_defaults(), **task.options}.items():
+        if option in before and not _equal_in_json(before[option], now):
+            raise RunConflict(
+                f"{folder} holds a run on {task.name} with {option} = {before[option]!r}, but the task given has "
+                f"{now!r}; load the task with the options of the run, or choose another folder"
+            )
+
+
+def _equal_in_json(first: Any, second: Any) -> bool:
+    """Tuples are lists there, and NaN equals NaN."""
+    texts = [json.dumps(value, default=repr, sort_keys=True) for value in (first, second)]
+    return texts[0] == texts[1] or json.loads(texts[0]) == json.loads(texts[1])
 
 
 def _as_list(value: Any) -> Any:

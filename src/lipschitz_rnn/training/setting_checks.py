@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 import torch
 
 _LARGEST = 2**31 - 1  # for any count: far beyond any machine, and the product of two does not overflow
+_LARGEST_RATE = 1e30  # with the factors of an optimiser it still is a float32
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,16 @@ def check_settings(values: Mapping[str, Any]) -> None:
         raise ValueError(f"seeds are {seeds}; give at least one, each once")
     for epoch in values["decay_epochs"]:
         _check_integer("a decay epoch", epoch, 0, _LARGEST)
+    _check_rates(values)
     _check_place(values["device"], values["data_dir"], values["offline"])
+
+
+def _check_rates(values: Mapping[str, Any]) -> None:
+    rate = values["learning_rate"]
+    products = {f"learning_rate × {name}": rate * values[name] for name in ("matrix_rate", "bias_rate")}
+    for name, product in {"learning_rate": rate, **products}.items():
+        if product > _LARGEST_RATE:
+            raise ValueError(f"{name} is {product:g}; it must be at most {_LARGEST_RATE:g}")
 
 
 def _check_place(device: object, data_dir: object, offline: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -18,10 +17,11 @@ from lipschitz_rnn.tasks import Batch, Task
 from lipschitz_rnn.training.checkpoint import copy_tensors
 from lipschitz_rnn.training.ensemble import Ensemble, map_state
 from lipschitz_rnn.training.model import State
-from lipschitz_rnn.training.muon import Joined, Muon, hidden_matrices
+from lipschitz_rnn.training.muon import Joined, Muon
 from lipschitz_rnn.training.parallel import World
 from lipschitz_rnn.training.robust import Robust
 from lipschitz_rnn.training.settings import Settings
+from lipschitz_rnn.training.special_parameters import special_parameters
 
 
 class Updater:
@@ -203,25 +203,6 @@ def _build_rest(settings: Settings, groups: list[dict[str, Any]]) -> Optimizer:
         return RMSprop(groups, alpha=settings.smoothing, capturable=on_gpu)
     kind = AdamW if settings.optimiser == "adamw" else Adam
     return kind(groups, fused=fused, capturable=on_gpu)
-
-
-def special_parameters(
-    settings: Settings, parameters: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The stacked matrices that Muon trains, and the unit's biases if they have a rate of their own.
-
-    Raises:
-        ValueError: muon, and the unit has no matrix for it; a bias rate, and the unit has no bias.
-    """
-    matrices = hidden_matrices(parameters, settings.unit, settings.hidden_size) if settings.optimiser == "muon" else {}
-    if settings.bias_rate == 1.0:
-        return matrices, {}
-    biases = {name: value for name, value in parameters.items() if re.fullmatch(r"unit\.(.*\.)?bias\w*", name)}
-    if not biases:
-        raise ValueError(
-            f"bias_rate is {settings.bias_rate:g}, but the unit {settings.unit!r} has no bias; leave bias_rate at 1"
-        )
-    return matrices, biases
 
 
 def member_norms(gradients: list[Tensor]) -> Tensor:

@@ -24,7 +24,7 @@ from lipschitz_rnn.experiments.comparison.statistics import (
 )
 from lipschitz_rnn.experiments.results import Record, describe_run, read_record, read_records, result_of_diverged
 from lipschitz_rnn.training.folder import RunError
-from lipschitz_rnn.training.history import Run, find_runs
+from lipschitz_rnn.training.history import Run, find_runs, holds_runs
 
 Split = Literal["test", "validation"]
 
@@ -169,7 +169,7 @@ def _read(paths: Sequence[Path]) -> tuple[list[tuple[Record, str]], list[str]]:
     left_out: list[str] = []
     seen, taken = list[Record](), set[Path]()
     for path in paths:
-        if path.is_dir() and not any(path.rglob("config.json")):
+        if path.is_dir() and not holds_runs(path):
             own = [read_record(file) for file in sorted(path.glob("*.json"))] or read_records(path)
             new = [record for record in own if record not in seen]
             seen += new

@@ -106,8 +106,8 @@ STUDY = Study(
     title="Penn Treebank",
     about=(
         "Penn Treebank: the next character (bits, windows of 150 and 300 steps) and the next word (perplexity), with "
-        "the state carried from window to window. Lower is better. Scores are from the epoch selected on validation "
-        "data."
+        "the state carried from window to window unless a row says otherwise. Lower is better. Scores are from the "
+        "epoch selected on validation data."
     ),
     rows=(
         *cell_rows(CHARACTERS, _row),
