@@ -8,8 +8,8 @@ from tiny_tasks import SignTask, tiny_settings
 from torch import Tensor, nn
 
 from lipschitz_rnn.training import Settings, build_model, fit
+from lipschitz_rnn.training.optimisers import build_optimiser
 from lipschitz_rnn.training.preparation import check_start
-from lipschitz_rnn.training.update import build_optimiser
 
 BIASES = {
     "lipschitz": {"unit.cells.l0.bias_ih"},

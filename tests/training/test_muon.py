@@ -20,9 +20,9 @@ from lipschitz_rnn import tasks
 from lipschitz_rnn.stability import certify
 from lipschitz_rnn.training import Interrupted, Settings, build_model, fit
 from lipschitz_rnn.training.muon import Joined, Muon, orthogonalise
+from lipschitz_rnn.training.optimisers import build_optimiser
 from lipschitz_rnn.training.preparation import check_start
 from lipschitz_rnn.training.special_parameters import hidden_matrices
-from lipschitz_rnn.training.update import build_optimiser
 
 SHAPES = {"square": (12, 12), "tall": (24, 6), "wide": (6, 24), "one": (1, 1)}
 RATE, FACTOR, DECAY = 0.02, 1.5, 0.1
