@@ -59,7 +59,8 @@ def _row(cell: Cell) -> dict[str, Any]:
     size = (_CHARACTERS if characters else _WORDS)[cell.unit]
     training: dict[str, Any] = {**_ADAM, "learning_rate": 0.001} if characters else _WORDS_TRAINING
     why = "N with about the printed number of parameters; a single setting, not tuned"
-    why = f"{why}; {_SHORT} epochs, one seed" if characters else f"{why}; trained like our unit, one seed"
+    why += "" if characters else "; rate and dropout of our unit"
+    why += f"; {_SHORT} epochs, one seed"
     changes = {**training, "epochs": _SHORT, "unit_options": _OPTIONS.get(cell.unit, {})}
     if cell.unit in _GROWING:
         changes["task_options"] = {**training.get("task_options", {}), "carry": False}
