@@ -89,14 +89,14 @@ def draw_noise(
         part: which of several states of a unit this is.
     """
     words = _words(noise, shape, first, part)
-    factor = 1.0 + _strength(noise, MULTIPLICATIVE, times) * _uniform(words, shape[-1])
-    return factor, _strength(noise, ADDITIVE, times) * _normal(words, shape[-1])
+    factor = 1.0 + strength(noise, MULTIPLICATIVE, times) * _uniform(words, shape[-1])
+    return factor, strength(noise, ADDITIVE, times) * _normal(words, shape[-1])
 
 
 def draw_factor(noise: Tensor, times: Tensor | float, shape: tuple[int, int, int], first: int = 0) -> Tensor:
     """Only the first of these, for the backward pass."""
     uniform = _uniform(_words(noise, shape, first, 0), shape[-1])
-    return 1.0 + _strength(noise, MULTIPLICATIVE, times) * uniform
+    return 1.0 + strength(noise, MULTIPLICATIVE, times) * uniform
 
 
 def steps_at_once(networks: int, batch: int, units: int) -> int:
@@ -131,8 +131,8 @@ def _normal(words: tuple[Tensor, ...], units: int) -> Tensor:
     return torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), -1).flatten(-2)[..., :units]
 
 
-def _strength(noise: Tensor, column: int, times: Tensor | float) -> Tensor:
-    """(S, 1, 1, 1) or (S, C, B, 1), in float32."""
+def strength(noise: Tensor, column: int, times: Tensor | float) -> Tensor:
+    """a √Δt or m √Δt, by the ``column``: (S, 1, 1, 1) or (S, C, B, 1), in float32."""
     rate = noise[:, column, None, None].detach()
     if isinstance(times, Tensor):
         rate = rate * times.detach().to(torch.float64).sqrt()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import matmul
+from lipschitz_rnn.ops.common.noise import ADDITIVE, MULTIPLICATIVE
 from lipschitz_rnn.ops.common.precision import rounds_float32
 from lipschitz_rnn.ops.lipschitz.integrators import Tableau, get_integrator
 from lipschitz_rnn.ops.lipschitz.nonlinearities import Nonlinearity, get_nonlinearity
@@ -75,6 +76,11 @@ class Problem:
         if not self.single:
             return self
         return Problem.of([None if tensor is None else tensor.unsqueeze(0) for tensor in self.tensors], self.scheme)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the state of any network is disturbed at all."""
+        return self.noise is not None and bool(self.noise[..., [ADDITIVE, MULTIPLICATIVE]].any())
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -42,6 +42,9 @@ ARRAYS = {
     "input_panels": "s",  # Uᵀ
     "backward_panels": "s",  # [αA; W]
     "slope_panels": "s",  # αAᵀ
+    "noise_words": "s",  # four whole numbers a network: both words of the seed, the first sample, the first step
+    "additive": "stb",  # a √Δt and m √Δt
+    "multiplicative": "stb",
     "grad_states": "stb",
     "grad_last": "sb",
     "grad_drive": "stb",  # ∂u

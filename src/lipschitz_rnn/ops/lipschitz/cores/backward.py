@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lipschitz_rnn.ops.lipschitz.cores.code import Code, Pointer, Value, Variable
+from lipschitz_rnn.ops.lipschitz.cores.noise import noise_factor
 from lipschitz_rnn.ops.lipschitz.cores.products import PANEL
 from lipschitz_rnn.ops.lipschitz.cores.step import KERNEL_ARGUMENTS, Step
 
@@ -80,6 +81,10 @@ def _write_step(step: Step, at: _Scratch, product: Any, t: Value, c: Value) -> N
     with code.when(given.array("grad_states").given()), step.vectors(step.rows) as (r, column):
         slot = at.adjoint.at(r * step.gap + column)
         slot.put(slot.vector() + step.fetch(step.row("grad_states", r, t=t), column))
+    if code.size == 4:
+        with code.when(given.array("noise_words").given()), step.vectors(step.rows) as (r, column):
+            slot = at.adjoint.at(r * step.gap + column)
+            slot.put(slot.vector() * noise_factor(step, t, r, column))
     sums = at.drive.at(at.plane * c)
     with code.loop(stages) as done:
         i = stages - 1 - done

@@ -14,6 +14,11 @@ from llvmlite import ir
 WORD, BIT, ADDRESS = ir.IntType(64), ir.IntType(1), ir.PointerType()
 
 
+def _is_whole(kind: Any) -> bool:
+    """Whole numbers or vectors of them, not reals."""
+    return isinstance(kind.element if isinstance(kind, ir.VectorType) else kind, ir.IntType)
+
+
 class Value:
     """A number in a register of the program being written; ``+ - * /`` and comparisons write the instruction."""
 
@@ -21,8 +26,10 @@ class Value:
         self.code, self.raw = code, raw
 
     def _apply(self, name: str, other: Any) -> Value:
-        whole = self.raw.type in (WORD, self.code.bits)
-        operation = getattr(self.code.builder, name if whole else f"f{name}")
+        return self._exactly(name if _is_whole(self.raw.type) else f"f{name}", other)
+
+    def _exactly(self, name: str, other: Any) -> Value:
+        operation = getattr(self.code.builder, name)
         return Value(self.code, operation(self.raw, self.code.like(other, self).raw))
 
     def __add__(self, other: Any) -> Value:
@@ -35,12 +42,25 @@ class Value:
         return self._apply("mul", other)
 
     def __truediv__(self, other: Any) -> Value:
-        return Value(self.code, self.code.builder.fdiv(self.raw, self.code.like(other, self).raw))
+        return self._exactly("fdiv", other)
+
+    def __and__(self, other: Any) -> Value:
+        return self._exactly("and_", other)
+
+    def __xor__(self, other: Any) -> Value:
+        return self._exactly("xor", other)
+
+    def __lshift__(self, places: int) -> Value:
+        return self._exactly("shl", places)
+
+    def __rshift__(self, places: int) -> Value:
+        """Zeros come in from the left."""
+        return self._exactly("lshr", places)
 
     def compare(self, relation: str, other: Any) -> Value:
         """``relation`` as in Python; with a NaN only ``!=`` is true."""
         right, build = self.code.like(other, self).raw, self.code.builder
-        if self.raw.type == WORD:
+        if _is_whole(self.raw.type):
             return Value(self.code, build.icmp_signed(relation, self.raw, right))
         ordered = build.fcmp_unordered if relation == "!=" else build.fcmp_ordered
         return Value(self.code, ordered(relation, self.raw, right))
@@ -97,7 +117,6 @@ class Code:
         self.module, self.size, self.lanes, self.tile_rows = ir.Module(), size, lanes, tile_rows
         self.real = ir.FloatType() if size == 4 else ir.DoubleType()
         self.vector = ir.VectorType(self.real, lanes)
-        self.bits = ir.VectorType(ir.IntType(8 * size), lanes)
         self.builder = ir.IRBuilder()
 
     def function(self, name: str, arguments: Sequence[str], body: Callable[..., Any], *, exported: bool = False) -> Any:
@@ -120,16 +139,25 @@ class Code:
         """A Python number as a constant of the type of ``other``, or as a whole number; a scalar as a vector."""
         kind = WORD if other is None else other.raw.type
         if not isinstance(value, Value):
-            repeated = kind in (self.vector, self.bits)
-            return Value(self, ir.Constant(kind, [value] * self.lanes if repeated else value))
-        if kind == self.vector and value.raw.type == self.real:
-            return self.splat(value)
+            repeated = isinstance(kind, ir.VectorType)
+            return Value(self, ir.Constant(kind, [value] * kind.count if repeated else value))
+        if isinstance(kind, ir.VectorType) and value.raw.type == kind.element:
+            return self.splat(value, kind)
         return value
 
-    def splat(self, value: Value) -> Value:
-        first = self.builder.insert_element(ir.Constant(self.vector, ir.Undefined), value.raw, ir.IntType(32)(0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), None)
+    def splat(self, value: Value, kind: Any = None) -> Value:
+        """A scalar in every lane of a vector, of the full width unless ``kind`` says otherwise."""
+        kind = kind or self.vector
+        first = self.builder.insert_element(ir.Constant(kind, ir.Undefined), value.raw, ir.IntType(32)(0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None)
         return Value(self, self.builder.shuffle_vector(first, first, zeros))
+
+    def interleaved(self, evens: Value, odds: Value) -> Value:
+        """Two vectors of half the width as one: the first of each, then the second of each, …"""
+        half = evens.raw.type.count
+        order = [place for i in range(half) for place in (i, half + i)]
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), 2 * half), order)
+        return Value(self, self.builder.shuffle_vector(evens.raw, odds.raw, mask))
 
     def zero(self) -> Value:
         return Value(self, ir.Constant(self.vector, [0.0] * self.lanes))
@@ -146,7 +174,7 @@ class Code:
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
         kind = operands[0].raw.type
-        suffix = f"f{8 * self.size}" if kind == self.real else f"v{self.lanes}f{8 * self.size}"
+        suffix = f"v{kind.count}f{8 * self.size}" if isinstance(kind, ir.VectorType) else f"f{8 * self.size}"
         full = f"llvm.{name}.{suffix}"
         known = self.module.globals.get(full)
         if known is None:
@@ -163,10 +191,25 @@ class Code:
         return Value(self, self.builder.select(condition.raw, one.raw, other.raw))
 
     def as_bits(self, value: Value) -> Value:
-        return Value(self, self.builder.bitcast(value.raw, self.bits))
+        bits = ir.VectorType(ir.IntType(8 * self.size), value.raw.type.count)
+        return Value(self, self.builder.bitcast(value.raw, bits))
 
     def as_reals(self, value: Value) -> Value:
-        return Value(self, self.builder.bitcast(value.raw, self.vector))
+        return Value(self, self.builder.bitcast(value.raw, ir.VectorType(self.real, value.raw.type.count)))
+
+    def low_bits(self, words: Value) -> Value:
+        """The lower half of each 64-bit number."""
+        return Value(self, self.builder.trunc(words.raw, ir.VectorType(ir.IntType(32), words.raw.type.count)))
+
+    def from_signed(self, bits: Value) -> Value:
+        return Value(self, self.builder.sitofp(bits.raw, ir.VectorType(self.real, bits.raw.type.count)))
+
+    def from_unsigned(self, bits: Value) -> Value:
+        return Value(self, self.builder.uitofp(bits.raw, ir.VectorType(self.real, bits.raw.type.count)))
+
+    def shifted_right(self, bits: Value, places: int) -> Value:
+        """With the sign coming in from the left."""
+        return Value(self, self.builder.ashr(bits.raw, self.like(places, bits).raw))
 
     def word(self, table: Pointer, place: int) -> Value:
         """A whole number from a table of them."""

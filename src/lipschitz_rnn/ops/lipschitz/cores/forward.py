@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lipschitz_rnn.ops.lipschitz.cores.code import Code, Pointer, Value
+from lipschitz_rnn.ops.lipschitz.cores.code import Code, Pointer, Value, Variable
+from lipschitz_rnn.ops.lipschitz.cores.noise import disturbed
 from lipschitz_rnn.ops.lipschitz.cores.step import KERNEL_ARGUMENTS, Step
 
 
@@ -53,7 +54,7 @@ def _write_slope(step: Step, t: Value, i: Value, both: Pointer, slope: Pointer) 
 
 
 def _write_advance(step: Step, t: Value, i: Value, state: Pointer, slopes: Pointer, point: Pointer) -> None:
-    """The point of stage i + 1, or after the last stage the new state: h + ε Σ cⱼkⱼ."""
+    """The point of stage i + 1, or after the last stage the new state: h + ε Σ cⱼkⱼ, and its noise."""
     code = step.code
     last, keep = (i + 1).compare("==", step.stages), step.given["keep"].compare("!=", 0)
     coefficients = step.coefficients(i + 1)
@@ -63,8 +64,12 @@ def _write_advance(step: Step, t: Value, i: Value, state: Pointer, slopes: Point
         value = code.fma(change, step.length(t, r), state.vector(place))
         with code.either(last) as (finish, go_on):
             with finish:
-                state.put(value, place)
+                new = Variable(code, value)
+                if code.size == 4:
+                    with code.when(step.given.array("noise_words").given()):
+                        new.set(disturbed(step, t, r, column, value))
+                state.put(new.get(), place)
                 with code.when(keep):
-                    step.deliver(step.row("tape", r, t=t, k=code.like(0, None)), column, value)
+                    step.deliver(step.row("tape", r, t=t, k=code.like(0, None)), column, new.get())
             with go_on:
                 point.put(value, place)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.noise import ADDITIVE, MULTIPLICATIVE, strength
 from lipschitz_rnn.ops.lipschitz.cores import arguments, machine
 from lipschitz_rnn.ops.lipschitz.cores.sizes import NONLINEARITIES
 from lipschitz_rnn.ops.lipschitz.cores.threads import share
@@ -57,6 +58,18 @@ class Plan:
             "start": rowwise(problem.h0),
             "timespans": problem.timespans,
         }
+
+    def noise_arrays(self) -> dict[str, Tensor | None]:
+        """Seed, indices and strengths of the noise on the state, if there is any."""
+        noise, scheme = self.problem.noise, self.problem.scheme
+        if noise is None or not self.problem.noisy:
+            return {}
+        S, T, B, _ = self.problem.shape
+        times = scheme.step_size if self.problem.timespans is None else self.problem.timespans
+        a, m = (strength(noise, column, times)[..., 0].expand(S, T, B) for column in (ADDITIVE, MULTIPLICATIVE))
+        seed, sample, step = noise[:, :ADDITIVE].detach().to(torch.int64).unbind(1)
+        words = torch.stack((seed & 0xFFFFFFFF, seed >> 32, sample, step), dim=1)
+        return {"noise_words": words.view(self.problem.A.dtype), "additive": a, "multiplicative": m}
 
     def _table(self) -> Tensor:
         """ε, then the coefficients of every stage, then the weights."""

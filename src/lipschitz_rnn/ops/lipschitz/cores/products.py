@@ -77,8 +77,7 @@ def write_product(code: Code, *, transposed: bool) -> Any:
             all_rows(column, 1)
 
     def _panel_of(start: Value, panel: Value) -> Value:
-        half = Value(code, code.builder.ashr(start.raw, code.like(1, None).raw))
-        return half * panel
+        return (start >> 1) * panel
 
     names = ("M", "K", "V", "a*", "stride", "b*", "panel", "row", "out*", "out_stride", "accumulate")
     return code.function("product_transposed" if transposed else "product", names, body)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.noise import MULTIPLICATIVE
 from lipschitz_rnn.ops.lipschitz.cores.plan import Plan, rowwise
 from lipschitz_rnn.ops.lipschitz.cores.sizes import backward_scratch, forward_scratch, gap
 from lipschitz_rnn.ops.lipschitz.problem import Problem, needs_float64
@@ -26,6 +27,7 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
         "bias": bias,
         "tape": tape,
         "last": last,
+        **plan.noise_arrays(),
     }
     plan.sizes |= {"keep": int(keep_states), "save": int(save)}
     scratch = forward_scratch(plan.rows, plan.padded, plan.stages, plan.kernels.lanes)
@@ -61,6 +63,8 @@ def backward(
         "grad_matrices": matrices,
         "grad_inputs": inputs,
     }
+    if problem.noise is not None and bool(problem.noise[:, MULTIPLICATIVE].any()):
+        plan.arrays |= plan.noise_arrays()
     plan.sizes["recompute"] = int(recompute)
     scratch = backward_scratch(plan.rows, padded, plan.stages, lanes, plan.chunk, features)
     plan.run(plan.kernels.backward, scratch, work=4)

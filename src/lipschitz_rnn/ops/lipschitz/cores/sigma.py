@@ -33,8 +33,7 @@ def _exponential_parts(code: Code, y: Value) -> tuple[Value, Value]:
     for k in range(TERMS[size] - 1, 1, -1):
         q = code.fma(q, r, 1.0 / math.factorial(k))
     p = code.fma(r * r, q, r)
-    places = code.like(MANTISSA[size], code.as_bits(y)).raw
-    exponent = Value(code, code.builder.shl(code.as_bits(shifted).raw, places))
+    exponent = code.as_bits(shifted) << MANTISSA[size]
     return code.as_reals(exponent + (BIAS[size] << MANTISSA[size])), p
 
 

@@ -21,8 +21,7 @@ class Step(Rows):
         super().__init__(code, given["units"], given["padded"])
         self.given, self.s, self.first, self.rows, self.stages = given, s, first, rows, given["stages"]
         self.gap, self.wide_gap = gap(self.padded, code.lanes), gap(self.padded * 2, code.lanes)
-        places = code.like(code.lanes.bit_length() - 1, None).raw
-        self.width = Value(code, code.builder.ashr(self.padded.raw, places))  # N in vectors
+        self.width = self.padded >> (code.lanes.bit_length() - 1)  # N in vectors
 
     def coefficients(self, stage: Any) -> Pointer:
         """aᵢ₀, aᵢ₁, … of a stage; the weights b after the last one."""

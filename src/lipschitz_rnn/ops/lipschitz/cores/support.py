@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from lipschitz_rnn.ops.common.noise import ADDITIVE, MULTIPLICATIVE
 from lipschitz_rnn.ops.lipschitz.cores import machine
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
@@ -20,8 +19,8 @@ def obstacle(problem: Problem) -> str | None:
     """Why PyTorch's operations run this problem instead, or None if the kernels do."""
     if problem.A.dtype not in DTYPES:
         return f"they are not compiled for {problem.A.dtype}"
-    if problem.noise is not None and bool(problem.noise[..., [ADDITIVE, MULTIPLICATIVE]].any()):
-        return "they have no noise on the state"
+    if problem.noisy and problem.A.dtype != torch.float32:
+        return "they add noise to states in float32 only, in which it is drawn"
     if 0 in problem.drive.shape or problem.A.shape[-1] == 0:
         return "there is nothing to scan"
     reason = machine.obstacle()
