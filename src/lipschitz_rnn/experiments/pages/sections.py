@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lipschitz_rnn.documents.blocks import Block, Commands, Heading, Paragraph, Table
+from lipschitz_rnn.documents.blocks import Block, Commands, Details, Heading, Paragraph, Table
 from lipschitz_rnn.documents.numbers import show_duration, show_plain, show_score, spread
 from lipschitz_rnn.experiments.pages.pictures import compare_units, distributions, learning_curves
 from lipschitz_rnn.experiments.paper import CELLS, TITLES, Cell, find_cell
@@ -64,8 +64,22 @@ def _place(record: Record) -> tuple[Any, ...]:
     return order, record.setup.task, record.setup.unit, record.setup.hidden_size, record.name
 
 
+_FEW_COMMANDS = 4  # more would stand between a reader and the results
+
+
 def commands(study: Study, records: Records) -> list[Block]:
-    return [Commands(list(dict.fromkeys(record.command for record in records)))]
+    """How to repeat the study; only the shortest, most general command if there are many: ``runs`` lists them all."""
+    lines = _commands(records)
+    if len(lines) <= _FEW_COMMANDS:
+        return [Commands(lines)]
+    return [
+        Commands([min(lines, key=len)]),
+        Paragraph("Other runs have commands of their own, listed under [Runs](#runs)."),
+    ]
+
+
+def _commands(records: Records) -> list[str]:
+    return list(dict.fromkeys(record.command for record in records))
 
 
 def cells(study: Study, records: Records) -> list[Block]:
@@ -284,14 +298,15 @@ def _candidates(record: Record, tuned: Sequence[Settings]) -> list[tuple[float, 
 
 
 def runs(study: Study, records: Records) -> list[Block]:
-    """Hardware, software, precision and time of every run."""
-    rows = []
+    """Hardware, software, precision and time of every run, and their commands if ``commands`` left some out."""
+    rows, lines = [], _commands(records)
     for record in records:
         values = record.setup
         counts = [str(len(record.seeds)), str(values.epochs), time_of([record], "cells at once")]
         rows.append([record.name, *machine(record.environment), values.precision, *counts])
     header = ["cell", "hardware", "software", "commit", "precision", "seeds", "epochs", "time of all seeds"]
-    return [Heading("Runs"), Table(header, rows, left=5)]
+    more = [Details("Commands", [Commands(lines)])] if len(lines) > _FEW_COMMANDS else []
+    return [Heading("Runs"), Table(header, rows, left=5), *more]
 
 
 def machine(facts: Mapping[str, Any]) -> list[str]:
