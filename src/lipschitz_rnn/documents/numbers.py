@@ -9,7 +9,7 @@ from typing import Any
 def show_score(value: float | None, percent: bool) -> str:
     if value is None:
         return "–"
-    return f"{100 * value:.2f} %" if percent else f"{value:.4g}"
+    return f"{100 * value:.2f} %" if percent else f"{value:#.4g}".removesuffix(".")  # 1.430, so that columns align
 
 
 def show_scores(values: Sequence[float | None], percent: bool) -> str:

@@ -137,7 +137,8 @@ def printed_cell(study: Study, record: Record) -> Cell | None:
 def _printed(cell: Cell | None) -> str:
     if cell is None:
         return "–"
-    return f"{cell.printed}" + (f" (N = {cell.hidden_size or '–'})" if cell.unit != "lipschitz" else "")
+    size = f" (N = {cell.hidden_size})" if cell.unit != "lipschitz" and cell.hidden_size else ""
+    return f"{cell.printed}{size}"
 
 
 def _tuned_cell(records: Records, like: Record) -> Record | None:
