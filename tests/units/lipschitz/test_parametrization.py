@@ -9,7 +9,7 @@ from problems import symmetric_skew
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lipschitz_rnn import SymmetricSkew
+from lipschitz_rnn import LipschitzRNN, SymmetricSkew
 from lipschitz_rnn.units.lipschitz.parametrization import SymmetricSkewPair
 
 
@@ -24,6 +24,19 @@ def test_values(beta: float, gamma: float, generator: torch.Generator) -> None:
     found = SymmetricSkew(beta, gamma)(stack)
     for i, j in np.ndindex(3, 2):
         np.testing.assert_allclose(found[i, j], symmetric_skew(stack[i, j].numpy(), beta, gamma), atol=1e-14)
+
+
+def test_alpha_changes_no_more_than_the_scale_of_what_is_learned(generator: torch.Generator) -> None:
+    """αA(M, γ) = A(αM, αγ): what α = 1.8 can express, α = 1 can too. docs/results/ablation.md relies on it."""
+    scaled, plain = (
+        LipschitzRNN(3, 8, alpha=alpha, gamma=(gamma, 0.2), init_scale=2.0, dtype=torch.float64)
+        for alpha, gamma in ((1.8, 0.1), (1.0, 0.18))
+    )
+    with torch.no_grad():
+        for (name, own), other in zip(scaled.named_parameters(), plain.parameters(), strict=True):
+            other.copy_(own * (1.8 if name.endswith("M_A") else 1.0))
+    x = normal(generator, 20, 4, 3)
+    torch.testing.assert_close(scaled(x)[0], plain(x)[0], rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
