@@ -53,7 +53,10 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "kills"), [("sign", 20), pytest.param("letters", 5, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("task", "kills"),
+    [("sign", 8), pytest.param("sign", 20, marks=pytest.mark.full), pytest.param("letters", 5, marks=pytest.mark.full)],
+)
 def test_killed_at_random_moments_and_resumed_equals_uninterrupted(tmp_path: Path, task: str, kills: int) -> None:
     command = [sys.executable, str(HERE / "killed_run.py"), str(tmp_path), str(kills), task]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

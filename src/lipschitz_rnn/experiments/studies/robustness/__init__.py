@@ -107,7 +107,7 @@ STUDY = Study(
         "Accuracy under attack on the test split, and the Hessian of the training loss with respect to the parameters "
         "of the recurrent unit: mean ± standard deviation over seeds, with the paper's number (for MNIST) in "
         "parentheses. The units learn MNIST in 98 steps of 8 pixels by SGD with momentum, and are compared at about "
-        "the same training loss. Units left out by --only can be added later with --resume."
+        "the same training loss. Units left out by `--only` can be added later with `--resume`."
     ),
     rows=_rows("rows-mnist", _FULL, 0.03, 0.02),
     quick=_rows(
