@@ -74,7 +74,7 @@ def evaluate(
     for column in (f"{split} {metric.name}", "loss"):
         table.add_column(column, justify="right", no_wrap=True)
     for member, value, loss in zip(settings.members, scores.metric, scores.loss, strict=True):
-        table.add_row(escape(member.name), show_score(value, metric.percent), f"{loss:.4g}")
+        table.add_row(escape(member.name), show_score(value, metric.percent), show_score(loss, False))
     console = Console()
     console.print(f"{settings.task} · {settings.unit} · {which} weights", highlight=False, markup=False)
     console.print(table)
