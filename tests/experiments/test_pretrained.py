@@ -112,6 +112,11 @@ def test_options_that_leave_the_network_alone_are_taken(file: Path) -> None:
         lr.LipschitzRNN.from_pretrained(str(file), speed=1, colour="red")
 
 
+def test_the_documentation_lists_every_network() -> None:
+    page = (Path(__file__).parents[2] / "docs/training.md").read_text()
+    assert [name for name in available() if f"`{name}`" not in page] == []
+
+
 def test_unknown_names_are_answered_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'mnist-1000'.*ordered-mnist-64") as error:
         lr.LipschitzRNN.from_pretrained("mnist-1000")

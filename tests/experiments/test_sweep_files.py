@@ -153,7 +153,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"space": {"learning_rate": {"low": 0.1, "high": 1.0, "count": 10**9}}}, "from 1 to 100,000"),
     ({"settings": BASE | {"unit_options": 3}}, "write a table [settings.unit_options]"),
     ({"settings": BASE | {"epoch": 3}}, "'epoch' (did you mean 'epochs'?)"),
-    ({"settings": BASE | {"preset": "fast"}}, "one of paper, quick"),
+    ({"settings": BASE | {"preset": "fast"}}, "one of working, paper, quick"),
     ({"settings": {"epochs": 3}}, "no task is given"),
     ({"sweep": {"method": "baies"}}, "'baies' (did you mean 'bayes'?)"),
     ({"sweep": {"method": "random"}}, "without trials"),

@@ -61,8 +61,8 @@ def certify(
     precision: Annotated[
         str | None,
         typer.Option(
-            help="What the network runs in: float64, highest (float32), high (TF32), medium, bfloat16 or float16; "
-            "with --radius also exact. Default: what it would run in here."
+            help="What the network runs in: float64, highest (float32), high (TF32 or finer), medium, bfloat16 or "
+            "float16; with --radius also exact. Default: what it would run in here."
         ),
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Prove this rate and stop. Default: find the best rate.")] = None,

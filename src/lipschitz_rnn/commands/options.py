@@ -45,7 +45,7 @@ Offline = Annotated[bool, typer.Option("--offline", help="Never download data.",
 Precision = Annotated[
     PrecisionName | None,
     typer.Option(
-        help="Arithmetic: highest (default), high (TF32) or medium in float32; bfloat16; float64.",
+        help="Arithmetic: highest (default), high (TF32 or finer) or medium in float32; bfloat16; float64.",
         show_default=False,
         rich_help_panel=MACHINE,
     ),

@@ -56,8 +56,12 @@ def train(
     ] = None,
     preset: Annotated[
         Preset,
-        _option(NETWORK, "paper: the paper's settings (default); quick: only a few epochs.", "--preset"),
-    ] = "paper",
+        _option(
+            NETWORK,
+            "working: the paper's settings, or ours where those fail (default); paper: as printed; quick: few epochs.",
+            "--preset",
+        ),
+    ] = "working",
     config: Annotated[
         Path | None,
         _option(WHERE, "TOML file with settings by name; options override it.", "--config", "-c", metavar="FILE"),

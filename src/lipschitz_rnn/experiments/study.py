@@ -30,7 +30,7 @@ _COMMAND_LINE_SETTINGS = ("epochs", "hidden_size", "learning_rate", "precision")
 
 @dataclass(frozen=True)
 class Row:
-    """One run: a network on a task, with all its seeds. Other settings are those of the preset (`presets`).
+    """One run: a network on a task, with all its seeds. Other settings are the paper's (`presets`).
 
     task_options: options of the task that tell two rows apart; they become part of the name.
     changes: settings that differ from the preset; task_options and unit_options are merged key by key.
@@ -70,16 +70,17 @@ class Row:
         return "/".join([*parts, self.task, label])
 
     def settings(self, seeds: Sequence[int], changes: Mapping[str, Any]) -> Settings:
-        """The preset of the task, overridden by the row, then by the command line, then by `fixed`."""
+        """The paper's settings for the task, overridden by the row, then by the command line, then by `fixed`."""
         values: dict[str, Any] = {"unit": self.unit, **self.changes}
         values["task_options"] = {**self.task_options, **self.changes.get("task_options", {})}
         if self.hidden_size is not None:
             values["hidden_size"] = self.hidden_size
         if self.integrator is not None:
             values["unit_options"] = {**self.changes.get("unit_options", {}), "integrator": self.integrator}
-        settings = preset_settings(self.task, changes={**values, "seeds": tuple(seeds), **changes, **self.fixed})
+        values |= {"seeds": tuple(seeds), **changes, **self.fixed}
+        settings = preset_settings(self.task, "paper", values)
         given = {**self.changes, **self.fixed}  # decay epochs belong to the epochs given with them, and are rescaled
-        usual = preset_settings(self.task, changes={"unit": self.unit}).epochs
+        usual = preset_settings(self.task, "paper", {"unit": self.unit}).epochs
         usual = (given.get("epochs", usual) if "decay_epochs" in given else usual) or 1
         return replace(settings, decay_epochs=tuple(e * settings.epochs // usual for e in settings.decay_epochs))
 

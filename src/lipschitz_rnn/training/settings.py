@@ -143,12 +143,12 @@ class Settings:
     ] = 0.0
     margin: Annotated[
         float,
-        Setting("Classes: raise the scores of wrong classes by this much in the loss.", OPTIMISATION, low=0),
+        Setting("Classification: raise the scores of wrong classes by this much in the loss.", OPTIMISATION, low=0),
     ] = 0.0
     train_radius: Annotated[  # in units of the network's inputs
         float,
         Setting(
-            "Contracting units: raise them by what changes of this l2 norm could do, for a larger certified radius.",
+            "Contracting units: raise the scores of wrong classes by what an input change of this l2 norm could do.",
             OPTIMISATION,
             low=0,
         ),

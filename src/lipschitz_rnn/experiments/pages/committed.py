@@ -122,7 +122,7 @@ def _index(names: Sequence[str], records: Sequence[Record]) -> list[Block]:
         counts = [str(len(own)), str(networks), show_duration(seconds)] if own else ["–"] * 3
         rows.append([f"[{name}]({name}.md)", *counts, hardware or "–"])
     text = (
-        "What this project trained and measured. Every number comes from a file in `results`, and every page names "
+        "What this project trained and measured. Every table comes from files in `results`, and every page names "
         "the command that produced it."
     )
     header = ["study", "runs", "networks", "time", "hardware"]

@@ -278,7 +278,7 @@ def sweep(study: Study, records: Sequence[Record]) -> list[Block]:
         groups.setdefault((record.setup.task, record.setup.unit), []).extend(_candidates(record, tuned))
     rows = [row for found in groups.values() for _, row in sorted(found, key=lambda item: item[0])]
     late, best = "last tenth, mean", "best epoch, mean"
-    header = ["candidate", "unit", "what it is", "chosen", "epochs", "seeds", late, best]
+    header = ["candidate", "options of the unit", "what it is", "chosen", "epochs", "seeds", late, best]
     return [Heading("The sweep behind the settings"), Paragraph(_TEXT), Table(header, rows, left=4)]
 
 

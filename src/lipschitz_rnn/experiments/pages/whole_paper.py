@@ -21,7 +21,7 @@ def whole_paper(records: Sequence[Record]) -> list[Block]:
     rows = [_row(cell, own.get(cell.name), tuned.get(cell.name)) for cell in CELLS if cell.unit == "lipschitz"]
     missing = sum(row[3] == "–" for row in rows)
     text = (
-        "Every table of the paper, our unit: accuracy in percent on images, mean squared error on TIMIT, bits and "
+        "The paper's tables of scores, our unit: accuracy in percent on images, mean squared error on TIMIT, bits and "
         "perplexity on Penn Treebank. Scores are from the epoch selected on validation data; the paper prints its best "
         "seed."
     )

@@ -7,16 +7,14 @@ from typing import Any
 from lipschitz_rnn.experiments.pages import sections
 from lipschitz_rnn.experiments.paper import CIFAR, Cell
 from lipschitz_rnn.experiments.study import BASELINES, QUICK, Row, Study, cell_rows
+from lipschitz_rnn.experiments.working import CLIPPED, COSINE, OUR_UNIT
 
 PADDED = "noise-padded-cifar10"
-_CLIPPED = {"optimiser": "adam", "clip": 1.0, "precision": "bfloat16"}
-_ADAM = {**_CLIPPED, "schedule": "cosine", "warmup": 0.02}
+_PRECISION = {"precision": "bfloat16"}
+_ADAM = {**COSINE, **_PRECISION}
 _COSINE = "Adam with a cosine decay and gradients clipped at 1, because SGD at the printed rate of 0.1"
 _WHY, _WHY_PADDED = f"{_COSINE} diverges", f"{_COSINE} learns nothing that lasts"
 _RATES = {128: 0.003, 256: 0.002}
-# Ordered images: a large rate until the printed decay regularises, a cosine ends with a lower training loss and a
-# lower accuracy. At N = 256, half of the printed initial scale leads the sweep.
-_PRINTED_DECAY = {**_CLIPPED, "learning_rate": 0.003}
 _WHY_DECAY = "Adam at 0.003 with the printed decay and gradients clipped at 1, because SGD at 0.1 diverges"
 _OTHERS: dict[str, dict[str, Any]] = {
     "lstm": {"learning_rate": 0.001, "unit_options": {"forget_bias": 1.0, "fused": True}},
@@ -27,9 +25,7 @@ _MIDPOINT_SEEDS, SWEEP_SEEDS = (0, 1, 2), (1000,)  # a midpoint step costs two; 
 _SWEEP_EPOCHS = 20
 
 
-# Muon learns the hidden matrices in a fraction of the epochs, and fast biases shut out the noise after the image.
-_MUON = {**_CLIPPED, "optimiser": "muon", "learning_rate": 0.003}
-_PADDED_MUON = {**_MUON, "matrix_rate": 2.0, "bias_rate": 30.0, "unit_options": {"step_size": 0.02}}
+_MUON = {**CLIPPED, "optimiser": "muon", "learning_rate": 0.003, **_PRECISION}
 _WHY_MUON = (
     "Muon at 0.003, twice that for the hidden matrices and 30 times for biases, a step of 0.02, the printed decay, "
     "gradients clipped at 1, because SGD at the printed rate of 0.1 learns nothing that lasts"
@@ -46,9 +42,8 @@ def _ours(cell: Cell) -> dict[str, Any]:
 
 
 def _ordered_row(cell: Cell) -> dict[str, Any]:
-    halved = {"unit_options": {"init_scale": 3.0}} if cell.hidden_size == 256 else {}
-    why = f"{_WHY_DECAY}; half of the printed initial scale" if halved else _WHY_DECAY
-    return {"changes": {**_PRINTED_DECAY, **halved}, "why": why}
+    why = f"{_WHY_DECAY}; half of the printed initial scale" if cell.hidden_size == 256 else _WHY_DECAY
+    return {"changes": {**OUR_UNIT[cell.task], **_PRECISION}, "why": why}
 
 
 def _row(cell: Cell) -> dict[str, Any]:
@@ -56,7 +51,7 @@ def _row(cell: Cell) -> dict[str, Any]:
         seeds = _MIDPOINT_SEEDS if cell.integrator == "midpoint" else None
         trained = {"changes": _ours(cell), "why": _WHY_PADDED if cell.task == PADDED else _WHY}
         if cell.integrator == "euler":
-            padded = {"changes": _PADDED_MUON, "why": _WHY_MUON}
+            padded = {"changes": {**OUR_UNIT[PADDED], **_PRECISION}, "why": _WHY_MUON}
             trained = padded if cell.task == PADDED else _ordered_row(cell)
         return {**trained, "seeds": seeds, "weights": _weights(cell)}
     why = "Adam with a cosine decay, a single setting that was not tuned"
@@ -111,13 +106,16 @@ def _ordered(label: str, why: str, **changes: Any) -> Row:
 
 
 _SWEEP = (
-    *(_padded(f"rate-{rate:g}", f"Adam {rate:g}, eight units", learning_rate=rate) for rate in (0.003, 0.008, 0.02)),
+    *(
+        _padded(f"rate-{rate:g}", f"Adam {rate:g}, eight settings of the unit", learning_rate=rate)
+        for rate in (0.003, 0.008, 0.02)
+    ),
     _padded(
         "sgd", "the printed SGD with gradients clipped at 1",
         optimiser="sgd", learning_rate=0.1, schedule="step", decay_epochs=(18,), decay_factor=0.2, warmup=0.0,
     ),
     _padded("augmented", "images cropped and flipped at random", task_options={"augment": True}),
-    _ordered("rate-0.002", "Adam 0.002, seven units"),
+    _ordered("rate-0.002", "Adam 0.002, seven settings of the unit"),
     _ordered(
         "decay", "Adam 0.003 and the printed decay at 90 % of the epochs",
         learning_rate=0.003, schedule="step", decay_epochs=(27,), decay_factor=0.2, warmup=0.0,
@@ -175,7 +173,7 @@ STUDY = Study(
     seeds=tuple(range(5)),
     groups={
         BASELINES: "Also LSTM, antisymmetric and incremental RNN.",
-        "tuned": "Also ordered CIFAR-10 with other training, chosen on validation data.",
+        "tuned": "Also ordered CIFAR-10 with a different training recipe, chosen on validation data.",
         "adam": "Also Adam on noise-padded CIFAR-10, in place of Muon.",
         "printed": "Also SGD as the paper prints it.",
         "fixed": "Also one fixed noise tensor for all samples of noise-padded CIFAR-10.",

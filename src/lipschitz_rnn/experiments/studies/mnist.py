@@ -150,7 +150,7 @@ def _cornn(size: int, task: str, rate: float, **options: float) -> Row:
     return _baseline("cornn", size, task, _CORNN, {"learning_rate": rate}, **options)
 
 
-_SHORT = 40  # epochs of units without a record so far, 100 in the paper
+_SHORT = 40  # epochs of these units, 100 in the paper; records may have fewer
 _SMALLER_COMPLEX = "N = 128 instead of 512: 128 complex units are the most whose steps run in one kernel"
 _ONE = "a single setting, not tuned: Adam, gradients clipped at 1, a cosine decay"
 _COSINE_DECAY = {"schedule": "cosine", "decay_epochs": (), "warmup": 0.02, "clip": 1.0}
@@ -192,7 +192,7 @@ _OTHERS: dict[str, Other] = {
 
 
 def _other(task: str, name: str, other: Other) -> Row:
-    why = "; ".join(filter(None, (other.why, _ONE, f"{other.epochs} epochs, not 100")))
+    why = "; ".join(filter(None, (other.why, _ONE)))
     changes = {"learning_rate": other.rate, "epochs": other.epochs, **_COSINE_DECAY, "unit_options": other.options}
     unit, label = other.unit or name, f"{name}/{other.size}" if other.unit else ""
     changes |= {"num_layers": other.layers} if other.layers > 1 else {}

@@ -7,27 +7,16 @@ from typing import Any
 from lipschitz_rnn.experiments.pages import sections
 from lipschitz_rnn.experiments.paper import CHARACTERS, WORDS, Cell
 from lipschitz_rnn.experiments.study import BASELINES, QUICK, Row, Study, cell_rows
+from lipschitz_rnn.experiments.working import ON_WORDS, OTHER_UNITS, OUR_UNIT
 
 # Sizes with about the printed number of parameters: for characters 1.32M with embedding and head; for words only the
 # hidden-to-hidden matrices count, N² or 4N².
 _CHARACTERS = {"rnn": 1024, "rnn-orth": 1024, "eurnn": 2590, "exprnn": 1387, "nnrnn": 1024, "antisymmetric": 1387}
 _WORDS = {"lstm": 229, "spectral-rnn": 157, "fastrnn": 229, "fastgrnn-lsq": 229, "fastgrnn": 229, "irnn": 172}
 _SHORT = 20  # epochs of the other units: their steps are launched one by one
-_COSINE = {"schedule": "cosine", "warmup": 0.02}
-_ADAM = {"optimiser": "adam", "clip": 1.0, "precision": "bfloat16", **_COSINE}
+_PRECISION = {"precision": "bfloat16"}
 SWEEP_SEEDS = (1000,)
 
-# Words. 128 parallel streams, as for characters, would leave 25 updates an epoch; 4 streams give 775. The printed step
-# of 0.01 makes the state a slow average of the text, whereas the last words matter most.
-_WORDS_UNIT = {"step_size": 1.0, "init_scale": 0.5, "beta": 0.5, "gamma": 0.1}
-_WORDS_TRAINING = {
-    **_ADAM,
-    "learning_rate": 0.003,
-    "epochs": 45,
-    "dropout": 0.5,
-    "embedding_dropout": 0.3,
-    "task_options": {"train_batch": 4},
-}
 _WHY_WORDS = (
     "4 parallel streams, a step of 1 with small matrices and β = 0.5, which leaves them free, dropout on embedded "
     "words and on what the head reads, and Adam with a cosine decay: with the printed step of 0.01 the network sees "
@@ -47,9 +36,8 @@ def _row(cell: Cell) -> dict[str, Any]:
     characters = cell.table == CHARACTERS
     if cell.unit == "lipschitz":
         if not characters:
-            return {"changes": {**_WORDS_TRAINING, "unit_options": _WORDS_UNIT}, "why": _WHY_WORDS}
-        # T = 150, one seed, 30 epochs: 2.02 test bits at 0.001, 1.76 at 0.002, 1.51 at 0.01; 0.02 diverges.
-        changes = {**_ADAM, "learning_rate": 0.01, "epochs": 100}
+            return {"changes": {**OUR_UNIT[cell.task], **_PRECISION}, "why": _WHY_WORDS}
+        changes = {**OUR_UNIT[cell.task], **_PRECISION}
         why = "Adam with a cosine decay and gradients clipped at 1, instead of the printed optimiser"
         if cell.task_options.get("length") == 300:
             # With 128 streams one of three seeds diverged at the end of the warm-up, and there were half the updates.
@@ -57,7 +45,7 @@ def _row(cell: Cell) -> dict[str, Any]:
             why += "; 64 parallel streams, so that an epoch has as many updates as with windows of 150"
         return {"changes": changes, "why": why}
     size = (_CHARACTERS if characters else _WORDS)[cell.unit]
-    training: dict[str, Any] = {**_ADAM, "learning_rate": 0.001} if characters else _WORDS_TRAINING
+    training: dict[str, Any] = {**OTHER_UNITS[cell.task], **_PRECISION}
     why = "N with about the printed number of parameters; a single setting, not tuned"
     why += "" if characters else "; rate and dropout of our unit"
     why += f"; {_SHORT} epochs, one seed"
@@ -75,13 +63,15 @@ def _printed(cell: Cell) -> dict[str, Any] | None:
 
 
 _UNITS = tuple(
-    {**_WORDS_UNIT, "step_size": step, "init_scale": scale} for step in (0.8, 1.0) for scale in (0.1, 0.5, 1.0)
+    {**OUR_UNIT["ptb-word"]["unit_options"], "step_size": step, "init_scale": scale}
+    for step in (0.8, 1.0)
+    for scale in (0.1, 0.5, 1.0)
 )
 
 
 def _candidate(label: str, why: str, **changes: Any) -> Row:
     """Short runs on words; the best on validation data gives the settings of the row."""
-    values = {**_WORDS_TRAINING, "epochs": 12, "variants": _UNITS, **changes}
+    values = {**ON_WORDS, **_PRECISION, "epochs": 12, "variants": _UNITS, **changes}
     name = f"lipschitz/160/{label}"
     return Row("ptb-word", hidden_size=160, changes=values, why=why, group="sweep", label=name, seeds=SWEEP_SEEDS)
 

@@ -89,7 +89,7 @@ def _line(record: Record) -> list[str]:
     for name in ("certified", "pgd"):
         columns += [[_at(network, radius)[name] for network in networks] for radius in _SHOWN]
     swept = [getattr(record.setup, name) for name in _SWEPT]
-    bounded = "bounded" if record.setup.unit_options.get("bounded_gain") else "free"
+    bounded = "bounded" if record.setup.unit_options.get("bounded_gain") else "not bounded"
     shown = [f"{value:g}" if value else "–" for value in swept]
     return [bounded, *shown, *(show_score(spread(c)[1], True) for c in columns)]
 
@@ -155,7 +155,7 @@ STUDY = Study(
         "gain times its size. Networks are trained with the scores of wrong classes raised by gain · radius, for "
         "several radii; afterwards every test image gets its own certified radius. The gain in training is a looser "
         "bound than the certificate's, so the radius that is certified is larger than the one trained for. Layers with "
-        "a bounded gain know their gain: for them both are nearly the same."
+        "a bounded gain know it: for them the gain in training and the certified one are nearly the same."
     ),
     rows=(
         _row("ordered-mnist", 0.0),

@@ -68,7 +68,7 @@ class Sweep:
 
     settings: Mapping[str, Any]
     space: tuple[Parameter, ...]
-    preset: Preset = "paper"
+    preset: Preset = "working"
     data: Mapping[str, Any] = field(default_factory=dict)
     method: Method = "grid"
     trials: int | None = None
@@ -176,7 +176,7 @@ def make_sweep(raw: Mapping[str, Any]) -> Sweep:
     _check_keys("[sweep]", options, list(_OPTIONS))
     for name in (name for name in TABLES if not isinstance(fixed.get(name, {}), Mapping)):
         raise ValueError(f"{name} in [settings] is {fixed[name]!r}; write a table [settings.{name}]")
-    preset = fixed.pop("preset", "paper")
+    preset = fixed.pop("preset", "working")
     if preset not in PRESETS:
         raise ValueError(f"preset is {preset!r}; it must be one of {', '.join(PRESETS)}")
     space = ordered(_read_space(raw.get("space", {})))

@@ -73,8 +73,8 @@ STUDY = Study(
     about=(
         "Recordings at 8 kHz: log-magnitudes of 129 frequencies; the network predicts the next frame from those before "
         "it. Mean squared error over the valid frames, lower is better. The paper's corpus, TIMIT, must be licensed: "
-        "put your copy into the data folder and add `--timit`. The other runs use free recordings: spoken digits, and a "
-        "sample of TIMIT with 16 of its 630 speakers."
+        "put your copy into the data folder and add `--timit`. The other runs use free recordings: spoken digits, and "
+        "a sample of TIMIT with 16 of its 630 speakers."
     ),
     rows=(*(row for task in FREE for row in _free(task)), *cell_rows(TIMIT, _row), *cell_rows(TIMIT, _smaller)),
     quick=tuple(
