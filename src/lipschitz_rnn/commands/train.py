@@ -96,9 +96,9 @@ def train(
 ) -> None:
     """Train one unit on one task or on your own file, for one or many seeds at once.
 
-    The defaults are the paper's settings for the task. Settings, metrics, checkpoints and the result go to a run
-    folder. Stop with Ctrl-C and continue with --resume: on a CPU with the same number of threads, the weights are the
-    same, bit for bit, as without the interruption.
+    The defaults are the paper's settings for the task, or ours where those fail. Settings, metrics, checkpoints and
+    the result go to a run folder. Stop with Ctrl-C and continue with --resume: on a CPU with the same number of
+    threads, the weights are the same, bit for bit, as without the interruption.
 
     [bold]Examples[/]
 
