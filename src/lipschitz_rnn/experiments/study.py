@@ -17,7 +17,7 @@ from lipschitz_rnn import tasks
 from lipschitz_rnn.documents.blocks import Block
 from lipschitz_rnn.documents.numbers import show_seeds
 from lipschitz_rnn.experiments.campaign import Measures, Plan
-from lipschitz_rnn.experiments.paper import CELLS, Cell
+from lipschitz_rnn.experiments.paper import CELLS, Cell, tuning
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.results import Record, record_file
 from lipschitz_rnn.training import Settings
@@ -224,8 +224,9 @@ def _check_names(plans: Sequence[Plan]) -> None:
 
 
 def _differences(row: Row, settings: Settings, usual: Settings) -> list[str]:
-    """How the command line makes the run differ from the paper."""
-    names = {"epochs": "{} epochs, not the paper's {}", "hidden_size": "N = {}, not the paper's {}"}
+    """How the command line makes the run differ from the paper, or from the study where the paper gives no settings."""
+    whose = "the paper's" if tuning(row.task) is not None else "the study's"
+    names = {"epochs": f"{{}} epochs, not {whose} {{}}", "hidden_size": f"N = {{}}, not {whose} {{}}"}
     values = ((text, getattr(settings, name), getattr(usual, name)) for name, text in names.items())
     return [text.format(found, expected) for text, found, expected in values if not row.group and found != expected]
 
