@@ -262,7 +262,7 @@ def test_report_from_the_command_line(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full)]
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.full), (signal.SIGTERM, 143)]
 )
 def test_signals_exit_with_130_and_143_and_say_what_is_saved(tmp_path: Path, number: int, code: int) -> None:
     command = [sys.executable, "-m", "lipschitz_rnn", "train", "digits", "-n", "6", "-e", "10000", "--out"]

@@ -24,6 +24,7 @@ def test_no_pytorch_for_version_and_help(argument: str) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.full
 def test_import_brings_little_beyond_pytorch() -> None:
     """`import lipschitz_rnn` and its layer load PyTorch and NumPy, and none of torch's compiler."""
     program = (

@@ -286,7 +286,9 @@ def test_lists_cut_no_name(columns: int) -> None:
         assert set(names) <= first
 
 
-@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize(
+    "columns", [pytest.param(40, marks=pytest.mark.full), 80, pytest.param(120, marks=pytest.mark.full)]
+)
 def test_the_list_of_studies_cuts_no_name_of_a_run(columns: int) -> None:
     runs = json.loads(call("reproduce", "--list", "--json").stdout)
     page = call("reproduce", "--list", columns=columns).output

@@ -9,7 +9,7 @@ from torch import nn
 from lipschitz_rnn import tasks
 
 FREE = ("digits", "adding", "copying", "pendulum", "irregular-digits", "irregular-pendulum")
-LONG = ("ordered-cifar10",)
+LONG = ("ordered-cifar10", "noise-padded-cifar10")
 PUBLIC = tuple(name for name in tasks.available() if name not in (*FREE, "timit"))
 
 
