@@ -260,10 +260,8 @@ def test_report_from_the_command_line(run: Path, tmp_path: Path) -> None:
     assert Path(written["html"]).read_text().startswith("<!doctype html>")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.full), (signal.SIGTERM, 143)]
-)
+@pytest.mark.full  # a real Ctrl-C in test_cli_long_commands is the sample
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_exit_with_130_and_143_and_say_what_is_saved(tmp_path: Path, number: int, code: int) -> None:
     command = [sys.executable, "-m", "lipschitz_rnn", "train", "digits", "-n", "6", "-e", "10000", "--out"]
     process = subprocess.Popen(

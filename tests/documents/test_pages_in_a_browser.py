@@ -83,7 +83,7 @@ def test_curves_show_their_numbers(browser: Any, page_file: Path) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("theme", [THEMES[0], pytest.param(THEMES[1], marks=pytest.mark.full)])
 def test_nothing_runs_out_of_the_page_and_axe_finds_no_fault(
     browser: Any, page_file: Path, tmp_path: Path, width: int, theme: str
 ) -> None:

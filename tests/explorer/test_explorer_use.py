@@ -151,7 +151,7 @@ def test_the_pendulum_by_keys(explorer: Opened) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("theme", [THEMES[0], pytest.param(THEMES[1], marks=pytest.mark.full)])
 def test_nothing_overlaps_and_all_is_drawn(
     browser: Any, page_file: Path, tmp_path: Path, width: int, theme: str
 ) -> None:

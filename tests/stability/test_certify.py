@@ -319,10 +319,10 @@ def test_largest_step_of_a_scalar_system() -> None:
     assert largest_contracting_step(([[-1.0]], [[2.0]])) == (0.0, None)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     "setting",
-    [Setting("", None), pytest.param(Setting("euler", (0.2, 0.2)), marks=pytest.mark.full)],
+    [Setting("", None), Setting("euler", (0.2, 0.2))],
     ids=["continuous", "euler"],
 )
 def test_useful_at_eight_units(setting: Setting) -> None:

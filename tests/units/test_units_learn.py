@@ -32,7 +32,10 @@ def build(settings: Settings, task: tasks.Task, seed: int) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("name", units.available())
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.full] if place % 2 else []) for place, name in enumerate(units.available())],
+)
 def test_the_unit_alone_learns_images_row_by_row(name: str) -> None:
     """Eight steps of eight pixels through a readout that does not learn: 65 to 95 % after less than a second."""
     settings = settings_of(name)
