@@ -132,6 +132,20 @@ def test_augmentation_is_for_training_with_a_generator_only(small_cifar: Path) -
     assert torch.equal(moved, task.batch("train", indices, generators()[0]).inputs)
 
 
+def test_flips_alone_move_nothing_else(small_cifar: Path) -> None:
+    task = tasks.load("ordered-cifar10", small_cifar, offline=True, augment="flip")
+    indices = torch.arange(20)
+    still = task.batch("train", indices).inputs.transpose(0, 1).view(20, 32, 32, 3)
+    moved = task.batch("train", indices, generators()[0]).inputs.transpose(0, 1).view(20, 32, 32, 3)
+    kept = [torch.equal(after, before) for after, before in zip(moved, still, strict=True)]
+    mirrored = [torch.equal(after, before.flip(1)) for after, before in zip(moved, still, strict=True)]
+    assert all(one != other for one, other in zip(kept, mirrored, strict=True))
+    assert any(kept)
+    assert any(mirrored)
+    with pytest.raises(ValueError, match="augment is 'crop'; it must be one of True, False, 'flip'"):
+        tasks.load("ordered-cifar10", small_cifar, offline=True, augment="crop")
+
+
 @pytest.mark.parametrize("name", ["ordered-cifar10", "noise-padded-cifar10"])
 def test_every_member_draws_what_it_would_draw_alone(small_cifar: Path, name: str) -> None:
     task = tasks.load(name, small_cifar, offline=True, augment=True)

@@ -31,6 +31,7 @@ MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2023, 0.1994, 0.2010)
 _RECORD = 1 + 3 * 32 * 32
 _PADDING = 4
+Augment = bool | Literal["flip"]
 
 
 def read_records(data: bytes, name: str) -> tuple[Tensor, Tensor]:
@@ -57,9 +58,14 @@ def crop_and_flip(images: Tensor, draws: Tensor) -> Tensor:
     return padded[sample, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def _draw_crops(generator: torch.Generator, count: int) -> Tensor:
-    offsets = torch.randint(2 * _PADDING + 1, (count, 2), generator=generator, device=generator.device)
-    flips = torch.randint(2, (count, 1), generator=generator, device=generator.device)
+def _draw_crops(generator: torch.Generator, count: int, augment: Augment = True) -> Tensor:
+    """The draws for `crop_and_flip`; with "flip" every crop is the whole image."""
+    device = generator.device
+    if augment == "flip":
+        offsets = torch.full((count, 2), _PADDING, device=device)
+    else:
+        offsets = torch.randint(2 * _PADDING + 1, (count, 2), generator=generator, device=device)
+    flips = torch.randint(2, (count, 1), generator=generator, device=device)
     return torch.cat([offsets, flips], 1)
 
 
@@ -68,8 +74,8 @@ class CifarTask(Classification):
 
     dataset: ClassVar[Dataset] = CIFAR10
 
-    def __init__(self, root: str | None, offline: bool, options: Mapping[str, Any], augment: bool) -> None:
-        check_choice("augment", augment, (True, False))
+    def __init__(self, root: str | None, offline: bool, options: Mapping[str, Any], augment: Augment) -> None:
+        check_choice("augment", augment, (True, False, "flip"))
         super().__init__(options)
         self.augment = augment
         files = read_dataset(self.dataset, root, offline)
@@ -93,7 +99,7 @@ class CifarTask(Classification):
         """(..., B, 3, 32, 32) normalised; augmented when training with a generator."""
         images = self._data[f"{split}.images"][indices]
         if self.augment and split == "train" and generator is not None:
-            drawn = [_draw_crops(own, indices.shape[-1]) for own in member_generators(generator, indices)]
+            drawn = [_draw_crops(own, indices.shape[-1], self.augment) for own in member_generators(generator, indices)]
             images = crop_and_flip(images.flatten(0, -4), torch.cat(drawn)).view(images.shape)
         return images * self._data["scale"] + self._data["shift"]
 
@@ -117,7 +123,7 @@ class OrderedCifar10(CifarTask):
     """1,024 steps of one normalised RGB pixel, scanline order.
 
     `layout="planes"` reads the three planes one after the other, three neighbours per step, as in the authors' code.
-    `augment`: random crops (padding 4) and flips in training only.
+    `augment`: random crops (padding 4) and flips in training only, or "flip" for flips alone.
     """
 
     info = _info("ordered-cifar10", "CIFAR-10 pixel by pixel, RGB per step", 3, 1024)
@@ -128,7 +134,7 @@ class OrderedCifar10(CifarTask):
         *,
         offline: bool = False,
         layout: Literal["rgb", "planes"] = "rgb",
-        augment: bool = True,
+        augment: Augment = True,
     ) -> None:
         check_choice("layout", layout, ("rgb", "planes"))
         super().__init__(root, offline, {"layout": layout, "augment": augment}, augment)
@@ -147,6 +153,7 @@ class NoisePaddedCifar10(CifarTask):
 
     `noise="independent"`: every sample has its own noise; in training (with a generator) it is drawn each time,
     otherwise it depends on the sample's index. `noise="fixed"`: one tensor for all samples, as in public code.
+    `augment`: as for ordered CIFAR-10, but off by default.
     """
 
     info = _info("noise-padded-cifar10", "CIFAR-10 row by row, then 968 steps of noise", 96, 1000)
@@ -157,7 +164,7 @@ class NoisePaddedCifar10(CifarTask):
         *,
         offline: bool = False,
         noise: Literal["independent", "fixed"] = "independent",
-        augment: bool = False,
+        augment: Augment = False,
     ) -> None:
         check_choice("noise", noise, ("independent", "fixed"))
         super().__init__(root, offline, {"noise": noise, "augment": augment}, augment)
