@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 PICTURES = (".png", ".pdf", ".svg")
+_PYTHON_WORDS = {"True": True, "False": False, "None": None}  # JSON writes them differently
 MOST_SEEDS = 10_000  # far more than any machine can train, few enough to list in memory
 
 
@@ -34,7 +35,9 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_options(items: list[str], flag: str) -> dict[str, Any]:
-    """["beta=0.8", "gamma=[0.8, 0.001]", "integrator=midpoint"] as a dictionary; values are JSON, or else text."""
+    """["beta=0.8", "gamma=[0.8, 0.001]", "integrator=midpoint"] as a dictionary; values are JSON, Python's True, False
+    and None, or else text.
+    """
     options: dict[str, Any] = {}
     for item in items:
         name, sign, value = item.partition("=")
@@ -43,7 +46,7 @@ def parse_options(items: list[str], flag: str) -> dict[str, Any]:
         try:
             options[name.strip()] = json.loads(value)
         except json.JSONDecodeError:
-            options[name.strip()] = value.strip()
+            options[name.strip()] = _PYTHON_WORDS.get(value.strip(), value.strip())
     return options
 
 
