@@ -33,6 +33,8 @@ OUR_UNIT: dict[str, dict[str, Any]] = {
         "learning_rate": 0.003,
         "matrix_rate": 2.0,
         "bias_rate": 30.0,
+        "averaging": 0.002,
+        "task_options": {"augment": "flip"},
         "unit_options": {"step_size": 0.02},
     },
     # T = 150, one seed, 30 epochs: 2.02 test bits at 0.001, 1.76 at 0.002, 1.51 at 0.01; 0.02 diverges.

@@ -28,7 +28,8 @@ _SWEEP_EPOCHS = 20
 _MUON = {**CLIPPED, "optimiser": "muon", "learning_rate": 0.003, **_PRECISION}
 _WHY_MUON = (
     "Muon at 0.003, twice that for the hidden matrices and 30 times for biases, a step of 0.02, the printed decay, "
-    "gradients clipped at 1, because SGD at the printed rate of 0.1 learns nothing that lasts"
+    "gradients clipped at 1, images flipped at random and weights averaged, because SGD at the printed rate of 0.1 "
+    "learns nothing that lasts"
 )
 
 
@@ -74,8 +75,9 @@ def _fixed(cell: Cell) -> dict[str, Any] | None:
     """The records of other papers are with one noise tensor for all samples, which a network can learn to subtract."""
     if cell.task != PADDED or cell.unit != "lipschitz":
         return None
-    why = f"one fixed noise tensor for all samples, as in public codes; {_WHY_PADDED}"
-    changes = _ours(cell)
+    euler = cell.integrator == "euler"
+    why = f"one fixed noise tensor for all samples, as in public codes; {_WHY_MUON if euler else _WHY_PADDED}"
+    changes = {**OUR_UNIT[PADDED], **_PRECISION} if euler else _ours(cell)
     seeds = _MIDPOINT_SEEDS if cell.integrator == "midpoint" else None
     return {"group": "fixed", "task_options": {"noise": "fixed"}, "changes": changes, "why": why, "seeds": seeds}
 
