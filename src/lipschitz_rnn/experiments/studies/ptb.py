@@ -24,7 +24,7 @@ _WHY_WORDS = (
 )
 _OPTIONS: dict[str, dict[str, Any]] = {
     "lstm": {"forget_bias": 1.0},
-    "antisymmetric": {"step_size": 0.3, "gamma": 1.0},  # with less damping the state grows from window to window
+    "antisymmetric": {"step_size": 1.0, "gamma": 1.0},  # with less damping the state grows from window to window
     "irnn": {"step_size": 0.9},  # at 1 the state grows with every step
 }
 
