@@ -35,6 +35,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("irnn", {"backend": "reference"}),
     ("irnn", {"backend": "reference", "warm_start": True, "alpha": 0.4, "step_size": 0.3}),
     ("soft-orth", {"backend": "reference"}),
+    ("spectral-rnn", {"backend": "reference", "margin": 0.2}),
     ("fastrnn", {"backend": "reference"}),
     ("momentum-lstm", {"fused": True}),
     ("lipschitz-gated", {"alpha": 0.5, "step_size": 0.4}),

@@ -12,6 +12,7 @@ from lipschitz_rnn import units
 FUSED = {
     "irnn": {"backend": "reference"},
     "soft-orth": {"backend": "reference"},
+    "spectral-rnn": {"backend": "reference"},
     "fastrnn": {"backend": "reference"},
     "momentum-lstm": {"fused": True},
 }
@@ -43,6 +44,16 @@ def test_from_no_state_values_and_gradients(name: str, build_unit: Callable, inp
         loss = output.sin().sum() + sum(part.cos().sum() for part in parts)
         results.append([output, *parts, *torch.autograd.grad(loss, [x, *unit.parameters()])])
     torch.testing.assert_close(*results, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("nonlinearity", ["relu", "identity", "leaky_relu", "modrelu"])
+def test_other_nonlinearities(nonlinearity: str, build_unit: Callable, inputs: Callable[..., Tensor]) -> None:
+    """Fused where the scan has them, step by step where not."""
+    plain = build_unit("soft-orth", 3, 8, nonlinearity=nonlinearity)
+    fused = build_unit("soft-orth", 3, 8, nonlinearity=nonlinearity, backend="reference")
+    fused.load_state_dict(plain.state_dict())
+    x = inputs(9, 4, 3)
+    torch.testing.assert_close(fused(x), plain(x), rtol=1e-11, atol=1e-12)
 
 
 @each

@@ -1,4 +1,4 @@
-"""Units with h⁺ = k h + s tanh(W h + U x + b): as Euler steps of the fused scan, and as they state their map."""
+"""Units with h⁺ = k h + s σ(W h + U x + b): as Euler steps of the fused scan, and as they state their map."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def kept_scan(
     backend: str,
     need_output: bool,
     scale: Tensor | None = None,
+    nonlinearity: str = "tanh",
 ) -> tuple[Tensor | None, Tensor]:
-    """h⁺ = k h + s tanh(W h + U x + b), k = `kept` and s = `scale`, a number each: states (T, B, N), and the last.
+    """h⁺ = k h + s σ(W h + U x + b), k = `kept` and s = `scale`, a number each: states (T, B, N), and the last.
 
-    g = h / s obeys g⁺ = g + ((k − 1) g + tanh(s W g + U x + b)): a step of length 1 of the scan with A = (k − 1) I.
+    g = h / s obeys g⁺ = g + ((k − 1) g + σ(s W g + U x + b)): a step of length 1 of the scan with A = (k − 1) I.
     """
     A = (kept - 1.0) * torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
     if scale is not None:
@@ -61,6 +62,7 @@ def kept_scan(
         W,
         h0,
         step_size=1.0,
+        nonlinearity=nonlinearity,
         lengths=sequences.lengths,
         backend=backend,
         input_weight=U,

@@ -19,14 +19,41 @@ from lipschitz_rnn.units.matrices import (
 )
 from lipschitz_rnn.units.sequences import Sequences
 
+FUSED = ("tanh", "relu", "identity")
 
-class SoftOrthogonalCell(ConstrainedCell):
+
+class FusedConstrainedCell(ConstrainedCell):
+    """A constrained cell whose steps run as one kernel on a GPU, and on any device if `backend` is set.
+
+    That holds for the nonlinearities of the fused scan: tanh, relu and identity. Others run step by step.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, *, nonlinearity: str, backend: str) -> None:
+        super().__init__(input_size, hidden_size, nonlinearity=nonlinearity)
+        self.backend = backend
+
+    def _fused(self, x: Tensor) -> bool:
+        return self.nonlinearity in FUSED and runs_fused(x, self.backend)
+
+    def project(self, x: Tensor) -> Tensor:
+        return x if self._fused(x) else super().project(x)
+
+    def scan(
+        self, inputs: Tensor, state: State, weights: Tensor, sequences: Sequences, need_output: bool = True
+    ) -> tuple[Tensor | None, State]:
+        if not self._fused(inputs):
+            return super().scan(inputs, state, weights, sequences, need_output)
+        given = (self.input.weight, self.bias, sequences, self.backend, need_output)
+        states, last = kept_scan(inputs, weights.mT, 0.0, state[0], *given, nonlinearity=self.nonlinearity)
+        return states, (last,)
+
+
+class SoftOrthogonalCell(FusedConstrainedCell):
     """h⁺ = tanh(W h + U x + b), W = P diag(s) Qᵀ with P, Q orthogonal and 1 − m < s < 1 + m.
 
     Vorontsov, Trabelsi, Kadoury, Pal, "On orthogonality and learning recurrent networks with long term dependencies",
     ICML 2017. The paper moves P and Q along geodesics; here P = P₀ exp(K) and Q = Q₀ exp(L) with random P₀, Q₀, so any
-    optimiser stays in the set. s starts at 1. W has N² parameters: 18K at N = 128 on MNIST with the head. With tanh
-    all steps run as one kernel on a GPU, and on any device if `backend` is set.
+    optimiser stays in the set. s starts at 1. W has N² parameters: 18K at N = 128 on MNIST with the head.
     """
 
     bases: Tensor
@@ -40,8 +67,7 @@ class SoftOrthogonalCell(ConstrainedCell):
         nonlinearity: str = "tanh",
         backend: str = "auto",
     ) -> None:
-        super().__init__(input_size, hidden_size, nonlinearity=nonlinearity)
-        self.backend = backend
+        super().__init__(input_size, hidden_size, nonlinearity=nonlinearity, backend=backend)
         if not 0.0 <= margin < 1.0:
             raise ValueError(f"margin is {margin!r}; it must be in [0, 1)")
         self.margin = margin
@@ -57,23 +83,8 @@ class SoftOrthogonalCell(ConstrainedCell):
         )
         return (left * within_margin(self.free_values, self.margin)) @ right.mT
 
-    def _fused(self, x: Tensor) -> bool:
-        return self.nonlinearity == "tanh" and runs_fused(x, self.backend)
 
-    def project(self, x: Tensor) -> Tensor:
-        return x if self._fused(x) else super().project(x)
-
-    def scan(
-        self, inputs: Tensor, state: State, weights: Tensor, sequences: Sequences, need_output: bool = True
-    ) -> tuple[Tensor | None, State]:
-        if not self._fused(inputs):
-            return super().scan(inputs, state, weights, sequences, need_output)
-        given = (self.input.weight, self.bias, sequences, self.backend, need_output)
-        states, last = kept_scan(inputs, weights.mT, 0.0, state[0], *given)
-        return states, (last,)
-
-
-class SpectralRNNCell(ConstrainedCell):
+class SpectralRNNCell(FusedConstrainedCell):
     """h⁺ = relu(W h + U x + b), W = P diag(s) Qᵀ, P and Q products of `reflectors` Householder reflections.
 
     Zhang, Lei, Dhillon, "Stabilizing gradients for deep neural networks via efficient SVD parameterization", ICML
@@ -89,8 +100,9 @@ class SpectralRNNCell(ConstrainedCell):
         reflectors: int | None = None,
         margin: float = 0.01,
         nonlinearity: str = "relu",
+        backend: str = "auto",
     ) -> None:
-        super().__init__(input_size, hidden_size, nonlinearity=nonlinearity)
+        super().__init__(input_size, hidden_size, nonlinearity=nonlinearity, backend=backend)
         self.reflectors = max(1, hidden_size // 4) if reflectors is None else reflectors
         if not 1 <= self.reflectors <= hidden_size:
             raise ValueError(f"reflectors is {reflectors!r}; it must be from 1 to hidden_size = {hidden_size}")
