@@ -85,7 +85,7 @@ STUDY = Study(
             "rows-mnist",
             hidden_size=128,
             changes={"variants": (*STRENGTHS, _both(0.1, 0.0))},
-            why="MNIST in 98 steps of 8 pixels, as in the robustness study",
+            why="MNIST in 98 steps of 8 pixels",
         ),
         _row("noise-padded-cifar10", hidden_size=128, changes={**_CIFAR, "variants": _FEWER}, why="60 epochs, Adam"),
     ),
