@@ -30,3 +30,8 @@ def test_values_are_json_or_python_words_or_text(text: str, value: object) -> No
 def test_an_option_without_name_or_value_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write name=value, e\.g\. -u beta=0\.8"):
         parse_options([text], "-u")
+
+
+def test_the_example_is_an_option_of_a_task_where_one_is_asked_for() -> None:
+    with pytest.raises(ValueError, match=r"write name=value, e\.g\. --task-option length=300"):
+        parse_options(["augment"], "--task-option")

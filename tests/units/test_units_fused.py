@@ -46,14 +46,33 @@ def test_from_no_state_values_and_gradients(name: str, build_unit: Callable, inp
     torch.testing.assert_close(*results, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("nonlinearity", ["relu", "identity", "leaky_relu", "modrelu"])
+@pytest.mark.parametrize("nonlinearity", ["relu", "identity"])
 def test_other_nonlinearities(nonlinearity: str, build_unit: Callable, inputs: Callable[..., Tensor]) -> None:
-    """Fused where the scan has them, step by step where not."""
     plain = build_unit("soft-orth", 3, 8, nonlinearity=nonlinearity)
     fused = build_unit("soft-orth", 3, 8, nonlinearity=nonlinearity, backend="reference")
     fused.load_state_dict(plain.state_dict())
     x = inputs(9, 4, 3)
     torch.testing.assert_close(fused(x), plain(x), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "why"),
+    [
+        ("soft-orth", {"nonlinearity": "leaky_relu"}, "nonlinearity 'leaky_relu' is none of tanh, relu, identity"),
+        ("spectral-rnn", {"nonlinearity": "modrelu"}, "nonlinearity 'modrelu' is none of"),
+        ("irnn", {"inner_steps": 2}, "inner_steps is 2"),
+    ],
+)
+def test_a_backend_that_would_not_run_is_refused(name: str, options: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=rf"backend is 'cpu', but {why}.* run one by one; leave it 'auto'"):
+        units.build(name, 3, 8, backend="cpu", **options)
+    units.build(name, 3, 8, **options)
+
+
+@pytest.mark.parametrize("name", [name for name in units.available() if "backend" in units.info(name).options()])
+def test_an_unknown_backend_is_refused_when_the_unit_is_built(name: str) -> None:
+    with pytest.raises(ValueError, match="backend is 'foo'; choose one of auto, reference, cpu, triton"):
+        units.build(name, 3, 8, backend="foo")
 
 
 @each

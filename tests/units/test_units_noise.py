@@ -307,3 +307,28 @@ def test_modules_pickled_before_there_was_noise_run_and_take_it(name: str) -> No
     assert torch.equal(unit(x)[0], built(name)(x)[0])
     old.noise = 0.1
     assert not torch.allclose(unit(x)[0], built(name)(x)[0])
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_strengths_can_be_changed_later(name: str) -> None:
+    unit, x = built(name, noise=0.2), inputs()
+    assert unit.noise == 0.2
+    unit.noise = 0.0
+    assert torch.equal(unit(x)[0], built(name)(x)[0])
+    unit.multiplicative_noise = 0.3
+    assert not torch.equal(unit(x)[0], unit(x)[0])
+    with pytest.raises(ValueError, match="noise is -1"):
+        unit.noise = -1
+
+
+@pytest.mark.parametrize("name", ["exprnn", "irnn", "lru", "fastgrnn", "kronecker"])
+def test_noise_set_later_on_a_unit_without_it_is_refused(name: str) -> None:
+    unit = units.build(name, 2, 4)
+    unit.noise = 0.0
+    with pytest.raises(ValueError, match="does not add noise"):
+        unit.noise = 0.1
+
+
+def test_an_option_of_the_cells_cannot_be_set_without_effect() -> None:
+    with pytest.raises(AttributeError, match=r"step_size of a unit 'lem' is set when it is built: units\.build\('lem'"):
+        built("lem").step_size = 0.5

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 PICTURES = (".png", ".pdf", ".svg")
+_EXAMPLES = {"--task-option": "length=300"}
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}  # JSON writes them differently
 MOST_SEEDS = 10_000  # far more than any machine can train, few enough to list in memory
 
@@ -42,7 +43,7 @@ def parse_options(items: list[str], flag: str) -> dict[str, Any]:
     for item in items:
         name, sign, value = item.partition("=")
         if not sign or not name.strip():
-            raise ValueError(f"{flag} is {item!r}; write name=value, e.g. {flag} beta=0.8")
+            raise ValueError(f"{flag} is {item!r}; write name=value, e.g. {flag} {_EXAMPLES.get(flag, 'beta=0.8')}")
         try:
             options[name.strip()] = json.loads(value)
         except json.JSONDecodeError:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from inspect import signature
 from typing import Any, ClassVar
 
 import torch
@@ -236,22 +237,58 @@ class CellStack(Recurrent):
         **options: Any,
     ) -> None:
         super().__init__(input_size, hidden_size, num_layers, batch_first, dropout, bidirectional)
-        strengths = {"noise": noise, "multiplicative_noise": multiplicative_noise}
-        strengths = {name: require_number(name, value, low=0.0) for name, value in strengths.items()}
         self.cells = nn.ModuleList()
         width = input_size
         for _ in range(num_layers):
             layer = [cell(width, hidden_size, **options) for _ in range(self.num_directions)]
             self.cells.extend(layer)
             width = sum(direction.output_size for direction in layer)
-        for name, strength in strengths.items():
-            if strength > 0.0:
-                _require_noisy(name, strength, cell)
-                for one in self.cells:
-                    setattr(one, name, strength)
+        self.noise, self.multiplicative_noise = noise, multiplicative_noise
         self.output_size = width
         self.takes_timespans, self.complex_state = cell.takes_timespans, cell.complex_state
         self.complex_arithmetic = cell.complex_state or cell.complex_arithmetic
+
+    @property
+    def noise(self) -> float | Tensor:
+        """Strength of the additive noise on the state in training; can be set."""
+        return self._strength("noise")
+
+    @noise.setter
+    def noise(self, value: float) -> None:
+        self._set_strength("noise", value)
+
+    @property
+    def multiplicative_noise(self) -> float | Tensor:
+        """Strength of the multiplicative noise on the state in training; can be set."""
+        return self._strength("multiplicative_noise")
+
+    @multiplicative_noise.setter
+    def multiplicative_noise(self, value: float) -> None:
+        self._set_strength("multiplicative_noise", value)
+
+    def _strength(self, name: str) -> float | Tensor:
+        strength: float | Tensor = getattr(self.cell(), name, 0.0)
+        return strength
+
+    def _set_strength(self, name: str, value: float) -> None:
+        strength = require_number(name, value, low=0.0)
+        if strength > 0.0:
+            _require_noisy(name, strength, type(self.cell()))
+        for cell in self._cells():
+            if takes_noise(type(cell)):
+                setattr(cell, name, strength)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuses options of the cells, which would be stored here without any effect."""
+        known = name in self.__dict__ or hasattr(type(self), name)
+        if not known and len(self.__dict__.get("_modules", {}).get("cells", ())) > 0:
+            options = signature(type(self.cell())).parameters
+            if name in options and name not in ("input_size", "hidden_size"):
+                raise AttributeError(
+                    f"{name} of a unit {self.registered_name()!r} is set when it is built: "
+                    f"units.build({self.registered_name()!r}, …, {name}={value!r})"
+                )
+        super().__setattr__(name, value)
 
     def cell(self, layer: int = 0, direction: int = 0) -> Cell:
         found = self.cells[layer * self.num_directions + direction]

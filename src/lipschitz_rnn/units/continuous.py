@@ -11,6 +11,9 @@ from lipschitz_rnn.ops.common.validation import seen_values
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import TimedCell
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
+from lipschitz_rnn.units.lipschitz.settings import backend as check_backend
+from lipschitz_rnn.units.lipschitz.settings import integrator as check_integrator
+from lipschitz_rnn.units.lipschitz.settings import nonlinearity as check_nonlinearity
 from lipschitz_rnn.units.matrices import skew, triangle_size
 from lipschitz_rnn.units.noise import describe_noise
 from lipschitz_rnn.units.recurrence import Recurrence, Statement, as_number, repeatable_matrices
@@ -39,7 +42,10 @@ class ContinuousCell(TimedCell):
         super().__init__(input_size, hidden_size)
         if not step_size > 0.0:
             raise ValueError(f"step_size is {step_size!r}; it must be positive")
-        self.step_size, self.integrator, self.nonlinearity, self.backend = step_size, integrator, nonlinearity, backend
+        check_integrator("integrator", integrator)
+        check_nonlinearity("nonlinearity", nonlinearity)
+        self.step_size, self.integrator, self.nonlinearity = step_size, integrator, nonlinearity
+        self.backend = check_backend("backend", backend)
         self.input = nn.Linear(input_size, hidden_size)
 
     @abstractmethod

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
 from lipschitz_rnn.units.fused import kept_map, kept_scan, runs_fused
+from lipschitz_rnn.units.lipschitz.settings import backend as check_backend
 from lipschitz_rnn.units.recurrence import Statement
 from lipschitz_rnn.units.sequences import Sequences
 
@@ -24,7 +25,7 @@ class FastRNNCell(Cell):
 
     def __init__(self, input_size: int, hidden_size: int, *, backend: str = "auto") -> None:
         super().__init__(input_size, hidden_size)
-        self.backend = backend
+        self.backend = check_backend("backend", backend)
         self.input = nn.Linear(input_size, hidden_size)
         self.input.weight = _small(hidden_size, input_size)
         nn.init.ones_(self.input.bias)

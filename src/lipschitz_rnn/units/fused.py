@@ -11,6 +11,7 @@ from torch import Tensor
 from lipschitz_rnn.ops import lipschitz_scan
 from lipschitz_rnn.units.cells import Cell
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
+from lipschitz_rnn.units.lipschitz.settings import backend as check_backend
 from lipschitz_rnn.units.recurrence import FeedbackMap, repeatable_matrices
 from lipschitz_rnn.units.sequences import Sequences
 
@@ -18,6 +19,13 @@ from lipschitz_rnn.units.sequences import Sequences
 def runs_fused(x: Tensor, backend: str) -> bool:
     """On a GPU, and anywhere if a backend is asked for. On a CPU the loop does half the arithmetic."""
     return x.is_cuda or backend != "auto"
+
+
+def require_fused(backend: str, fused: bool, why: str) -> str:
+    """A checked backend; an error if one is asked for by name and the steps run one by one, for the given reason."""
+    if check_backend("backend", backend) != "auto" and not fused:
+        raise ValueError(f"backend is {backend!r}, but {why}, so the steps run one by one; leave it 'auto'")
+    return backend
 
 
 def kept_map(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lipschitz_rnn.ops.common.validation import require_count, require_number
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
-from lipschitz_rnn.units.fused import kept_map, kept_scan, runs_fused
+from lipschitz_rnn.units.fused import kept_map, kept_scan, require_fused, runs_fused
 from lipschitz_rnn.units.recurrence import Statement, UnstatedRecurrenceError
 from lipschitz_rnn.units.sequences import Sequences
 
@@ -49,8 +49,8 @@ class IncrementalCell(Cell):
         backend: str = "auto",
     ) -> None:
         super().__init__(input_size, hidden_size)
-        self.backend = backend
         inner_steps = require_count("inner_steps", inner_steps)
+        self.backend = require_fused(backend, inner_steps == 1, f"inner_steps is {inner_steps}")
         step_size = require_number("step_size", step_size, low=-math.inf)
         alpha = require_number("alpha", alpha, low=-math.inf)
         if not isinstance(warm_start, bool):

@@ -9,6 +9,7 @@ from lipschitz_rnn.ops import lipschitz_scan
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import TimedCell
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
+from lipschitz_rnn.units.lipschitz.settings import backend as check_backend
 from lipschitz_rnn.units.recurrence import FeedbackMap, Statement, as_number, repeatable_matrices
 from lipschitz_rnn.units.sequences import Sequences
 
@@ -43,7 +44,8 @@ class CoRNNCell(TimedCell):
         backend: str = "auto",
     ) -> None:
         super().__init__(input_size, hidden_size)
-        self.step_size, self.gamma, self.epsilon, self.backend = step_size, gamma, epsilon, backend
+        self.step_size, self.gamma, self.epsilon = step_size, gamma, epsilon
+        self.backend = check_backend("backend", backend)
         reach = 1.0 / math.sqrt(input_size + 2 * hidden_size)
         self.input = nn.Linear(input_size, hidden_size)
         for parameter in self.input.parameters():

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.constrained import ConstrainedCell
-from lipschitz_rnn.units.fused import kept_scan, runs_fused
+from lipschitz_rnn.units.fused import kept_scan, require_fused, runs_fused
 from lipschitz_rnn.units.matrices import (
     exponential,
     householder_product,
@@ -30,7 +30,9 @@ class FusedConstrainedCell(ConstrainedCell):
 
     def __init__(self, input_size: int, hidden_size: int, *, nonlinearity: str, backend: str) -> None:
         super().__init__(input_size, hidden_size, nonlinearity=nonlinearity)
-        self.backend = backend
+        self.backend = require_fused(
+            backend, nonlinearity in FUSED, f"nonlinearity {nonlinearity!r} is none of {', '.join(FUSED)}"
+        )
 
     def _fused(self, x: Tensor) -> bool:
         return self.nonlinearity in FUSED and runs_fused(x, self.backend)

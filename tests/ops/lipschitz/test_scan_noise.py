@@ -242,3 +242,20 @@ def test_what_is_no_noise_is_refused(generator: torch.Generator) -> None:
     problem = random_problem(generator)
     with pytest.raises(TypeError, match="float"):
         lipschitz_scan(**problem.arguments, noise=0.1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["additive", "multiplicative", "step_size"])
+@pytest.mark.parametrize(
+    ("strengths", "message"),
+    [
+        ([-0.1, 0.1], "is -0.1"),
+        ([0.1, math.nan], "is nan"),
+        ([math.inf, 0.1], "is inf"),
+        ([0.1] * 3, r"has shape \(3\)"),
+    ],
+)
+def test_tensors_of_strengths_are_checked(name: str, strengths: list[float], message: str) -> None:
+    A, drive = 0.1 * torch.randn(2, 3, 3), torch.randn(2, 4, 1, 3)
+    noise = StateNoise(torch.tensor([1, 2]), **{"additive": 0.1, name: torch.tensor(strengths)})
+    with pytest.raises(ValueError, match=f"{name} .*{message}"):
+        lipschitz_scan(drive, A, A, noise=noise)

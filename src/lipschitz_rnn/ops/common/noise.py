@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.philox import philox
-from lipschitz_rnn.ops.common.validation import require_device, require_number, shape_of
+from lipschitz_rnn.ops.common.validation import require_device, require_number, seen_values, shape_of
 
 SEEDS = 2**53  # seeds are integers below this, which float64 represents exactly
 # Columns for each network, in float64: the seed, the indices of the first sample and step, and a and m per √time.
@@ -52,6 +52,11 @@ class StateNoise:
             raise ValueError(f"the seed of the noise has shape {shape_of(self.seed)}; it must be {wanted}")
         require_device("the seed of the noise", self.seed, "A", like)
         seed = self.seed.detach().to(torch.float64)
+        for name in ("additive", "multiplicative", "step_size"):
+            value = getattr(self, name)
+            if isinstance(value, Tensor) and tuple(value.shape) not in ((), networks):
+                wanted = f"a number or ({networks[0]},), one for each network" if networks else "a number"
+                raise ValueError(f"{name} of the noise has shape {shape_of(value)}; it must be {wanted}")
         unit = root(self._number("step_size", self.step_size))
         a, m = (self._number(name, getattr(self, name)) / unit for name in ("additive", "multiplicative"))
         values = (seed, self.first_sample, self.first_step, a, m)
@@ -62,6 +67,10 @@ class StateNoise:
     def _number(name: str, value: float | Tensor) -> float | Tensor:
         """A checked number; or a tensor, in an ensemble whose members use different values."""
         if isinstance(value, Tensor):
+            values = seen_values(value)
+            if values is not None and values.device.type == "cpu":  # a GPU's numbers would have to be waited for
+                for number in values.flatten().tolist():
+                    require_number(name, number, low=0.0, open_low=name == "step_size")
             return value.detach().to(torch.float64)
         return require_number(name, value, low=0.0, open_low=name == "step_size")
 

@@ -102,7 +102,7 @@ def read_pretrained(name: str | os.PathLike[str]) -> Pretrained:
     else:
         names = ", ".join(available()) or "(none in this installation)"
         raise ValueError(
-            f"no pretrained network is called {text!r}; choose one of {names}, or pass a .safetensors file"
+            f"{text!r} is neither a file that ends in .safetensors nor a network of this package; these are {names}"
         )
     try:
         with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]

@@ -88,6 +88,19 @@ def test_a_contradiction_shows_in_a_bound_that_nobody_waits_for() -> None:
     assert math.isinf(float(bound.states))
 
 
+def test_a_state_that_is_nan_makes_such_a_bound_infinite() -> None:
+    case = plain_case(rate=0.1)
+    case.tensors["u"][..., 7, 0, 0] = math.nan
+    bound = ScanBound()
+    case.run(parallel=Parallel(4, passes=2, fixed=True), contraction=case.contraction, bound=bound)
+    assert all(math.isinf(float(number)) for number in (bound.states, bound.relative, bound.in_metric))
+
+
+def test_a_root_that_is_no_tensor_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"root is None; it must be a torch\.Tensor"):
+        Contraction(0.9, None, 0.03)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("index", range(30, 42))
 def test_a_true_factor_is_never_contradicted_in_float32(index: int) -> None:
     case = make_case(index)

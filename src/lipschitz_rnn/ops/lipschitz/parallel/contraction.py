@@ -41,6 +41,11 @@ class Contraction:
     _norms: dict[Any, Norms] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.root, Tensor):
+            raise TypeError(
+                f"root is {self.root!r}; it must be a torch.Tensor, (N,) or (N, N): R with P = RᵀR. "
+                "Contraction.from_metric makes one from P"
+            )
         if not _all_contract(self.factor):
             raise ValueError(f"factor is {self.factor}; it must be from 0 to 1: a larger one does not contract")
         if not 0.0 <= self.shortest <= self.longest or not 0.0 < self.longest < math.inf:

@@ -171,7 +171,8 @@ class _Passes:
             self.advance(plan.first_stop(self.chunks.every) if count == passes else plan.steps)
             contradicted = self.contradicted() if self.audit is not None else contradicted
         found = self.result(passes)
-        return found._replace(relative=torch.where(contradicted, torch.inf, found.relative))
+        unknown = contradicted | found.relative.isnan()  # a comparison with NaN would pass a caller's check
+        return found._replace(relative=torch.where(unknown, torch.inf, found.relative))
 
     def until(self, tolerance: float, passes: int) -> Solution:
         """Passes until the tolerance is met; else one chunk after another."""
