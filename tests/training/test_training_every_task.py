@@ -30,7 +30,7 @@ FROM_FILES: dict[str, dict[str, Any]] = {
     "permuted-mnist": {},
     "rows-mnist": {},
     "ordered-cifar10": {},
-    "noise-padded-cifar10": {},
+    "noise-padded-cifar10": {"augment": False},
     "timit-sample": {},
     "spoken-digits": {},
     "ptb-char": {"length": 150, "train_batch": 8, "eval_batch": 2},
