@@ -42,6 +42,13 @@ def test_rows_are_checked_and_timed() -> None:
     with io.StringIO() as text:
         Console(file=text, width=140).print(to_table(rows, CPU))
         assert "the loss is timed apart" in text.getvalue()
+    with io.StringIO() as text:
+        Console(file=text, width=80).print(to_table(rows, CPU))
+        assert "…" not in text.getvalue()
+        for row in rows:  # numbers and headings are whole
+            assert f"{row.speed_up:.3g} ×" in text.getvalue()
+            assert f"of {row.largest:.3g}" in text.getvalue()
+        assert "sequential   parallel" in text.getvalue()
 
 
 def test_a_training_step_starts_from_a_given_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
