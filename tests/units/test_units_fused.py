@@ -1,5 +1,6 @@
 """Units on fused paths give what their own loop gives: from a state, with lengths, in ensembles, in 16 bits."""
 
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -73,6 +74,13 @@ def test_a_backend_that_would_not_run_is_refused(name: str, options: dict[str, o
 def test_an_unknown_backend_is_refused_when_the_unit_is_built(name: str) -> None:
     with pytest.raises(ValueError, match="backend is 'foo'; choose one of auto, reference, cpu, triton"):
         units.build(name, 3, 8, backend="foo")
+
+
+def test_a_unit_pickled_before_it_had_a_backend(build_unit: Callable, inputs: Callable[..., Tensor]) -> None:
+    unit, x = build_unit("spectral-rnn", 3, 8), inputs(5, 4, 3)
+    expected = unit(x)
+    del unit.cells[0].__dict__["backend"]
+    torch.testing.assert_close(pickle.loads(pickle.dumps(unit))(x), expected, rtol=0.0, atol=0.0)
 
 
 @each

@@ -28,6 +28,8 @@ class FusedConstrainedCell(ConstrainedCell):
     That holds for the nonlinearities of the fused scan: tanh, relu and identity. Others run step by step.
     """
 
+    backend = "auto"  # of modules pickled before there was the option
+
     def __init__(self, input_size: int, hidden_size: int, *, nonlinearity: str, backend: str) -> None:
         super().__init__(input_size, hidden_size, nonlinearity=nonlinearity)
         self.backend = require_fused(
