@@ -224,6 +224,50 @@ def test_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
+@pytest.mark.needs("cvxpy", "scipy")
+def test_a_certified_layer_compiles_and_its_program_notices_other_matrices() -> None:
+    """The program compares the matrices whenever it runs: also those that change after it was compiled."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    rnn = lr.LipschitzRNN(3, 5, gamma=2.0, init_scale=0.5, step_size=0.1, **WIDE)  # type: ignore[arg-type]
+    rnn.attach_certificate(lr.stability.certify(rnn))
+    sequential, _ = both_ways(rnn, None)
+    rnn.parallel = 4
+    x = torch.randn(300, 2, 3, generator=torch.Generator().manual_seed(1), **WIDE)
+    compiled = torch.compile(rnn, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        output, h_n = compiled(x)
+        loss = output.sin().mean() + h_n.square().sum()
+        found = [output, h_n, *torch.autograd.grad(loss, list(rnn.parameters()), allow_unused=True)]
+        for one, other in zip(sequential, found, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
+        assert 0 < float(rnn.bounds[0].relative) < 1e-5
+    with torch.no_grad():
+        rnn.cell().hidden.M_A.mul_(1.0 + 1e-15)
+        for grad in (False, True):
+            with (
+                torch.set_grad_enabled(grad),
+                pytest.raises(ValueError, match="does not hold any more: its parameters"),
+            ):
+                compiled(x)
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("cvxpy", "scipy")
+def test_a_compiled_program_notices_that_autocast_rounds_the_certified_matrices() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    rnn = lr.LipschitzRNN(3, 5, gamma=2.0, init_scale=0.5, step_size=0.1, parallel=4)
+    rnn.attach_certificate(lr.stability.certify(rnn))
+    compiled, x = torch.compile(rnn, backend="aot_eager", fullgraph=True), torch.randn(300, 2, 3)
+    assert compiled(x)[0].shape == (300, 2, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match="they run in bfloat16 here"):
+        compiled(x)
+    torch._dynamo.reset()
+
+
 def test_a_layer_is_copied_after_a_call_under_torch_func() -> None:
     """Its bounds then hold tensors of a transform that is over."""
     rnn = contracting(parallel=4)

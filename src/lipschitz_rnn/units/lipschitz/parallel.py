@@ -3,71 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from lipschitz_rnn.ops.common.precision import float32_setting, rounds_float32
 from lipschitz_rnn.ops.common.tracing import exporting
-from lipschitz_rnn.ops.common.validation import seen_values
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction, Norms
 from lipschitz_rnn.ops.lipschitz.parallel.gradient_bounds import drive_sensitivity
 from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
-from lipschitz_rnn.units.lipschitz.autocast import result_dtype, to_compute_dtype
+from lipschitz_rnn.units.lipschitz.attached import Attached
 from lipschitz_rnn.units.lipschitz.contracting import ContractingPair
 from lipschitz_rnn.units.lipschitz.kept import changed_by_others
 
 if TYPE_CHECKING:
     from lipschitz_rnn.units.lipschitz.cell import LipschitzRNNCell
     from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
-
-# Which certificates cover products whose operands may be rounded; others must have the very matrices that run.
-_COVERING = {"high": ("high", "medium"), "medium": ("medium",)}
-_HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-_STATED = ("step_size", "alpha", "integrator", "nonlinearity")
-
-
-@dataclass(frozen=True)
-class Attached:
-    """A certificate as a cell keeps it: with the matrices and settings for which it holds."""
-
-    contraction: Contraction
-    A: Tensor
-    W: Tensor
-    proved: tuple[Tensor, Tensor]  # A and W as the certificate has them, in float64: rounded to its precision
-    settings: tuple[Any, ...]
-    precision: str
-
-    def require_current(self, cell: LipschitzRNNCell, A: Tensor, W: Tensor) -> None:
-        """Raise if the cell is not the one that was certified any more."""
-        now = tuple(getattr(cell, name) for name in _STATED)
-        if now != self.settings:
-            changed = [name for name, old, new in zip(_STATED, self.settings, now, strict=True) if old != new]
-            raise ValueError(f"{_STALE}: {', '.join(changed)} changed. {_AGAIN}")
-        found, kept = seen_values(A), seen_values(W)
-        if found is None or kept is None:
-            raise ValueError(
-                "a compiled program cannot compare its matrices with those of a certificate; call the layer outside "
-                "torch.compile, or use a contracting layer, whose factor does not depend on its parameters"
-            )
-        if not (torch.equal(found, self.A.to(found)) and torch.equal(kept, self.W.to(kept))):
-            raise ValueError(f"{_STALE}: its parameters changed. {_AGAIN}")
-        held, running = to_compute_dtype(A, W), _running_precision(A)
-        same = all(
-            torch.equal(own.double(), proved.to(own.device)) for own, proved in zip(held, self.proved, strict=True)
-        )
-        if not same or self.precision not in _COVERING.get(running, (self.precision,)):
-            raise ValueError(
-                f"the certificate is for matrices in {self.precision}, but they run in {running} here; certify with "
-                f"precision={running!r}"
-            )
-
-
-_STALE = "the certificate attached to this layer does not hold any more"
-_AGAIN = "Certify and attach again, or set parallel = None"
 
 
 def contraction_of(cell: LipschitzRNNCell, A: Tensor, W: Tensor) -> Contraction | None:
@@ -77,10 +30,11 @@ def contraction_of(cell: LipschitzRNNCell, A: Tensor, W: Tensor) -> Contraction 
         _require_unchanged(cell, pair)
         return Contraction(math.exp(-pair.rate * pair.step_size), pair.metric_root(), pair.step_size)
     attached = cell.__dict__.get("_certificate")
-    if attached is None or torch._C._functorch.is_functorch_wrapped_tensor(A):
+    if attached is None:
         return None
-    attached.require_current(cell, A, W)
-    return attached.contraction
+    if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(A):
+        return None
+    return attached.current(cell, A, W)
 
 
 def _require_unchanged(cell: LipschitzRNNCell, pair: ContractingPair) -> None:
@@ -180,37 +134,6 @@ def attach_certificate(layer: LipschitzRNN, certificate: Any) -> None:
         raise ValueError(
             f"the certificate is about {len(parts)} recurrence(s), but this layer has {len(cells)}; certify this layer"
         )
-    found = [_read(cell, part) for cell, part in zip(cells, parts, strict=True)]
+    found = [Attached.read(cell, part) for cell, part in zip(cells, parts, strict=True)]
     for cell, attached in zip(cells, found, strict=True):
         cell.__dict__["_certificate"] = attached
-
-
-def _read(cell: LipschitzRNNCell, part: Any) -> Attached:
-    if not getattr(part, "holds", False):
-        raise ValueError(f"the certificate does not hold: {getattr(part, 'reason', '') or part!r}")
-    if part.dynamics != cell.integrator or part.factor is None or part.step_range is None:
-        raise ValueError(
-            f"the certificate is about the {part.dynamics} dynamics, but this layer takes {cell.integrator} steps of "
-            f"{cell.step_size:g}; certify the layer itself, which states its steps"
-        )
-    with torch.no_grad():
-        A, W = (matrix.detach().clone() for matrix in cell.hidden_matrices())
-    dtype = _HALF.get(part.precision, A.dtype)
-    proved = tuple(torch.as_tensor(() if m is None else m, dtype=torch.float64) for m in (part.A, part.W))
-    for name, own, other in (("A", A, proved[0]), ("W", W, proved[1])):
-        if not torch.equal(own.to(dtype).double().cpu(), other):
-            raise ValueError(f"the certificate is about another {name} than this layer's; certify this layer")
-    if part.alpha != cell.alpha or part.nonlinearity not in (None, cell.nonlinearity):
-        raise ValueError("the certificate is about another alpha or nonlinearity; certify this layer")
-    # Euler steps shorter than a proved one are averages of it and of staying; others are proved for their range only.
-    shortest = 0.0 if cell.integrator == "euler" else part.step_range[0]
-    contraction = Contraction.from_metric(part.factor, part.metric, (shortest, part.step_range[1]))
-    settings = tuple(getattr(cell, name) for name in _STATED)
-    return Attached(contraction, A, W, (proved[0], proved[1]), settings, part.precision)
-
-
-def _running_precision(A: Tensor) -> str:
-    if result_dtype(A) == torch.float32 and rounds_float32(A.device):
-        setting = float32_setting()
-        return "high" if setting == "highest" else setting  # another setting of PyTorch's allows it
-    return str(result_dtype(A)).removeprefix("torch.")
