@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops.common.deprecation import deprecate, with_new_names
@@ -65,7 +66,8 @@ def require_parameter_dtype(name: str, tensor: Tensor, parameter: Tensor) -> Non
         )
     if not tensor.is_floating_point():
         raise TypeError(f"{name} is {tensor.dtype}; it must be floating point. Convert it with .to({parameter.dtype})")
-    if tensor.dtype != parameter.dtype and not autocast_enabled(tensor.device):
+    double = torch.float64 in (tensor.dtype, parameter.dtype)  # which autocast does not convert
+    if tensor.dtype != parameter.dtype and (double or not autocast_enabled(tensor.device)):
         raise TypeError(
             f"{name} is {tensor.dtype} but the parameters are {parameter.dtype}; "
             f"convert one of them, e.g. {name}.to({parameter.dtype})"

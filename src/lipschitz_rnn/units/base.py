@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from lipschitz_rnn.ops.common.deprecation import warn_user
+from lipschitz_rnn.ops.common.dtypes import autocast_enabled, operand_dtype
 from lipschitz_rnn.ops.common.validation import require_count, require_number
 from lipschitz_rnn.units.arguments import renamed, require_parameter_dtype, true_or_false
 from lipschitz_rnn.units.call_types import Call
@@ -65,6 +66,10 @@ class Recurrent(nn.Module, ABC):
     @abstractmethod
     def state_sizes(self) -> tuple[int, ...]:
         """Width of each state tensor of a layer: (N,) for a plain unit, (N, N) for an LSTM."""
+
+    def clocks(self) -> tuple[int, ...]:
+        """Places in h_n of times and counts, which 16 bits would round too much: autocast does not change them."""
+        return ()
 
     def run_layer(
         self, layer: int, direction: int, x: Tensor, state: State | None, sequences: Sequences, need_output: bool
@@ -120,7 +125,8 @@ class Recurrent(nn.Module, ABC):
         Returns:
             The output of the last layer at every step, in the format of the input, with `output_size` features and zero
             beyond the end of a sample; and h_n, in the format of hx, the state of each sample after its last valid
-            step.
+            step. Under autocast both have its dtype, as in `nn.RNN`, except complex states, times and counts in h_n;
+            float64 stays as it is.
         """
         if lengths is None and timespans is None and generator is None:
             quick = self.quick_call(input, hx, need_output)
@@ -133,6 +139,8 @@ class Recurrent(nn.Module, ABC):
         state = None if hx is None else self.read_state(hx, sequences)
         need_output = true_or_false("need_output", need_output, "False returns None instead of the output")
         output, last = self.run(sequences.mask_times(), state, need_output)
+        if autocast_enabled(sequences.inputs.device):
+            output, last = self._in_autocast_dtype(output, last)
         h_n = tuple(sequences.write_state(part) for part in last)
         written = sequences.write_output(output) if need_output and output is not None else None
         return written, h_n if len(h_n) > 1 else h_n[0]
@@ -193,6 +201,13 @@ class Recurrent(nn.Module, ABC):
             if self.dropout and not top:
                 x = F.dropout(x, self.dropout, self.training)
         return x, _stacked(last)
+
+    def _in_autocast_dtype(self, output: Tensor | None, last: State) -> tuple[Tensor | None, State]:
+        """Results in the dtype of autocast, whichever kernel or loop computed them."""
+        dtype, clocks = operand_dtype(next(self.parameters())), self.clocks()
+        kept = [part.is_complex() or place in clocks for place, part in enumerate(last)]
+        h_n = tuple(part if keep else part.to(dtype) for part, keep in zip(last, kept, strict=True))
+        return None if output is None else output.to(dtype), h_n
 
     def registered_name(self) -> str:
         """The name of this unit in `units.build`, or its class name if it is not in the catalogue."""

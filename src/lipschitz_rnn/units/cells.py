@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from lipschitz_rnn.ops.common.dtypes import autocast_enabled
 from lipschitz_rnn.ops.common.noise import StateNoise, draw_noise, steps_at_once
 from lipschitz_rnn.ops.common.precision import full_products
 from lipschitz_rnn.ops.common.validation import require_number
@@ -36,6 +37,7 @@ class Cell(nn.Module, ABC):
     takes_timespans: ClassVar[bool] = False
     complex_state: ClassVar[bool] = False
     complex_arithmetic: ClassVar[bool] = False
+    clocks: ClassVar[tuple[int, ...]] = ()  # which of its states are times or counts
     _frozen_as: TreeSpec | None = None  # how the frozen weights, which are buffers, form the result of `weights`
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -119,6 +121,9 @@ class Cell(nn.Module, ABC):
             x = x.masked_fill(padding, 0.0)  # so that NaN in the padding cannot reach a gradient
         if state is None:
             state = self.initial_state(x.shape[1], x)
+        if autocast_enabled(x.device):  # 16 bits, which x and hx may then have, would lose small steps
+            like = next(self.parameters())
+            state = tuple(part if part.is_complex() else part.to(like.dtype) for part in state)
         weights = self.current_weights(x.device)
         states, last = self.scan(self.project(x), state, weights, sequences, need_output)
         if states is None or not need_output:
@@ -297,6 +302,9 @@ class CellStack(Recurrent):
 
     def state_sizes(self) -> tuple[int, ...]:
         return self.cell().state_sizes()
+
+    def clocks(self) -> tuple[int, ...]:
+        return self.cell().clocks
 
     def penalty(self) -> Tensor:
         terms = [cell.penalty() for cell in self._cells()]

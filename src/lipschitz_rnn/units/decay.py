@@ -19,6 +19,7 @@ class GRUDCell(Cell):
     """One layer of `GRUD`. Its states: h (N), the last seen values (D), and the time since each was seen (D)."""
 
     takes_timespans = True
+    clocks = (2,)
     mean: Tensor
 
     def __init__(

@@ -117,6 +117,8 @@ class ScheduledRestartLSTMCell(MomentumCell):
     sequence can be processed in pieces with the same result.
     """
 
+    clocks = (3,)
+
     def __init__(self, input_size: int, hidden_size: int, *, restart: int | None = 40, step_size: float = 0.9) -> None:
         super().__init__(input_size, hidden_size)
         if restart is not None and restart < 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.common.dtypes import without_autocast
+from lipschitz_rnn.ops.common.dtypes import operand_dtype, without_autocast
 from lipschitz_rnn.ops.common.validation import (
     require_count,
     require_floating,
@@ -94,7 +94,7 @@ class UnitStream(Stream):
         with torch.no_grad(), without_autocast(x.device):
             output, last = self._unit(x, self._state, timespans=times)
         self._state = last if isinstance(last, tuple) else (last,)
-        return output.reshape(*self._batch, -1).to(self._like.dtype, copy=True)
+        return output.reshape(*self._batch, -1).to(operand_dtype(self._like), copy=True)
 
     def _times(self, timespans: float | Tensor) -> Tensor:
         if not isinstance(timespans, Tensor):

@@ -101,6 +101,28 @@ def test_a_root_that_is_no_tensor_is_refused() -> None:
         Contraction(0.9, None, 0.03)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_root_or_metric_that_is_not_finite_is_refused(value: float) -> None:
+    case = plain_case()
+    N = case.tensors["A"].shape[-1]
+    matrix = torch.full((N, N), 0.1) + torch.eye(N)
+    matrix[1, 0] = value
+    with pytest.raises(ValueError, match=rf"root is {value} at \[1, 0\]; its entries must be finite"):
+        Contraction(0.9, matrix, 0.03)
+    for metric in (matrix, matrix[1]):
+        with pytest.raises(ValueError, match=rf"metric is {value} at .*; its entries must be finite"):
+            Contraction.from_metric(0.9, metric, 0.03)
+    diagonal = Contraction(case.contraction.factor, matrix[1], case.contraction.longest)
+    with pytest.raises(ValueError, match=rf"root is {value} at \[0, 0\]; its entries must be finite"):
+        case.run(parallel=4, contraction=diagonal)
+
+
+@pytest.mark.parametrize("metric", [1.0, [[1.0, 2.0]], [[[1.0]]]])
+def test_a_metric_of_another_shape_is_refused(metric: object) -> None:
+    with pytest.raises(ValueError, match=r"metric has shape \(.*\); pass P, \(N, N\), or its diagonal"):
+        Contraction.from_metric(0.9, metric, 0.03)
+
+
 @pytest.mark.parametrize("index", range(30, 42))
 def test_a_true_factor_is_never_contradicted_in_float32(index: int) -> None:
     case = make_case(index)

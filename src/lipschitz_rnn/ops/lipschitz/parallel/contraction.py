@@ -46,6 +46,8 @@ class Contraction:
                 f"root is {self.root!r}; it must be a torch.Tensor, (N,) or (N, N): R with P = RᵀR. "
                 "Contraction.from_metric makes one from P"
             )
+        if self.root.dim() > 1:  # a diagonal may be that of a layer whose parameters are NaN: it is checked with A
+            _require_finite("root", self.root)
         if not _all_contract(self.factor):
             raise ValueError(f"factor is {self.factor}; it must be from 0 to 1: a larger one does not contract")
         if not 0.0 <= self.shortest <= self.longest or not 0.0 < self.longest < math.inf:
@@ -60,9 +62,12 @@ class Contraction:
     ) -> Contraction:
         """From P itself: its diagonal (N,), or the matrix (N, N); step_size is a step, or (shortest, longest)."""
         P = torch.as_tensor(metric, dtype=torch.float64)
+        if P.dim() not in (1, 2) or P.shape[0] != P.shape[-1]:
+            raise ValueError(f"metric has shape {tuple(P.shape)}; pass P, (N, N), or its diagonal, (N,)")
+        _require_finite("metric", P)
         if P.dim() == 1:
             if not bool((P > 0).all()):
-                raise ValueError("metric has an entry that is not positive; it must be the diagonal of a metric P")
+                raise ValueError(f"metric has the entry {float(P.min()):g}; the diagonal of a metric P is positive")
             root = P.sqrt()
         else:
             lower, failed = torch.linalg.cholesky_ex(P)
@@ -138,7 +143,7 @@ class Norms:
             )
         if tuple(root.shape) in shared:
             root = root.expand(networks, *root.shape)
-        _require_metric(root)
+        _require_metric(root, like)
         return cls(factor, root, contraction.longest)
 
     @classmethod
@@ -207,13 +212,29 @@ class Norms:
         return 1.0 - share * (1.0 - self.factor)
 
 
-def _require_metric(root: Tensor) -> None:
+def _require_finite(name: str, matrix: Tensor) -> None:
+    """Raise for an entry that is NaN or infinite, where it can be read without waiting for a GPU."""
+    if matrix.device.type != "cpu" or not has_values(matrix):
+        return
+    places = (~matrix.detach().isfinite()).nonzero()
+    if len(places):
+        place = tuple(places[0].tolist())
+        raise ValueError(
+            f"{name} is {matrix[place].item()} at {list(place)}; its entries must be finite: pass the P of a "
+            "certificate to Contraction.from_metric, or an invertible R with P = RᵀR as the root"
+        )
+
+
+def _require_metric(root: Tensor, A: Tensor) -> None:
     """Raise for a root (S, N) or (S, N, N) that misses directions, in which it would see no error.
 
-    A GPU's is not waited for.
+    A GPU's is not waited for. Parameters that are NaN make both A and the root of a contracting layer NaN, and its
+    results too.
     """
     if root.device.type != "cpu" or not has_values(root) or not root.numel():
         return
+    if has_values(A) and bool(A.isfinite().all()):
+        _require_finite("root", root)
     sizes, lost = root.abs(), 0.0
     if root.dim() == 3 and bool(root.isfinite().all()):
         sizes, lost = torch.linalg.svdvals(root), root.shape[-1] * torch.finfo(torch.float64).eps
