@@ -157,7 +157,7 @@ def bench(
     if plot is not None:
         scaling.require_matplotlib()
     if weights is not None and not parallel:
-        raise ValueError("--weights chooses the layer of --parallel; pass both, or neither")
+        raise ValueError(f"--weights is {weights!r}, but it chooses the layer of --parallel; pass both, or neither")
     explanation = explain_choice(work, place)
     if explain:
         _write_json({"workload": work.to_dict(), "device": str(place), "explanation": explanation}, json_file)

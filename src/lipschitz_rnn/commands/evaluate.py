@@ -52,7 +52,8 @@ def evaluate(
       lipschitz-rnn evaluate --pretrained ordered-mnist-128
     """
     if (run is None) == (pretrained is None):
-        raise ValueError("give either a run folder or --pretrained NAME")
+        given = "none is given" if run is None else f"{str(run)!r} and --pretrained {pretrained!r} are both given"
+        raise ValueError(f"give either a run folder or --pretrained NAME; {given}")
     source = {"run": str(run)} if run is not None else {"pretrained": str(pretrained)}
     loaded = load_run(run if run is not None else read_pretrained(str(pretrained)))
     settings = loaded.settings

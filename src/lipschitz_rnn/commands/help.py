@@ -1,12 +1,19 @@
-"""How `--help` looks: paragraphs that fill the line, no type names on switches, choices written out."""
+"""How `--help` looks: paragraphs that fill the line, no type names on switches, choices written out.
+
+And how a wrong value is reported: with the value.
+"""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any, get_args
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
+# Depending on its version, Typer includes Click or uses the installed one.
+USAGE_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError")
+LONGEST = 60  # of a wrong value, as an error shows it
 _BY_TYPE = {"int": "N", "float": "NUMBER", "Path": "PATH"}
 
 
@@ -41,6 +48,15 @@ def _kind(parameter: Any) -> tuple[str, list[str]]:
     return getattr(kind, "__name__", ""), [str(each) for each in get_args(kind) if isinstance(each, str)]
 
 
+def name_value(error: typer.BadParameter) -> None:
+    """Put the value into the message: since version 0.29 Typer leaves it out where Pydantic checks it."""
+    found: list[Any] = getattr(error.__cause__, "errors", list)()
+    given = str(found[0]["input"]) if found else ""
+    if given and given not in error.message:
+        shown = repr(given if len(given) <= LONGEST else given[:LONGEST] + "…")
+        error.message = f"{shown}; {error.message.replace('Input should', 'it should', 1)}"
+
+
 class _Tidy:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if kwargs.get("help"):
@@ -54,10 +70,25 @@ class _Tidy:
             tidy(parameter)
         return parameters
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().parse_args(ctx, args)  # type: ignore[misc]
+        except typer.BadParameter as error:
+            name_value(error)
+            raise
+
 
 class TidyCommand(_Tidy, TyperCommand):
     """A command with such a help page."""
 
 
 class TidyGroup(_Tidy, TyperGroup):
-    """A group of commands with such a help page."""
+    """A group of commands with such a help page, which lists them for a name that is none."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except USAGE_ERROR as error:
+            if "No such command" in error.message:
+                error.message += f" The commands are {', '.join(self.commands)}."
+            raise

@@ -17,20 +17,20 @@ _PYTHON_WORDS = {"True": True, "False": False, "None": None}  # JSON writes them
 MOST_SEEDS = 10_000  # far more than any machine can train, few enough to list in memory
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
+def parse_seeds(text: str, flag: str = "--seeds") -> tuple[int, ...]:
     """ "0-11", "3", "0,2,5-7": seeds in the order given."""
     seeds: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if found is None:
-            raise ValueError(f"--seeds is {text!r}; write seeds e.g. as 0-11, 3 or 0,2,5-7")
+            raise ValueError(f"{flag} is {text!r}; write seeds e.g. as 0-11, 3 or 0,2,5-7")
         first, last = int(found[1]), int(found[2] or found[1])
         if last < first:
-            raise ValueError(f"--seeds is {text!r}; {part.strip()} runs backwards, write {last}-{first}")
+            raise ValueError(f"{flag} is {text!r}; {part.strip()} runs backwards, write {last}-{first}")
         if last >= 2**63:
-            raise ValueError(f"--seeds is {text!r}; a seed must be below 2**63")
+            raise ValueError(f"{flag} is {text!r}; a seed must be below 2**63")
         if len(seeds) + last - first >= MOST_SEEDS:
-            raise ValueError(f"--seeds is {text!r}; at most {MOST_SEEDS:,} seeds can be given")
+            raise ValueError(f"{flag} is {text!r}; at most {MOST_SEEDS:,} seeds can be given")
         seeds += range(first, last + 1)
     return tuple(seeds)
 

@@ -110,6 +110,8 @@ def predict(
         raise ValueError(f"--horizon is {horizon}, but the task of {source} is {saved.target.kind}; leave it out")
     if every is not None and saved.target.kind != "forecast":
         raise ValueError(f"--every is {every:g}, but the task of {source} is {saved.target.kind}; leave it out")
+    if interval is not None and saved.target.classes is not None:
+        raise ValueError(f"--interval is {interval:g}, but {source} predicts classes with probabilities; leave it out")
     if interval is not None:
         saved.intervals.half_widths(interval, horizon)  # before the file is read: whether it can be had
     with spinner(f"reading {file.name}"):

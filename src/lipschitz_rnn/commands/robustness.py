@@ -275,7 +275,7 @@ def noise(
                             model,
                             each.task,
                             parse_amounts(amounts),
-                            parse_seeds(noise_seeds),
+                            parse_seeds(noise_seeds, "--noise-seeds"),
                             kind=each_kind,
                             split=split,
                             samples=None if samples is None else min(samples, each.task.size(split)),

@@ -15,7 +15,7 @@ from rich.console import Console
 from lipschitz_rnn.commands.sweep_board import last_validation, show_epoch
 from lipschitz_rnn.commands.threads import choose_threads_for_runs, usable_cores
 from lipschitz_rnn.experiments.engines import make_engine
-from lipschitz_rnn.experiments.engines.base import EngineName, slots_here
+from lipschitz_rnn.experiments.engines.base import EngineName, refuse_cluster_options, slots_here
 from lipschitz_rnn.experiments.seeds import plan_seeds, read_spread, train_seeds
 from lipschitz_rnn.training import Result, Settings
 
@@ -39,6 +39,8 @@ class Places:
             return None
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError("torchrun trains one run with all its processes; leave out --engine and --jobs")
+        if engine != "ray":
+            refuse_cluster_options(address, gpus)
         return cls(engine or "local", jobs, address, gpus)
 
     def train(self, settings: Settings, folder: Path, resume: bool, quiet: bool) -> Result:

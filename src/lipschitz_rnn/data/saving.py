@@ -58,7 +58,7 @@ class SavedModels:
     def intervals(self) -> Intervals:
         """What is known about the errors of numbers; ValueError if nothing is."""
         if self.target.classes is not None:
-            raise ValueError(f"{self.name} predicts classes, which have probabilities, not intervals")
+            raise ValueError(f"{self.name} predicts classes, which have probabilities, not intervals; ask for none")
         kept = self.extra.get("intervals")
         if kept is None:
             raise ValueError(

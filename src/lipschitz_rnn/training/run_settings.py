@@ -84,7 +84,7 @@ def read_settings(path: str | os.PathLike[str]) -> Settings:
 def _not_a_run(folder: Path) -> str:
     """Why a path is not a run folder, and the run folders below it."""
     if not is_there(folder):
-        return f"{folder} is not a run folder: it does not exist"
+        return f"{folder} is not a run folder: it does not exist; give the folder that `lipschitz-rnn train` wrote"
     if not folder.is_dir():
         return f"{folder} is not a run folder but a file; give the folder that `lipschitz-rnn train` wrote"
     runs = sorted(config.parent for pattern in ("*", "*/*") for config in folder.glob(f"{pattern}/config.json"))

@@ -79,6 +79,13 @@ def error_of(call: Call) -> str | None:
     return None
 
 
+def refuse_cluster_options(address: str | None, gpus: float | None) -> None:
+    """Raise if an option is given that the local engine does not have."""
+    if address is not None or gpus is not None:
+        given = f"--address {address}" if address is not None else f"--gpus {gpus:g}"
+        raise ValueError(f"{given} is for --engine ray; leave it out, or add --engine ray")
+
+
 def make_engine(
     name: EngineName,
     jobs: int | None = None,
@@ -104,8 +111,7 @@ def make_engine(
         if ":" in device:
             raise ValueError(f"device is {device!r}, but Ray gives every run GPUs of its own; use cuda or auto")
         return RayEngine(address, jobs, threads, 0.0 if device == "cpu" and gpus is None else gpus)
-    if address is not None or gpus is not None:
-        raise ValueError("--address and --gpus are for --engine ray; leave them out")
+    refuse_cluster_options(address, gpus)
     from lipschitz_rnn.experiments.engines.workers import Workers
 
     jobs = slots_here(jobs, device)

@@ -61,6 +61,9 @@ def checked_vector(values: object, name: str, size: int) -> Matrix:
     array = as_array(values, name, f"a non-negative number, or {size} of them")
     if array.ndim == 0:
         array = np.full(size, float(array))
-    if array.shape != (size,) or not np.all(array >= 0):
+    if array.shape != (size,):
         raise ValueError(f"{name} has shape {array.shape}; give a non-negative number, or {size} of them")
+    if not np.all(array >= 0):
+        wrong = array[~(array >= 0)][0]
+        raise ValueError(f"{name} has the value {wrong:g}; give a non-negative number, or {size} of them")
     return array
