@@ -43,6 +43,10 @@ class Curve(NamedTuple):
         """How the runs differ from the paper, as their records say."""
         return "; ".join(dict.fromkeys(record.why for record in self.records if record.why))
 
+    @property
+    def epochs(self) -> int:
+        return self.records[0].setup.epochs
+
 
 def varied_option(record: Record) -> str | None:
     """The one option whose numbers the variants of a run are; None for any other run."""
@@ -99,7 +103,8 @@ class ScoreAgainstOption:
         page: list[Block] = [*([Paragraph(" ".join(differences))] if differences else []), picture]
         for curve in curves:
             remark = self.remarks.get((curve.task, curve.option), "")
-            page += [Heading(f"{curve.task}, {self._label(curve.option)}"), self._table(curve)]
+            title = f"{_named(curve, curves)}, {self._label(curve.option)}"
+            page += [Heading(title), self._table(curve)]
             page.append(Paragraph(" ".join(filter(None, (self._best(curve), remark, _origin(curve))))))
         return page
 
@@ -130,11 +135,12 @@ class ScoreAgainstOption:
     def draw(self, curves: Sequence[Curve]) -> Any:
         """One panel per option: the mean as a line, the range over seeds as a band."""
         options = list(dict.fromkeys(curve.option for curve in curves))
-        tasks = list(dict.fromkeys(curve.task for curve in curves))
+        names = list(dict.fromkeys(_named(curve, curves) for curve in curves))
         figure, axes = new_figure(len(options))
         for axis, option in zip(axes, options, strict=True):
             for curve in (curve for curve in curves if curve.option == option):
-                self._draw_curve(axis, curve, tasks.index(curve.task))
+                name = _named(curve, curves)
+                self._draw_curve(axis, curve, name, names.index(name))
             axis.set(xlabel=self._label(option), ylabel=f"test {curves[0].records[0].metric}")
         labels = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
         columns = 1 + len(options)
@@ -143,11 +149,12 @@ class ScoreAgainstOption:
             figure.suptitle("\n".join(differences), fontsize=9, color=GREY)
         return figure
 
-    def _draw_curve(self, axis: Any, curve: Curve, place: int) -> None:
+    def _draw_curve(self, axis: Any, curve: Curve, name: str, place: int) -> None:
         """The curve, the paper's best values, and a cross at every value where networks diverged."""
         colour, points = _COLOURS[place % len(_COLOURS)], [point for point in curve.points if point.scores]
         scale = 100.0 if curve.records[0].percent else 1.0
-        label = f"{curve.task} ({max(point.networks for point in curve.points)} seeds)"
+        seeds = max(point.networks for point in curve.points)
+        label = f"{name} ({seeds} seed{'s' if seeds > 1 else ''})"
         columns = [[scale * score for score in point.scores] for point in points]
         draw_band(axis, [point.value for point in points], columns, colour, label, mark="o")
         for best in self.marks.get((curve.task, curve.option), ()):
@@ -158,7 +165,13 @@ class ScoreAgainstOption:
             height = scale * point.mean if point.mean is not None else 0.01 + 0.05 * place
             if point.mean is None:  # near the bottom, where no score is left
                 where = {"transform": axis.get_xaxis_transform(), "clip_on": False}
-            axis.plot([point.value], [height], label=f"{curve.task}: diverged", **look, **where)
+            axis.plot([point.value], [height], label=f"{name}: diverged", **look, **where)
+
+
+def _named(curve: Curve, curves: Sequence[Curve]) -> str:
+    """The task, and the number of epochs where runs of other lengths are on the same page."""
+    lengths = {other.epochs for other in curves if other.task == curve.task}
+    return f"{curve.task}, {curve.epochs} epochs" if len(lengths) > 1 else curve.task
 
 
 def _differences(curves: Sequence[Curve]) -> list[str]:
