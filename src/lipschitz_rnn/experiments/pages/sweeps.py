@@ -178,7 +178,7 @@ def _differences(curves: Sequence[Curve]) -> list[str]:
     """What a reader must know before comparing the numbers with the paper's."""
     changed: dict[str, list[str]] = {}
     for curve in (curve for curve in curves if curve.differences):
-        changed.setdefault(curve.differences, []).append(curve.task)
+        changed.setdefault(curve.differences, []).append(_named(curve, curves))
     return [f"{' and '.join(dict.fromkeys(tasks))}: {text}." for text, tasks in changed.items()]
 
 
