@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from lipschitz_rnn import units
+from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.stability import certify
 from lipschitz_rnn.units.ren import RENCell
 
@@ -89,3 +91,27 @@ def test_it_stays_contracting_while_it_trains() -> None:
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message.replace(".", r"\.")):
         units.build("ren", 2, 4, **options)
+
+
+@pytest.mark.parametrize("how", ["autocast", "medium products", "compiled"])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_no_setting_voids_the_factor(how: str, depth: int) -> None:
+    """In bfloat16 0.999 is 1. Steps are those of float32 matrices under every setting, and `certify` says so."""
+    torch.manual_seed(0)
+    unit = units.build("ren", 1, 12, factor=0.999, depth=depth)
+    x, h_0 = torch.zeros(8 if how == "compiled" else 300, 2, 1), torch.randn(1, 2, 12)
+    with torch.no_grad():
+        unit.cell().input.bias.zero_()  # which autocast rounds: that moves all states alike
+        states, _ = unit(x, h_0)
+        run: Callable[..., Any] = unit
+        if how == "compiled":
+            torch._dynamo.reset()
+            run = torch.compile(unit, backend="eager")
+        precision = "medium" if how == "medium products" else "highest"
+        with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"), float32_products(precision):
+            found, _ = run(x, h_0)
+            certificate = certify(unit)
+    tolerance = 2.0**-8 if how == "autocast" else 1e-5  # only the results are rounded
+    torch.testing.assert_close(found.float(), states, rtol=tolerance, atol=1e-5)
+    assert certificate.holds
+    assert certificate.precision == "float32"

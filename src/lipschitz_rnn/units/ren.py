@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lipschitz_rnn.ops.common.dtypes import without_autocast
+from lipschitz_rnn.ops.common.precision import rounds_float32
 from lipschitz_rnn.ops.common.validation import require_count, require_number
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
 from lipschitz_rnn.units.recurrence import FeedbackMap, Statement, repeatable_matrices
+from lipschitz_rnn.units.sequences import Sequences
 
 _SIGMA = {"tanh": torch.tanh, "relu": torch.relu}
 _EPSILON = 1e-4  # H ≽ εI keeps the inequality strict
@@ -97,6 +101,22 @@ class RENCell(Cell):
             D.to(self.root.dtype),
         )
 
+    def scan(
+        self, inputs: Tensor, state: State, weights: Any, sequences: Sequences, need_output: bool = True
+    ) -> tuple[Tensor | None, State]:
+        """All steps with full products: to round A or B, as autocast and TF32 do, would void the factor.
+
+        Where float32 products may be rounded, the steps run in float64; so they do in a compiled program, which cannot
+        tell.
+        """
+        dtype = self.root.dtype
+        rounded = torch.compiler.is_compiling() or rounds_float32(inputs.device)
+        wide = torch.float64 if rounded and dtype == torch.float32 else dtype
+        with without_autocast(inputs.device):
+            given = (inputs.to(wide), tuple(part.to(wide) for part in state), tuple(part.to(wide) for part in weights))
+            states, last = super().scan(*given, sequences, need_output)
+        return None if states is None else states.to(dtype), tuple(part.to(dtype) for part in last)
+
     def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, Tensor, Tensor]) -> State:
         both, back, through = weights
         sigma = _SIGMA[self.nonlinearity]
@@ -122,7 +142,9 @@ class RENCell(Cell):
 
         both, G, E, metric, multiplier = repeatable_matrices(make, type(self).__name__)
         feedthrough = None if self.depth == 1 else E
-        return [FeedbackMap(both[:n], G, both[n:], feedthrough, self.nonlinearity, hint=(metric, multiplier))]
+        precision = str(both.dtype).removeprefix("torch.")
+        hint = (metric, multiplier)
+        return [FeedbackMap(both[:n], G, both[n:], feedthrough, self.nonlinearity, precision=precision, hint=hint)]
 
     def extra_repr(self) -> str:
         text = f"neurons={self.neurons}, factor={self.factor}, nonlinearity={self.nonlinearity!r}"
