@@ -246,7 +246,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_the_run_goes_on_later(
     assert not list((tmp_path / "run/checkpoints").glob(".*"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_truly_limited_disk(tmp_path: Path) -> None:
     """The system refuses to let any file grow beyond a limit, in the middle of a write."""
     code = (

@@ -74,6 +74,7 @@ def test_the_loop_over_time_is_not_unrolled(generator: torch.Generator) -> None:
     assert sum(len(graph.graph.nodes) for graph in counter.graphs) < 150
 
 
+@pytest.mark.full
 def test_asked_to_be_dynamic(generator: torch.Generator) -> None:
     """Then sizes are symbols from the start, and step size and α with them."""
     model = Model(generator, alpha=0.7)

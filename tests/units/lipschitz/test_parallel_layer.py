@@ -254,7 +254,7 @@ def test_a_certified_layer_compiles_and_its_program_notices_other_matrices() -> 
     torch._dynamo.reset()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.needs("cvxpy", "scipy")
 def test_a_compiled_program_notices_that_autocast_rounds_the_certified_matrices() -> None:
     torch._dynamo.reset()
