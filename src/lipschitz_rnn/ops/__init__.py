@@ -1,7 +1,7 @@
 """The scans, without parameters: one folder each, with its plain reference, its CPU path and its Triton kernels.
 
-``lipschitz`` integrates the Lipschitz recurrence, ``lstm`` and ``modrelu`` run the units of those names, ``linear`` a
-diagonal linear recurrence; ``common`` holds what they share.
+``lipschitz`` integrates the Lipschitz recurrence, ``lstm``, ``modrelu`` and ``fastgrnn`` run the units of those names,
+``linear`` a diagonal linear recurrence; ``common`` holds what they share.
 """
 
 from lipschitz_rnn.ops.common.noise import StateNoise as StateNoise

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from lipschitz_rnn.ops.fastgrnn import fastgrnn_scan
 from lipschitz_rnn.units.base import State
 from lipschitz_rnn.units.cells import Cell
 from lipschitz_rnn.units.fused import kept_map, kept_scan, runs_fused
@@ -61,7 +62,8 @@ class FastGRNNLSQCell(Cell):
     """z = sigmoid(W h + U x + b_z), g = tanh(W h + U x + b_g), h⁺ = (ζ(1 − z) + ν) ⊙ g + z ⊙ h; gates share W and U.
 
     FastGRNN without compression: "LSQ" means without low rank, sparsity and quantisation. Paper and initialisation as
-    in `FastRNNCell`, with ζ = sigmoid(1), ν = sigmoid(−4). Parameters N² + N p + 2N + 2.
+    in `FastRNNCell`, with ζ = sigmoid(1), ν = sigmoid(−4). Parameters N² + N p + 2N + 2. On a GPU a step is one product
+    and one kernel, except with `lengths`.
     """
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -79,8 +81,11 @@ class FastGRNNLSQCell(Cell):
         return self.input_matrix, self.hidden
 
     def project(self, x: Tensor) -> Tensor:
-        """U x + b_z and U x + b_g: (T, B, 2N)."""
+        """U x + b_z and U x + b_g: (T, B, 2N); for the scan on a GPU, which adds the biases itself, U x: (T, B, N)."""
         shared = x @ self.matrices()[0].mT
+        return shared if runs_fused(x, "auto") else self.with_biases(shared)
+
+    def with_biases(self, shared: Tensor) -> Tensor:
         return torch.cat([shared + self.biases[0], shared + self.biases[1]], -1)
 
     def weights(self) -> tuple[Tensor, ...]:
@@ -92,6 +97,17 @@ class FastGRNNLSQCell(Cell):
         shared = h @ hidden
         z = torch.sigmoid(gate + shared)
         return ((zeta * (1.0 - z) + nu) * torch.tanh(update + shared) + z * h,)
+
+    def scan(
+        self, inputs: Tensor, state: State, weights: tuple[Tensor, ...], sequences: Sequences, need_output: bool = True
+    ) -> tuple[Tensor | None, State]:
+        if not runs_fused(inputs, "auto"):
+            return super().scan(inputs, state, weights, sequences, need_output)
+        if sequences.lengths is not None or len(inputs) == 0:
+            return super().scan(self.with_biases(inputs), state, weights, sequences, need_output)
+        (hidden, zeta, nu), (gate_bias, update_bias) = weights, self.biases
+        states = fastgrnn_scan(inputs, hidden.mT, gate_bias, update_bias, zeta, nu, state[0])
+        return states, (states[-1].clone(),)
 
 
 class FastGRNNCell(FastGRNNLSQCell):

@@ -1,4 +1,4 @@
-"""Compile the kernels of complex modReLU scans and of linear scans for one GPU without having it.
+"""Compile the kernels of complex modReLU, FastGRNN and linear scans for one GPU without having it.
 
 Run by ``compile_for`` in ``without_gpu`` with CAPABILITY CASES. Each of the first CASES cases takes seconds.
 """
@@ -13,6 +13,7 @@ from without_gpu import compile_instead_of_launching
 capability, count = int(sys.argv[1]), int(sys.argv[2])
 compile_instead_of_launching(capability)
 # Imported only now: the modules take what was replaced by name.
+from lipschitz_rnn.ops.fastgrnn.triton import kernels as fastgrnn  # noqa: E402
 from lipschitz_rnn.ops.linear.triton import kernels as linear  # noqa: E402
 from lipschitz_rnn.ops.modrelu.triton import launch as pairs  # noqa: E402
 
@@ -36,3 +37,8 @@ for dtype in (torch.complex64, torch.float32)[:count]:
     for factors in (added[:, :1, :1], added)[:count]:
         for backwards in (False, True):
             linear.scan(factors, added, added[:, 0], backwards)
+for N, compute in ((229, torch.bfloat16), (1, torch.float32))[:count]:
+    shapes = ((T, B, N), (N, N), (N,), (N,), (), (), (B, N))
+    u, W, of_gate, of_update, zeta, nu, h0 = (torch.zeros(S, *shape) for shape in shapes)
+    states, sums = fastgrnn.scan_forward(u, W, of_gate, of_update, zeta, nu, h0, compute, True)
+    fastgrnn.scan_backward(sums, states, u, W, of_gate, of_update, zeta, nu, h0, compute, torch.float32)

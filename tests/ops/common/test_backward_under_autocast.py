@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn import LipschitzRNN, lipschitz_scan
+from lipschitz_rnn.ops.fastgrnn import fastgrnn_scan
 from lipschitz_rnn.ops.lstm import lstm_scan
 from lipschitz_rnn.ops.modrelu import modrelu_scan
 
@@ -32,7 +33,7 @@ def autocast(device: str) -> AbstractContextManager[object]:
 
 def leaves(device: str, *shapes: tuple[int, ...]) -> list[Tensor]:
     draw = torch.Generator().manual_seed(0)
-    return [(torch.randn(*shape, generator=draw) / 2).to(device).requires_grad_() for shape in shapes]
+    return [(torch.randn(shape, generator=draw) / 2).to(device).requires_grad_() for shape in shapes]
 
 
 def same_inside(given: list[Tensor], loss: Loss) -> None:
@@ -109,6 +110,11 @@ def test_the_lstm(features: int) -> None:
 def test_modrelu(units: int) -> None:
     shapes = ((T, B, N), (N, units), (units,), (B, N))
     same_inside(leaves("cpu", *shapes), lambda given: modrelu_scan(*given).square().sum())
+
+
+def test_fastgrnn() -> None:
+    shapes = ((T, B, N), (N, N), (N,), (N,), (), (), (B, N))
+    same_inside(leaves("cpu", *shapes), lambda given: fastgrnn_scan(*given).square().sum())
 
 
 def test_after_a_forward_pass_in_autocast_too() -> None:

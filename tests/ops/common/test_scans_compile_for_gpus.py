@@ -1,4 +1,4 @@
-"""The kernels of complex modReLU scans and linear scans compile for GPUs that are not here, and find room on them."""
+"""The kernels of complex modReLU, FastGRNN and linear scans compile for GPUs that are not here, and fit on them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ def count(compiled: list[dict[str, Any]], name: str) -> int:
 
 
 def test_kernels_compile_and_fit(tmp_path: Path) -> None:
-    """128 complex units in two bfloat16 parts, and a complex linear scan."""
+    """128 complex units in two bfloat16 parts, a complex linear scan, and FastGRNN: its first and its second step."""
     compiled = compile_for(90, SCRIPT, [1], tmp_path)
     assert count(compiled, "resident.") == count(compiled, "kernels._kernel") == 2
-    assert len(compiled) == 4
+    assert count(compiled, "kernels._forward_kernel") == count(compiled, "kernels._backward_kernel") == 2
+    assert len(compiled) == 8
 
 
 @pytest.mark.full

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn import lipschitz_scan
+from lipschitz_rnn.ops.fastgrnn import fastgrnn_scan
 from lipschitz_rnn.ops.lstm import lstm_scan
 from lipschitz_rnn.ops.modrelu import modrelu_scan
 
@@ -85,13 +86,14 @@ def test_samples_a_billion_elements_apart(device: torch.device) -> None:
 @pytest.fixture
 def always_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kernel as it is compiled for offsets beyond 2³¹."""
+    from lipschitz_rnn.ops.fastgrnn.triton import kernels as fastgrnn
     from lipschitz_rnn.ops.lipschitz.triton import launch
     from lipschitz_rnn.ops.lstm.triton import launch as lstm
     from lipschitz_rnn.ops.modrelu.triton import kernels as modrelu
     from lipschitz_rnn.ops.modrelu.triton import launch as of_pairs
     from lipschitz_rnn.ops.modrelu.triton import pairs
 
-    for module in (launch, lstm, modrelu, of_pairs, pairs):
+    for module in (fastgrnn, launch, lstm, modrelu, of_pairs, pairs):
         monkeypatch.setattr(module, "beyond_32_bits", lambda *extents: True)
 
 
@@ -158,6 +160,20 @@ def test_64_bit_offsets_of_modrelu(units: int, device: torch.device, request: py
         for leaf in leaves:
             leaf.requires_grad_()
         states = modrelu_scan(*leaves, backend="triton")
+        return [states, *torch.autograd.grad(states.square().sum(), leaves)]
+
+    plain = results()
+    request.getfixturevalue("always_wide")
+    assert all(torch.equal(one, other) for one, other in zip(plain, results(), strict=True))
+
+
+def test_64_bit_offsets_of_fastgrnn(device: torch.device, request: pytest.FixtureRequest) -> None:
+    shapes = ((3, 5, 9), (9, 9), (9,), (9,), (), (), (5, 9))
+
+    def results() -> list[Tensor]:
+        draw = torch.Generator().manual_seed(0)
+        leaves = [torch.randn(shape, generator=draw).to(device).requires_grad_() for shape in shapes]
+        states = fastgrnn_scan(*leaves, backend="triton")
         return [states, *torch.autograd.grad(states.square().sum(), leaves)]
 
     plain = results()

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import matmul
+from lipschitz_rnn.ops.common.matrix_gradient import matrix_gradient
 from lipschitz_rnn.ops.modrelu import pairs
 from lipschitz_rnn.ops.modrelu.reference import in_pairs, real_matrix
-
-PIECES = 16  # at most, of the sum that is the gradient of W
 
 
 def gradients(
@@ -48,7 +47,7 @@ def gradients(
         before[:, 0] = h0
         if not paired:
             before[:, 1:] = tape[:, :-1]
-        grad_W = _matrix_gradient(d, before, W.dtype)
+        grad_W = matrix_gradient(d, before, W.dtype)
         if paired:  # each of Re W and Im W stands in the whole matrix twice
             left, right = grad_W.chunk(2, -1)
             upper, lower = right.chunk(2, -2)
@@ -71,15 +70,3 @@ def scan_backward(
         total = pairs.arriving(grad, later, weights, W.dtype)
         later = now.copy_(torch.where(dead, 0.0, total))
     return d, (states.sign() * d).sum((1, 2))
-
-
-def _matrix_gradient(d: Tensor, before: Tensor, dtype: torch.dtype) -> Tensor:
-    """Σ d hᵀ over steps and samples, in pieces of equal length.
-
-    One product is a sum of T·B terms for each of only N² entries: pieces keep all of a GPU at work, and what
-    half-precision products round at their end is added up in float32.
-    """
-    S, T, B, N = d.shape
-    pieces = max(count for count in range(1, PIECES + 1) if T % count == 0)
-    left, right = (tensor.reshape(S * pieces, T // pieces * B, N) for tensor in (d.to(before.dtype), before))
-    return matmul(left.mT, right).unflatten(0, (S, pieces)).sum(1, dtype=dtype)

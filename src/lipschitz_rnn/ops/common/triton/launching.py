@@ -140,6 +140,11 @@ def interpreted(kernel: Any) -> bool:
     return not isinstance(kernel, triton.JITFunction)
 
 
+def with_rows(tensor: Tensor) -> Tensor:
+    """(S, T, B, N) whose steps are rows without gaps; networks and steps may lie anywhere, or be shared."""
+    return tensor if tensor[0, 0].is_contiguous() else tensor.contiguous()
+
+
 def beyond_32_bits(*extents: tuple[int, int]) -> bool:
     """Whether an offset may pass 2³¹, (count, stride) each: then kernels compute their offsets in 64 bits.
 

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import matmul
-from lipschitz_rnn.ops.common.triton.launching import beyond_32_bits, divide_up, launch
+from lipschitz_rnn.ops.common.triton.launching import beyond_32_bits, divide_up, launch, with_rows
 
 BLOCK = 512  # elements of one program: four for each thread
 
@@ -53,11 +53,6 @@ def scan_backward(
         constants = (t == T - 1, rounded is not None, beyond_32_bits((B, N)), BLOCK)
         launch(_backward_kernel, (divide_up(B * N, BLOCK), S, 1), tensors, numbers, constants)
     return d, sums.sum(1)
-
-
-def with_rows(tensor: Tensor) -> Tensor:
-    """(S, T, B, N) whose steps are rows without gaps; networks and steps may lie anywhere, or be shared."""
-    return tensor if tensor[0, 0].is_contiguous() else tensor.contiguous()
 
 
 @triton.jit(do_not_specialize=["t"])

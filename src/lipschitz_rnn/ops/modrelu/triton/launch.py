@@ -7,11 +7,10 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.common.precision import float32_setting
 from lipschitz_rnn.ops.common.triton.device import shared_memory
-from lipschitz_rnn.ops.common.triton.launching import beyond_32_bits, divide_up, launch, power_of_two
+from lipschitz_rnn.ops.common.triton.launching import beyond_32_bits, divide_up, launch, power_of_two, with_rows
 from lipschitz_rnn.ops.common.triton.products import parts_of
 from lipschitz_rnn.ops.modrelu.reference import real_matrix
 from lipschitz_rnn.ops.modrelu.triton import pairs
-from lipschitz_rnn.ops.modrelu.triton.kernels import with_rows
 from lipschitz_rnn.ops.modrelu.triton.resident import backward_kernel, forward_kernel
 
 BATCH = 8  # samples of a program: as few as the tensor cores take, because a step waits for the one before it

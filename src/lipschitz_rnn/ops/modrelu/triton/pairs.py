@@ -13,9 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import matmul
-from lipschitz_rnn.ops.common.triton.launching import beyond_32_bits, divide_up, launch
+from lipschitz_rnn.ops.common.triton.launching import beyond_32_bits, divide_up, launch, with_rows
 from lipschitz_rnn.ops.modrelu import reference
-from lipschitz_rnn.ops.modrelu.triton.kernels import with_rows
 
 BLOCK = 256  # pairs of one program: two for each thread
 GUARD = tl.constexpr(reference.GUARD)
