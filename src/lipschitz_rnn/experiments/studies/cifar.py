@@ -107,6 +107,17 @@ def _ordered(label: str, why: str, **changes: Any) -> Row:
     )
 
 
+_STEP_AND_SCALE = ((0.01, 0.3), (0.01, 1), (0.01, 4), (0.03, 0.3), (0.03, 1), (0.1, 0.1), (0.1, 0.3), (0.1, 1))
+_ANTISYMMETRIC_UNITS = tuple({"step_size": step, "init_scale": float(scale)} for step, scale in _STEP_AND_SCALE)
+
+
+def _antisymmetric(task: str) -> Row:
+    """As many steps and initial scales as were tried for our unit, because a single setting learned little."""
+    values = {**_ADAM, **_OTHERS["antisymmetric"], "epochs": _SWEEP_EPOCHS, "variants": _ANTISYMMETRIC_UNITS}
+    name, why = "antisymmetric/256/options", "Adam 0.002, eight steps and initial scales"
+    return Row(task, "antisymmetric", 256, changes=values, why=why, group="sweep", label=name, seeds=SWEEP_SEEDS)
+
+
 _SWEEP = (
     *(
         _padded(f"rate-{rate:g}", f"Adam {rate:g}, eight settings of the unit", learning_rate=rate)
@@ -122,6 +133,8 @@ _SWEEP = (
         "decay", "Adam 0.003 and the printed decay at 90 % of the epochs",
         learning_rate=0.003, schedule="step", decay_epochs=(27,), decay_factor=0.2, warmup=0.0,
     ),
+    _antisymmetric("ordered-cifar10"),
+    _antisymmetric(PADDED),
 )  # fmt: skip
 
 _WARM = Row(
@@ -165,8 +178,8 @@ STUDY = Study(
         *cell_rows(CIFAR, _fixed),
         *_SWEEP,
         _WARM,
-        _stack(2, 160, 0.003),
-        _stack(3, 128, 0.003),
+        _stack(2, 160, 0.001),
+        _stack(3, 128, 0.001),
     ),
     quick=tuple(
         Row("digits", unit, 16, changes={"epochs": 10}, group=QUICK, seeds=(0, 1), why="8 × 8 digits, not CIFAR-10")
