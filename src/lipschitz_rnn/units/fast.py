@@ -62,8 +62,8 @@ class FastGRNNLSQCell(Cell):
     """z = sigmoid(W h + U x + b_z), g = tanh(W h + U x + b_g), h⁺ = (ζ(1 − z) + ν) ⊙ g + z ⊙ h; gates share W and U.
 
     FastGRNN without compression: "LSQ" means without low rank, sparsity and quantisation. Paper and initialisation as
-    in `FastRNNCell`, with ζ = sigmoid(1), ν = sigmoid(−4). Parameters N² + N p + 2N + 2. On a GPU a step is one product
-    and one kernel, except with `lengths`.
+    in `FastRNNCell`, with ζ = sigmoid(1), ν = sigmoid(−4). Parameters N² + N p + 2N + 2. Except with `lengths`,
+    gradients are written by hand, and on a GPU a step is one product and one kernel.
     """
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -81,31 +81,24 @@ class FastGRNNLSQCell(Cell):
         return self.input_matrix, self.hidden
 
     def project(self, x: Tensor) -> Tensor:
-        """U x + b_z and U x + b_g: (T, B, 2N); for the scan on a GPU, which adds the biases itself, U x: (T, B, N)."""
-        shared = x @ self.matrices()[0].mT
-        return shared if runs_fused(x, "auto") else self.with_biases(shared)
-
-    def with_biases(self, shared: Tensor) -> Tensor:
-        return torch.cat([shared + self.biases[0], shared + self.biases[1]], -1)
+        """U x, which both gates share: (T, B, N)."""
+        return x @ self.matrices()[0].mT
 
     def weights(self) -> tuple[Tensor, ...]:
-        return self.matrices()[1].mT, *torch.sigmoid(self.shares)
+        return self.matrices()[1].mT, *self.biases, *torch.sigmoid(self.shares)
 
     def step(self, inputs: Tensor, state: State, weights: tuple[Tensor, ...]) -> State:
-        (h,), (hidden, zeta, nu) = state, weights
-        gate, update = inputs.chunk(2, -1)
-        shared = h @ hidden
-        z = torch.sigmoid(gate + shared)
-        return ((zeta * (1.0 - z) + nu) * torch.tanh(update + shared) + z * h,)
+        (h,), (hidden, gate_bias, update_bias, zeta, nu) = state, weights
+        shared = h @ hidden + inputs.to(h.dtype)  # under autocast both terms have 16 bits, and so would their sum
+        z = torch.sigmoid(shared + gate_bias)
+        return ((zeta * (1.0 - z) + nu) * torch.tanh(shared + update_bias) + z * h,)
 
     def scan(
         self, inputs: Tensor, state: State, weights: tuple[Tensor, ...], sequences: Sequences, need_output: bool = True
     ) -> tuple[Tensor | None, State]:
-        if not runs_fused(inputs, "auto"):
-            return super().scan(inputs, state, weights, sequences, need_output)
         if sequences.lengths is not None or len(inputs) == 0:
-            return super().scan(self.with_biases(inputs), state, weights, sequences, need_output)
-        (hidden, zeta, nu), (gate_bias, update_bias) = weights, self.biases
+            return super().scan(inputs, state, weights, sequences, need_output)
+        hidden, gate_bias, update_bias, zeta, nu = weights
         states = fastgrnn_scan(inputs, hidden.mT, gate_bias, update_bias, zeta, nu, state[0])
         return states, (states[-1].clone(),)
 
