@@ -39,6 +39,6 @@ for dtype in (torch.complex64, torch.float32)[:count]:
             linear.scan(factors, added, added[:, 0], backwards)
 for N, compute in ((229, torch.bfloat16), (1, torch.float32))[:count]:
     shapes = ((T, B, N), (N, N), (N,), (N,), (), (), (B, N))
-    u, W, of_gate, of_update, zeta, nu, h0 = (torch.zeros(S, *shape) for shape in shapes)
-    states, sums = fastgrnn.scan_forward(u, W, of_gate, of_update, zeta, nu, h0, compute, True)
-    fastgrnn.scan_backward(sums, states, u, W, of_gate, of_update, zeta, nu, h0, compute, torch.float32)
+    given = fastgrnn.FastGRNN(*(torch.zeros(S, *shape) for shape in shapes))
+    states, sums = fastgrnn.scan_forward(given, compute, True)
+    fastgrnn.scan_backward(given, states, sums, states, compute)

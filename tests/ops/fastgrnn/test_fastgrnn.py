@@ -12,7 +12,7 @@ from torch import Tensor
 from lipschitz_rnn import units
 from lipschitz_rnn.ops.fastgrnn import fastgrnn_scan
 from lipschitz_rnn.ops.fastgrnn import gradients as by_hand
-from lipschitz_rnn.ops.fastgrnn.reference import reference
+from lipschitz_rnn.ops.fastgrnn.reference import FastGRNN, reference
 from lipschitz_rnn.ops.fastgrnn.scan import FastGRNNScan
 
 
@@ -60,7 +60,9 @@ def test_stacked_networks_equal_separate_ones(
 ) -> None:
     """And all of them are one scan, there and back."""
     seen, back = [], by_hand.scan_backward
-    monkeypatch.setattr(by_hand, "scan_backward", lambda sums, *rest: seen.append(sums.shape) or back(sums, *rest))
+    monkeypatch.setattr(
+        by_hand, "scan_backward", lambda given, *rest: seen.append(given.inputs.shape) or back(given, *rest)
+    )
     alone, stacked = tensors(generator), tensors(generator, networks=3)
     leaves = [one if name in shared else many for name, one, many in zip(NAMES, alone, stacked, strict=True)]
     axes = tuple(None if name in shared else 0 for name in NAMES)
@@ -109,7 +111,7 @@ def test_autocast_rounds_the_operands_only(generator: torch.Generator) -> None:
     leaves = [leaf.requires_grad_() for leaf in leaves]
     with torch.autocast("cpu", torch.bfloat16):
         states = fastgrnn_scan(*leaves)
-    plain = reference(*leaves, torch.bfloat16)
+    plain = reference(FastGRNN(*leaves), torch.bfloat16)
     assert states.dtype == torch.float32
     assert torch.equal(states, plain)
     assert not torch.equal(states, fastgrnn_scan(*leaves))
@@ -122,7 +124,7 @@ def test_autocast_rounds_the_operands_only(generator: torch.Generator) -> None:
 
 def test_half_precision_parameters_take_the_loop(generator: torch.Generator) -> None:
     leaves = [leaf.detach().bfloat16() for leaf in tensors(generator)]
-    assert torch.equal(fastgrnn_scan(*leaves), reference(*leaves, torch.bfloat16))
+    assert torch.equal(fastgrnn_scan(*leaves), reference(FastGRNN(*leaves), torch.bfloat16))
 
 
 @pytest.mark.parametrize("name", ["fastgrnn", "fastgrnn-lsq"])

@@ -9,7 +9,7 @@ from fastgrnn_cases import stacked_tensors as tensors
 from kernel_results import replayed
 
 from lipschitz_rnn.ops.fastgrnn.gradients import gradients
-from lipschitz_rnn.ops.fastgrnn.reference import reference
+from lipschitz_rnn.ops.fastgrnn.reference import FastGRNN, reference
 from lipschitz_rnn.ops.fastgrnn.triton import kernels as kernels
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -20,14 +20,15 @@ NEEDS = (True,) * 7
 
 def verify(shape: Shape, of_inputs: torch.dtype, compute: torch.dtype, device: torch.device, scale: float) -> None:
     exact = tensors(shape, device, of_inputs, scale)
-    *problem, grads = [exact[0].to(of_inputs), *(tensor.float() for tensor in exact[1:])]
+    *given, grads = [exact[0].to(of_inputs), *(tensor.float() for tensor in exact[1:])]
+    problem = FastGRNN(*given)
     kept: list[torch.Tensor] = []
     own: list[torch.Tensor] = []
-    plain, truth = reference(*problem, compute, own), reference(*exact[:7], torch.float64, kept)
-    states, sums = kernels.scan_forward(*problem, compute, True)
+    plain, truth = reference(problem, compute, own), reference(FastGRNN(*exact[:7]), torch.float64, kept)
+    states, sums = kernels.scan_forward(problem, compute, True)
     s, s_plain = torch.stack(kept, 1), torch.stack(own, 1)
     check([states, sums], [plain, s_plain], [truth, s], compute)
-    again, nothing = kernels.scan_forward(*problem, compute, False)
+    again, nothing = kernels.scan_forward(problem, compute, False)
     assert torch.equal(again, states)
     assert nothing.numel() == 0
 
@@ -51,30 +52,32 @@ def test_saturated_gates(device: torch.device) -> None:
 
 def test_huge_inputs_and_nan(device: torch.device) -> None:
     exact = tensors((1, 1, 1, 3), device)
-    *problem, grads = (tensor.float() for tensor in exact)
-    problem[0] = torch.tensor([1e3, -1e3, float("nan")], device=device).view(1, 1, 1, 3)
-    states, sums = kernels.scan_forward(*problem, torch.float32, True)
-    torch.testing.assert_close(states, reference(*problem, torch.float32), equal_nan=True)
-    d = kernels.scan_backward(sums, states, grads, *problem[1:], torch.float32, torch.float32)[0].flatten()
+    *given, grads = (tensor.float() for tensor in exact)
+    given[0] = torch.tensor([1e3, -1e3, float("nan")], device=device).view(1, 1, 1, 3)
+    problem = FastGRNN(*given)
+    states, sums = kernels.scan_forward(problem, torch.float32, True)
+    torch.testing.assert_close(states, reference(problem, torch.float32), equal_nan=True)
+    d = kernels.scan_backward(problem, states, sums, grads, torch.float32)[0].flatten()
     assert d[:2].tolist() == [0.0, 0.0]
     assert d[2].isnan()
 
 
-def test_networks_may_share_tensors_and_lie_anywhere(device: torch.device) -> None:
-    *problem, grads = (tensor.float() for tensor in tensors((3, 4, 5, 7), device))
-    inputs, W, *rest = problem
-    wanted, sums = kernels.scan_forward(*problem, torch.float32, True)
+def test_networks_may_share_givenand_lie_anywhere(device: torch.device) -> None:
+    *given, grads = (tensor.float() for tensor in tensors((3, 4, 5, 7), device))
+    problem = FastGRNN(*given)
+    inputs, turned = problem.inputs, problem.W.mT.contiguous().mT
+    wanted, sums = kernels.scan_forward(problem, torch.float32, True)
     for layout in (inputs.transpose(0, 1).contiguous().transpose(0, 1), inputs.mT.contiguous().mT):
-        found = kernels.scan_forward(layout, W.mT.contiguous().mT, *rest, torch.float32, False)[0]
-        assert torch.equal(found, wanted)
-    shared = [tensor[:1].expand_as(tensor) for tensor in (inputs, *rest)]
-    pair = [[shared[0], W, *shared[1:]], [shared[0].contiguous(), W, *(t.contiguous() for t in shared[1:])]]
-    one, other = (kernels.scan_forward(*given, torch.float32, False)[0] for given in pair)
+        assert torch.equal(
+            kernels.scan_forward(problem._replace(inputs=layout, W=turned), torch.float32, False)[0], wanted
+        )
+    shared = FastGRNN(*(tensor[:1].expand_as(tensor) for tensor in problem))._replace(W=problem.W)
+    copied = FastGRNN(*(tensor.contiguous() for tensor in shared))
+    one, other = (kernels.scan_forward(each, torch.float32, False)[0] for each in (shared, copied))
     assert torch.equal(one, other)
     expanded = grads[:, :1, :1, :1].expand_as(grads)  # what sum().backward() hands over
     results = [
-        kernels.scan_backward(sums, wanted, g, W, *rest, torch.float32, torch.float32)
-        for g in (expanded, expanded.contiguous())
+        kernels.scan_backward(problem, wanted, sums, g, torch.float32) for g in (expanded, expanded.contiguous())
     ]
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 

@@ -3,78 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import matmul
 from lipschitz_rnn.ops.common.matrix_gradient import matrix_gradient
+from lipschitz_rnn.ops.fastgrnn.reference import FastGRNN
 
 
-def gradients(
-    needs: Sequence[bool],
-    inputs: Tensor,
-    W: Tensor,
-    gate_bias: Tensor,
-    update_bias: Tensor,
-    zeta: Tensor,
-    nu: Tensor,
-    h0: Tensor,
-    states: Tensor,
-    sums: Tensor,
-    grad_states: Tensor,
-    compute: torch.dtype,
-    backend: str,
-) -> tuple[Tensor | None, ...]:
-    """In the order of the tensors: ∂u = d = ∂loss/∂s, ∂W = Σ d hᵀ with the h before a step, ∂b_z, ∂b_g, ∂ζ, ∂ν, ∂h0.
+def gradients(needs: Sequence[bool], *args: Any) -> tuple[Tensor | None, ...]:
+    """∂u = d = ∂loss/∂s, ∂W = Σ d hᵀ with the h before a step, ∂b_z, ∂b_g, ∂ζ, ∂ν and ∂h0.
 
-    ∂W and ∂h0 only where needed. ``sums`` are s = W h + u of all steps.
+    Args:
+        needs: which of the seven are needed; ∂W and ∂h0 are None otherwise.
+        *args: the tensors of a :class:`FastGRNN`, the states, s of all steps, ∂loss/∂states, the dtype of products, and
+            the backend.
     """
-    tensors = (sums, states, grad_states, W, gate_bias, update_bias, zeta, nu, h0)
+    given, (states, sums, grad_states, compute, backend) = FastGRNN(*args[:7]), args[7:]
     if backend == "triton":
         from lipschitz_rnn.ops.fastgrnn.triton import kernels as kernels
 
-        d, passed, *of_parameters = kernels.scan_backward(*tensors, compute, inputs.dtype)
+        d, passed, *of_parameters = kernels.scan_backward(given, states, sums, grad_states, compute)
     else:
-        d, passed, *of_parameters = scan_backward(*tensors, compute, inputs.dtype)
+        d, passed, *of_parameters = scan_backward(given, states, sums, grad_states, compute)
     grad_W = grad_h0 = None
     if needs[1]:
         before = torch.empty(states.shape, dtype=compute, device=states.device)
-        before[:, 0] = h0
+        before[:, 0] = given.h0
         before[:, 1:] = states[:, :-1]
-        grad_W = matrix_gradient(d, before, W.dtype)
+        grad_W = matrix_gradient(d, before, given.W.dtype)
     if needs[6]:
-        grad_h0 = passed + matmul(d[:, 0].to(compute), W.to(compute)).to(W.dtype)
+        grad_h0 = passed + matmul(d[:, 0].to(compute), given.W.to(compute)).to(given.W.dtype)
     return d, grad_W, *of_parameters, grad_h0
 
 
 def scan_backward(
-    sums: Tensor,
-    states: Tensor,
-    grad_states: Tensor,
-    W: Tensor,
-    gate_bias: Tensor,
-    update_bias: Tensor,
-    zeta: Tensor,
-    nu: Tensor,
-    h0: Tensor,
-    compute: torch.dtype,
-    dtype: torch.dtype,
+    given: FastGRNN, states: Tensor, sums: Tensor, grad_states: Tensor, compute: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """d of every step in ``dtype``, (S, T, B, N); G z of the first, (S, B, N); ∂b_z, ∂b_g, (S, N); ∂ζ, ∂ν, (S,).
+    """d, (S, T, B, N), in the dtype of the inputs; G z of the first step, (S, B, N); ∂b_z, ∂b_g, (S, N); ∂ζ, ∂ν, (S,).
 
     G = ∂loss/∂h⁺ is what the output's gradient, z ⊙ h and W h of the next step pass back. d is G times the sum of the
     slopes along both gates, which are known for all steps at once.
     """
-    weights = W.to(compute)
-    z = torch.sigmoid(sums + gate_bias[:, None, None])
-    g = torch.tanh(sums + update_bias[:, None, None])
-    own, constant = zeta[:, None, None, None], nu[:, None, None, None]
-    before = torch.cat([h0.unsqueeze(1), states[:, :-1]], 1)
+    weights = given.W.to(compute)
+    z = torch.sigmoid(sums + given.gate_bias[:, None, None])
+    g = torch.tanh(sums + given.update_bias[:, None, None])
+    own, constant = given.zeta[:, None, None, None], given.nu[:, None, None, None]
+    before = torch.cat([given.h0.unsqueeze(1), states[:, :-1]], 1)
     of_gate = (before - own * g) * z * (1.0 - z)
     of_update = (own * (1.0 - z) + constant) * (1.0 - g * g)
 
-    d = torch.empty(states.shape, dtype=dtype, device=states.device)
+    d = torch.empty(states.shape, dtype=given.inputs.dtype, device=states.device)
     total = torch.empty_like(states)
     later = passed = None
     rows = (part.unbind(1) for part in (grad_states, z, of_gate + of_update, total, d))

@@ -6,23 +6,21 @@ d = ∂loss/∂z of every step; the gradients of W, U, b and x follow from d at 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import operand_dtype, without_autocast
-from lipschitz_rnn.ops.common.functions import EnsembleFunction, hand_written_gradients
+from lipschitz_rnn.ops.common.functions import ScanFunction, ScanGradients
 from lipschitz_rnn.ops.common.tracing import traceless, tracked
 from lipschitz_rnn.ops.common.triton import support
 from lipschitz_rnn.ops.common.validation import require_floating, require_like, require_shape, require_tensor
-from lipschitz_rnn.ops.common.vjp import vector_jacobian
 from lipschitz_rnn.ops.lstm.gradients import gradients, scan_forward
 from lipschitz_rnn.ops.lstm.reference import reference
 
 BACKENDS = ("auto", "torch", "triton")
-TENSORS = 6  # x, U, W, b, h0, c0
-GRADS = 3  # of the states, of the last h, of the last c
 MOST_UNITS = 128  # whose four matrices one multiprocessor holds in half precision
 
 
@@ -59,12 +57,29 @@ def lstm_scan(
         return states.squeeze(0), last_h.squeeze(0), last_c.squeeze(0)
 
 
-class LstmScan(EnsembleFunction):
+class LstmGradients(ScanGradients):
+    tensors, tape = 6, 2  # x, U, W, b, h0, c0; the tape and z
+    by_hand = staticmethod(gradients)
+
+    @staticmethod
+    def differentiable(
+        tensors: Sequence[Any], grads: Sequence[Tensor | None], compute: torch.dtype
+    ) -> Sequence[Tensor | None]:
+        x, U, W, b, h0, c0 = tensors
+        of_states, of_h, of_c = grads
+        tape, z, _, _ = scan_forward(x, U, W, b, h0, c0, compute)
+        needs = (True,) * len(tensors)
+        return gradients(needs, x, U, W, b, h0, c0, tape, z, of_states, of_h, of_c, compute, "torch")
+
+
+class LstmScan(ScanFunction):
     """S networks at once: x (S, T, B, p), U (S, 4N, p), W (S, 4N, N), b (S, 4N), h0 and c0 (S, B, N).
 
     Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all. Besides
     states (S, T, B, N) and last h and c, (S, B, N), it returns what backward needs (see ``scan_forward``).
     """
+
+    gradients, results = LstmGradients, 3
 
     @staticmethod
     def forward(
@@ -87,51 +102,6 @@ class LstmScan(EnsembleFunction):
         # A copy, which the caller may change in place: the tape is for the backward pass.
         states = tape[:, 1:, 0].clone(memory_format=torch.contiguous_format)
         return states, last_h, last_c, tape, z
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        tape, z = output[-2:]
-        ctx.mark_non_differentiable(tape, z)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:TENSORS], tape, z)
-        ctx.options = inputs[TENSORS : TENSORS + 2]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        needs = ctx.needs_input_grad[:TENSORS]
-        if all(grad is None for grad in grads[:GRADS]):
-            return (None,) * (TENSORS + 3)
-        args = (*ctx.saved_tensors, *grads[:GRADS], *ctx.options)
-        return (*hand_written_gradients(gradients, LstmScanBackward, needs, args), None, None, None)
-
-
-class LstmScanBackward(EnsembleFunction):
-    """The gradients as a function that can be differentiated again: through the plain loops, there and back."""
-
-    @staticmethod
-    def forward(*args: Any) -> tuple[Tensor | None, ...]:
-        return gradients((True,) * TENSORS, *args)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:TENSORS], *inputs[TENSORS + 2 : TENSORS + 2 + GRADS])
-        ctx.compute = inputs[-2]
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        def first(
-            x: Tensor, U: Tensor, W: Tensor, b: Tensor, h0: Tensor, c0: Tensor, *grads: Any
-        ) -> tuple[Tensor | None, ...]:
-            tape, z, _, _ = scan_forward(x, U, W, b, h0, c0, ctx.compute)
-            options = (*grads, ctx.compute, "torch")
-            return gradients((True,) * TENSORS, x, U, W, b, h0, c0, tape, z, *options)
-
-        needs = (*ctx.needs_input_grad[:TENSORS], *ctx.needs_input_grad[TENSORS + 2 : TENSORS + 2 + GRADS])
-        with without_autocast(ctx.saved_tensors[0].device):
-            found = vector_jacobian(first, ctx.saved_tensors, needs, cotangents)
-        # Tape and z are functions of the tensors before them: their contribution is in the total derivative of those.
-        return (*found[:TENSORS], None, None, *found[TENSORS:], None, None)
 
 
 def obstacle(W: Tensor, compute: torch.dtype) -> str | None:

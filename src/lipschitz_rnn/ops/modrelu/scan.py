@@ -11,13 +11,14 @@ and z is kept instead of the states, which follow from it (see ``pairs``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import operand_dtype, without_autocast
-from lipschitz_rnn.ops.common.functions import EnsembleFunction, hand_written_gradients
+from lipschitz_rnn.ops.common.functions import ScanFunction, ScanGradients
 from lipschitz_rnn.ops.common.tracing import traceless, tracked
 from lipschitz_rnn.ops.common.triton import support
 from lipschitz_rnn.ops.common.validation import require_floating, require_like, require_shape
@@ -26,7 +27,6 @@ from lipschitz_rnn.ops.modrelu.gradients import gradients
 from lipschitz_rnn.ops.modrelu.reference import in_pairs, reference
 
 BACKENDS = ("auto", "torch", "triton")
-TENSORS = 4  # inputs, W, bias, h0
 
 
 def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend: str = "auto") -> Tensor:
@@ -60,13 +60,29 @@ def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend
         return ModReluScan.apply(*ensemble_of_one, compute, name, save)[0].squeeze(0)
 
 
-class ModReluScan(EnsembleFunction):
+class ModReluGradients(ScanGradients):
+    tensors, tape = 4, 1  # inputs, W, bias, h0; the states, or z
+    by_hand = staticmethod(gradients)
+
+    @staticmethod
+    def differentiable(
+        tensors: Sequence[Any], grads: Sequence[Tensor | None], compute: torch.dtype
+    ) -> Sequence[Tensor | None]:
+        def loop(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor) -> list[Tensor]:
+            return [reference(inputs, W, bias, h0, compute)]
+
+        return vector_jacobian(loop, tensors, (True,) * len(tensors), grads)
+
+
+class ModReluScan(ScanFunction):
     """S networks at once: inputs (S, T, B, N), W (S, N, N), bias (S, N), h0 (S, B, N) → states (S, T, B, N).
 
     Whatever vmap stacks becomes part of S, so that products are batched and kernels launched once for all. With
     ``save`` there is a second result for the backward pass: z of a state in pairs, otherwise the states again, because
     the caller may change the first in place.
     """
+
+    gradients = ModReluGradients
 
     @staticmethod
     def forward(
@@ -89,50 +105,6 @@ class ModReluScan(EnsembleFunction):
         if kept is not None:
             return states, torch.stack(kept, -3).view(states.shape)
         return (states.clone(), states) if save else (states, states.new_empty((len(states), 0)))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:TENSORS], output[1])
-        ctx.options = inputs[TENSORS:-1]
-
-    @staticmethod
-    def backward(ctx: Any, grad_states: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        if grad_states is None:
-            return (None,) * (TENSORS + 3)
-        needs = ctx.needs_input_grad[:TENSORS]
-        args = (*ctx.saved_tensors, grad_states, *ctx.options)
-        return (*hand_written_gradients(gradients, ModReluScanBackward, needs, args), None, None, None)
-
-
-class ModReluScanBackward(EnsembleFunction):
-    """The gradients as a function that can be differentiated again: its own derivative is that of the plain loop."""
-
-    @staticmethod
-    def forward(*args: Any) -> tuple[Tensor | None, ...]:
-        return gradients((True,) * TENSORS, *args)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, _, grad_states, compute, _ = inputs
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, grad_states)
-        ctx.compute = compute
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        def loop(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor) -> list[Tensor]:
-            return [reference(inputs, W, bias, h0, ctx.compute)]
-
-        def first(*inputs: Any) -> list[Tensor | None]:
-            return vector_jacobian(loop, inputs[:TENSORS], (True,) * TENSORS, inputs[TENSORS:])
-
-        needs = (*ctx.needs_input_grad[:TENSORS], ctx.needs_input_grad[TENSORS + 1])
-        with without_autocast(ctx.saved_tensors[0].device):
-            *found, of_grads = vector_jacobian(first, ctx.saved_tensors, needs, cotangents)
-        # The tape is a function of the tensors before it: its contribution is in the total derivative of those.
-        return (*found, None, of_grads, None, None)
 
 
 def _has_kernels(W: Tensor) -> bool:

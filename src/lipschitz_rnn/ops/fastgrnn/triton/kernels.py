@@ -14,32 +14,23 @@ from torch import Tensor
 from lipschitz_rnn.ops.common.dtypes import matmul
 from lipschitz_rnn.ops.common.triton.elementwise import sigmoid, tanh
 from lipschitz_rnn.ops.common.triton.launching import beyond_32_bits, divide_up, launch, with_rows
+from lipschitz_rnn.ops.fastgrnn.reference import FastGRNN
 
 BLOCK = 128  # elements of one program: a step is short, and small programs spread it over the GPU
 
 
-def scan_forward(
-    inputs: Tensor,
-    W: Tensor,
-    gate_bias: Tensor,
-    update_bias: Tensor,
-    zeta: Tensor,
-    nu: Tensor,
-    h0: Tensor,
-    compute: torch.dtype,
-    save: bool,
-) -> tuple[Tensor, Tensor]:
+def scan_forward(given: FastGRNN, compute: torch.dtype, save: bool) -> tuple[Tensor, Tensor]:
     """States and, with ``save``, s: (S, T, B, N), float32; the products read the state in ``compute``."""
+    inputs, W, *others = given
     S, T, B, N = inputs.shape
-    inputs = with_rows(inputs)
-    given = [tensor.contiguous() for tensor in (gate_bias, update_bias, zeta, nu, h0)]
+    inputs, others = with_rows(inputs), [tensor.contiguous() for tensor in others]
     states = torch.empty(inputs.shape, dtype=W.dtype, device=W.device)
     sums = torch.empty_like(states) if save else states.new_empty((S, 0))
-    weights, h = W.mT.to(compute), h0.to(compute)
+    weights, h = W.mT.to(compute), given.h0.to(compute)
     rounded = None if compute == W.dtype else torch.empty((S, B, N), dtype=compute, device=W.device)
     written = (states, sums if save else states, states if rounded is None else rounded)  # a tensor for each pointer
     for t in range(T):
-        tensors = (matmul(h, weights), inputs, *given, *written)
+        tensors = (matmul(h, weights), inputs, *others, *written)
         numbers = (t, T, B * N, N, *inputs.stride()[:2])
         constants = (t == 0, save, rounded is not None, beyond_32_bits((B, N)), BLOCK)
         launch(_forward_kernel, (divide_up(B * N, BLOCK), S, 1), tensors, numbers, constants)
@@ -48,32 +39,23 @@ def scan_forward(
 
 
 def scan_backward(
-    sums: Tensor,
-    states: Tensor,
-    grad_states: Tensor,
-    W: Tensor,
-    gate_bias: Tensor,
-    update_bias: Tensor,
-    zeta: Tensor,
-    nu: Tensor,
-    h0: Tensor,
-    compute: torch.dtype,
-    dtype: torch.dtype,
+    given: FastGRNN, states: Tensor, sums: Tensor, grad_states: Tensor, compute: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `ops.fastgrnn.gradients.scan_backward`; four sums are added up for each sample in float32 along the way."""
+    inputs, W, *others = given
     S, T, B, N = states.shape
     grad_states, weights = with_rows(grad_states), W.to(compute)
-    given = [tensor.contiguous() for tensor in (sums, states, gate_bias, update_bias, zeta, nu, h0)]
-    d = torch.empty(states.shape, dtype=dtype, device=W.device)
+    read = [tensor.contiguous() for tensor in (sums, states, *others)]
+    d = torch.empty(states.shape, dtype=inputs.dtype, device=W.device)
     passed = torch.empty((S, B, N), dtype=W.dtype, device=W.device)
     totals = torch.empty((S, 4, B, N), dtype=W.dtype, device=W.device)  # of b_z, b_g, ζ and ν
-    rounded = None if compute == dtype else torch.empty((S, B, N), dtype=compute, device=W.device)
+    rounded = None if compute == inputs.dtype else torch.empty((S, B, N), dtype=compute, device=W.device)
     written = (d, d if rounded is None else rounded, passed, totals)
     product = passed  # not read at the last step
     for t in range(T - 1, -1, -1):
         if t < T - 1:
             product = matmul(d[:, t + 1] if rounded is None else rounded, weights)
-        tensors = (product, grad_states, *given, *written)
+        tensors = (product, grad_states, *read, *written)
         numbers = (t, T, B * N, N, *grad_states.stride()[:2])
         constants = (t == 0, t == T - 1, rounded is not None, beyond_32_bits((B, N)), BLOCK)
         launch(_backward_kernel, (divide_up(B * N, BLOCK), S, 1), tensors, numbers, constants)
