@@ -310,6 +310,7 @@ def test_on_a_gpu_times_come_with_and_without_python() -> None:
     for row in rows:
         assert row["notes"] == []
         assert 0 < row["training_replayed"]["median_ms"] < row["training"]["median_ms"]
+        assert row["training"]["host_us"] > 0
         assert row["memory_bytes"] > 0
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import io
 import sys
 import time
 from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 
 from lipschitz_rnn import lipschitz_scan
 from lipschitz_rnn.benchmark import Effort, Report, Workload, contestants_for, measure
@@ -16,7 +18,7 @@ from lipschitz_rnn.benchmark.accuracy import Errors
 from lipschitz_rnn.benchmark.compiled import steps_at_once
 from lipschitz_rnn.benchmark.measuring import Row
 from lipschitz_rnn.benchmark.precision import BFLOAT16, FLOAT16, FLOAT32, TF32
-from lipschitz_rnn.benchmark.tables import captions, comparison_table, time_table
+from lipschitz_rnn.benchmark.tables import captions, comparison_table, print_report, time_table
 from lipschitz_rnn.benchmark.timing import WARM_UP_SECONDS, Times, peak_memory, time_calls
 from lipschitz_rnn.benchmark.workload import Data
 
@@ -103,6 +105,38 @@ def test_median_and_spread() -> None:
     assert times.to_dict() == {"median_ms": 3000.0, "spread": times.spread, "repeats": 5}
 
 
+class QueuedEvent:
+    """A CUDA event on a GPU that takes one second for every call, long after it was submitted."""
+
+    submitted = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = QueuedEvent.submitted
+
+    def elapsed_time(self, end: QueuedEvent) -> float:
+        return 1e3 * (end.at - self.at)
+
+
+def test_host_time_is_apart_from_gpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", QueuedEvent)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+
+    def call() -> None:
+        QueuedEvent.submitted += 1
+        time.sleep(0.002)
+
+    times = time_calls(call, CUDA, repeats=4, most_seconds=60.0)
+    assert times.seconds == (1.0,) * 4
+    assert len(times.host) == 4
+    assert all(0.002 <= host < 0.5 for host in times.host)
+    both = times + times
+    assert len(both.host) == 8
+    assert both.to_dict()["host_us"] == pytest.approx(1e6 * both.host_median)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
 def test_peak_memory_sees_what_is_freed_again() -> None:
     def allocate() -> None:
@@ -144,10 +178,11 @@ def test_a_peer_is_compared_at_its_fastest_fair_precision() -> None:
         ("nn.LSTM", TF32, 4.0),
         ("nn.LSTM", FLOAT32, 12.0),
         ("nn.LSTM", FLOAT16, 3.0),
+        ("LipschitzRNN, graphed", FLOAT32, 24_000.0),
     ]
     rows = []
     for name, precision, ms in speeds:
-        times = Times((ms / 1e3,))
+        times = Times((ms / 1e3,), host=(ms / 4e3,))
         rows.append(
             Row(
                 name,
@@ -161,12 +196,17 @@ def test_a_peer_is_compared_at_its_fastest_fair_precision() -> None:
                 memory=5_000_000,
             )
         )
-    report = Report(SMALL, CUDA, Effort(), rows, {})
+    environment = {"device": "NVIDIA H200", "torch": "2.11.0+cu130", "cuda": "13.0"}
+    report = Report(SMALL, CUDA, Effort(), rows, environment)
+    shown = io.StringIO()
+    print_report(Console(width=80, file=shown), report)
+    assert "…" not in shown.getvalue()  # no column is cut
     table = comparison_table(report)
     ratios = [row[table.header.index("× LSTM")] for row in table.rows]
-    assert ratios == ["3.00", "2.00", "0.10", "0.75", "1.00", "1.00"]
+    assert ratios == ["3.00", "2.00", "0.10", "0.75", "1.00", "1.00", "0.00"]
     times_shown = time_table(report)
     assert times_shown.rows[0][times_shown.header.index("GPU alone, ms")] == "0.50"
+    assert times_shown.rows[0][times_shown.header.index("host, µs")] == "250"
     assert times_shown.rows[0][-1] == "5.0"
     assert "CUDA graph" in captions(report)[0]
 

@@ -17,7 +17,7 @@ from lipschitz_rnn.documents.blocks import Heading, Paragraph, Table
 
 MISSING = "–"
 WORDS = 2  # columns that hold words
-WIDTH = 116
+WIDTH = 124
 COARSENESS = {"float32": 0, "tf32": 1, "float16": 1, "bfloat16": 2}  # by the bits that operands keep
 
 PEERS = {
@@ -33,13 +33,14 @@ PEERS = {
 def time_table(report: Report) -> Table:
     backward, gpu = report.effort.backward, report.device.type == "cuda"
     header = ["", "precision", "forward, ms", *(["fwd + bwd, ms"] if backward else []), "±", "µs a step"]
-    header += ["GPU alone, ms"] if gpu else []
+    header += ["host, µs", "GPU alone, ms"] if gpu else []
     header += ["memory, MB"]
     rows = []
     for row in report.rows:
         cells = [row.name, row.precision, _ms(row.forward), *([_ms(row.training)] if backward else [])]
         cells += [MISSING if row.main is None else f"{row.main.spread:.0%}", _per_step(row, report)]
-        cells += [_ms(row.training_replayed if backward else row.forward_replayed)] if gpu else []
+        if gpu:
+            cells += [_host(row), _ms(row.training_replayed if backward else row.forward_replayed)]
         rows.append([*cells, MISSING if row.memory is None else f"{row.memory / 1e6:,.1f}"])
     return Table(header, rows, left=WORDS)
 
@@ -74,7 +75,10 @@ def captions(report: Report) -> list[str]:
     ]
     if gpu:
         what = "forward and backward" if effort.backward else "the forward pass"
-        first.append(f"GPU alone: {what} replayed from a CUDA graph, without Python and without launches.")
+        first.append(
+            f"Host: the time until Python has submitted {what}, which includes waiting where the GPU's queue is full. "
+            f"GPU alone: {what} replayed from a CUDA graph, without Python and without launches."
+        )
     first.append(
         "Memory is the most that a call needs beyond its inputs and weights"
         + ("." if gpu else ", from the growth of the resident set (Linux), so small sizes say little.")
@@ -143,7 +147,7 @@ def to_markdown(report: Report, command: str) -> str:
 
 
 def _for_terminal(table: Table, found: Sequence[Row]) -> TerminalTable:
-    shown = TerminalTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = TerminalTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for index, title in enumerate(table.header):
         shown.add_column(title, justify="left" if index < table.left else "right", no_wrap=True)
     for cells, row in zip(table.rows, found, strict=True):
@@ -166,6 +170,11 @@ def _ratio(row: Row, peer: Row | None) -> str:
 
 def _ms(times: Times | None) -> str:
     return MISSING if times is None else _three_digits(1e3 * times.median)
+
+
+def _host(row: Row) -> str:
+    host = None if row.main is None else row.main.host_median
+    return MISSING if host is None else f"{1e6 * host:,.0f}"
 
 
 def _per_step(row: Row, report: Report) -> str:

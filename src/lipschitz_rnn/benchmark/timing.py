@@ -23,9 +23,14 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of single calls."""
+    """Seconds of single calls.
+
+    Attributes:
+        host: of calls on a GPU, seconds until each was submitted; the GPU may still be at work then.
+    """
 
     seconds: tuple[float, ...]
+    host: tuple[float, ...] = ()
 
     @property
     def median(self) -> float:
@@ -39,11 +44,17 @@ class Times:
         low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
         return (high - low) / 2 / self.median
 
+    @property
+    def host_median(self) -> float | None:
+        return statistics.median(self.host) if self.host else None
+
     def __add__(self, other: Times) -> Times:
-        return Times(self.seconds + other.seconds)
+        return Times(self.seconds + other.seconds, self.host + other.host)
 
     def to_dict(self) -> dict[str, float]:
-        return {"median_ms": 1e3 * self.median, "spread": self.spread, "repeats": len(self.seconds)}
+        found = {"median_ms": 1e3 * self.median, "spread": self.spread, "repeats": len(self.seconds)}
+        host = self.host_median
+        return found if host is None else {**found, "host_us": 1e6 * host}
 
 
 def time_calls(call: Call, device: torch.device, repeats: int, most_seconds: float) -> Times:
@@ -95,12 +106,15 @@ def _with_clock(call: Call, repeats: int) -> Times:
 
 def _with_events(call: Call, repeats: int) -> Times:
     pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    host = []
     for start, end in pairs:
         start.record()
+        started = time.perf_counter()
         call()
+        host.append(time.perf_counter() - started)
         end.record()
     torch.cuda.synchronize()
-    return Times(tuple(start.elapsed_time(end) / 1e3 for start, end in pairs))
+    return Times(tuple(start.elapsed_time(end) / 1e3 for start, end in pairs), tuple(host))
 
 
 def time_replay(call: Call, device: torch.device, repeats: int, most_seconds: float) -> Times:
