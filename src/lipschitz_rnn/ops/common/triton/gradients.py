@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lipschitz_rnn.ops.common.triton.launching import Launch, divide_up, on_device, power_of_two
+from lipschitz_rnn.ops.common.triton.launching import Launch, allocator, divide_up, on_device, power_of_two
 from lipschitz_rnn.ops.common.triton.products import round_to_operand
 
 PROGRAMS = 264  # two for each multiprocessor of a large GPU
@@ -38,6 +38,7 @@ class MatrixSums:
         pairs: Sequence[tuple[int, ...]],
         dtype: torch.dtype,
         precision: str,
+        device: torch.device,
         ones: bool = False,
     ) -> None:
         S, high, wide = shape
@@ -60,9 +61,10 @@ class MatrixSums:
             )  # fmt: skip
             self._launches.append(launch)
             first += splits
+        self._new_sums = allocator(self.shape, torch.float32, device)
 
     def __call__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        sums = torch.empty(self.shape, dtype=torch.float32, device=pairs[0][0].device)
+        sums = self._new_sums()
         for launch, (left, right) in zip(self._launches, pairs, strict=True):
             launch(left, right, sums)
         return sums
@@ -74,19 +76,10 @@ def matrix_partial_sums(pairs: Sequence[tuple[Tensor, Tensor]], precision: str, 
     left, right = pairs[0]
     shape = (left.shape[0], left.shape[3], right.shape[3])
     with on_device(left):
-        return _matrix_sums(shape, sizes, left.dtype, precision, ones, left.device)(pairs)
+        return _matrix_sums(shape, sizes, left.dtype, precision, left.device, ones)(pairs)
 
 
-@lru_cache(maxsize=1024)
-def _matrix_sums(
-    shape: tuple[int, int, int],
-    pairs: tuple[tuple[int, ...], ...],
-    dtype: torch.dtype,
-    precision: str,
-    ones: bool,
-    device: torch.device,
-) -> MatrixSums:
-    return MatrixSums(shape, pairs, dtype, precision, ones)
+_matrix_sums = lru_cache(maxsize=1024)(MatrixSums)
 
 
 def _split(length: int, inner: int, others: int) -> tuple[int, int]:
@@ -195,30 +188,38 @@ class AddedSums:
     Args:
         shape: of the partial sums of the matrices, (S, sums, 2N, N).
         tiles: how many partial sums the input map has; 0 if it has none.
+        dtype, input_dtype: of the gradients of the matrices, and of those of the input map.
     """
 
-    def __init__(self, shape: tuple[int, int, int, int], tiles: int, alpha: float) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int, int, int],
+        tiles: int,
+        alpha: float,
+        dtype: torch.dtype,
+        input_dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         S, count, double, N = shape
-        self._sizes, self._tiles = (S, N), tiles
         block = power_of_two(N)
         chunk = max(1, min(16, 2048 // block))
         grid = (double + (1 if tiles else 0), S, 1)
         self._launch = Launch(_add_kernel, grid, (count, tiles, N, alpha), (block, chunk), num_warps=4)
+        self._new_matrix = allocator((S, N, N), dtype, device)
+        self._new_U = allocator((S, N, 1), input_dtype, device)
+        self._new_b = allocator((S, N), input_dtype, device)
 
-    def __call__(
-        self, sums: Tensor, input_sums: Tensor | None, dtype: torch.dtype, input_dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """The matrices' gradients in ``dtype``, those of the input map in ``input_dtype``."""
-        (S, N), device = self._sizes, sums.device
-        grad_A = torch.empty((S, N, N), dtype=dtype, device=device)
-        grad_W = torch.empty((S, N, N), dtype=dtype, device=device)
+    def __call__(self, sums: Tensor, input_sums: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        grad_A, grad_W = self._new_matrix(), self._new_matrix()
         if input_sums is None:
             self._launch(sums, sums, grad_A, grad_W, grad_A, grad_A)  # any tensor may stand where none is written
             return grad_A, grad_W, None, None
-        grad_U = torch.empty((S, N, 1), dtype=input_dtype, device=device)
-        grad_b = torch.empty((S, N), dtype=input_dtype, device=device)
+        grad_U, grad_b = self._new_U(), self._new_b()
         self._launch(sums, input_sums, grad_A, grad_W, grad_U, grad_b)
         return grad_A, grad_W, grad_U, grad_b
+
+
+_added_sums = lru_cache(maxsize=1024)(AddedSums)
 
 
 def add_partial_sums(
@@ -228,14 +229,7 @@ def add_partial_sums(
     S, count, double, N = sums.shape
     tiles = 0 if input_sums is None else input_sums.shape[1]
     with on_device(sums):
-        return _added_sums((S, count, double, N), tiles, alpha, dtype, sums.device)(sums, input_sums, dtype, dtype)
-
-
-@lru_cache(maxsize=1024)
-def _added_sums(
-    shape: tuple[int, int, int, int], tiles: int, alpha: float, dtype: torch.dtype, device: torch.device
-) -> AddedSums:
-    return AddedSums(shape, tiles, alpha)
+        return _added_sums((S, count, double, N), tiles, alpha, dtype, dtype, sums.device)(sums, input_sums)
 
 
 @triton.jit(do_not_specialize=["count", "tiles"])

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lipschitz_rnn.ops.common.triton.launching import Launch, divide_up, power_of_two
+from lipschitz_rnn.ops.common.triton.launching import Launch, allocator, divide_up, power_of_two
 from lipschitz_rnn.ops.common.triton.products import round_to_operand
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan
 from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan
@@ -38,11 +38,13 @@ class PairOperands:
         strides: tuple[int, int, int, int],
         maps: tuple[float, float, float, float],
         dtype: torch.dtype,
+        device: torch.device,
         both: bool,
     ) -> None:
         padded, parts = plan.padded, plan.parts
-        self._dtype, self._both = _OPERANDS.get(plan.precision, torch.bfloat16), both
-        self._shapes = (parts, 2 * padded, padded), (parts, padded, 2 * padded)
+        kept = _OPERANDS.get(plan.precision, torch.bfloat16)
+        self._new_forward = allocator((parts, 2 * padded, padded), kept, device)
+        self._new_backward = allocator((parts, padded, 2 * padded), kept, device) if both else None
         tile = min(32, power_of_two(padded))
         tiles = divide_up(padded, tile)
         constants = (plan.precision, parts, _NAMES[dtype], both, tile)
@@ -50,27 +52,26 @@ class PairOperands:
         self._launch = Launch(_operands_kernel, (tiles * tiles, 2, 1), numbers, constants)
 
     def __call__(self, M_A: Tensor, M_W: Tensor) -> tuple[Tensor, Tensor | None]:
-        first, second = self._shapes
-        forward = torch.empty(first, dtype=self._dtype, device=M_A.device)
-        if not self._both:
+        forward = self._new_forward()
+        if self._new_backward is None:
             self._launch(M_A, M_W, forward, forward)
             return forward, None
-        backward = torch.empty(second, dtype=self._dtype, device=M_A.device)
+        backward = self._new_backward()
         self._launch(M_A, M_W, forward, backward)
         return forward, backward
 
 
 class PairGradients:
-    """∂M = ∂A + f ∂Aᵀ, and likewise for W, from contiguous (1, N, N) in float32."""
+    """∂M = ∂A + f ∂Aᵀ, and likewise for W, in ``dtype``, from contiguous (1, N, N) in float32."""
 
-    def __init__(self, N: int, factors: tuple[float, float]) -> None:
+    def __init__(self, N: int, factors: tuple[float, float], dtype: torch.dtype, device: torch.device) -> None:
         tile = min(32, max(16, power_of_two(N)))
         tiles = divide_up(N, tile)
-        self._shape = (N, N)
+        self._new_matrix = allocator((N, N), dtype, device)
         self._launch = Launch(_gradients_kernel, (tiles * tiles, 2, 1), (N, *factors), (tile,))
 
-    def __call__(self, grad_A: Tensor, grad_W: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        M_A, M_W = (torch.empty(self._shape, dtype=dtype, device=grad_A.device) for _ in range(2))
+    def __call__(self, grad_A: Tensor, grad_W: Tensor) -> tuple[Tensor, Tensor]:
+        M_A, M_W = self._new_matrix(), self._new_matrix()
         self._launch(grad_A, grad_W, M_A, M_W)
         return M_A, M_W
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.common.triton.launching import Launch
+from lipschitz_rnn.ops.common.triton.launching import Launch, allocator
 from lipschitz_rnn.ops.lipschitz.cuda import launch as cuda
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan
 from lipschitz_rnn.ops.lipschitz.problem import Scheme
@@ -90,12 +90,9 @@ class ResidentLaunches:
         wide = is_wide((B, N), call.stages, strides)
         has = (call.fused, call.fused and call.bias, False, False, call.keep or call.save, call.save, wide)
         kind = (call.dtype, call.dtype, call.dtype, call.device)
+        self.new_kappa_d = allocator((T, call.stages, B, 2 * N), call.dtype, call.device)
         self._forward = resident_forward((1, T, B, N), plan, call.scheme, has, call.starts, strides, kind)
         self._backwards: dict[tuple[tuple[int, ...], bool], Launch] = {}
-
-    def new_kappa_d(self) -> Tensor:
-        T, B, _, N = self._call.sizes
-        return torch.empty((T, self._call.stages, B, 2 * N), dtype=self._call.dtype, device=self._call.device)
 
     def forward(
         self, drive: Tensor, weights: Tensor, h0: Tensor | None, U: Tensor, b: Tensor | None, tape: Tensor, last: Tensor
@@ -135,6 +132,8 @@ class CudaLaunches:
 
     def __init__(self, call: PairCall, plan: CudaPlan) -> None:
         self._call, self._plan, self.samples = call, plan, plan.samples
+        T, B, _, N = call.sizes
+        self._new_stages = allocator((call.stages, T, B, 2 * N), call.dtype, call.device)
         needs = cuda.Needs(call.fused, save=call.save, keep=call.keep or call.save)
         self._forward = self._settled("forward", needs, call.drive_strides + _NO_STRIDES)
 
@@ -143,9 +142,7 @@ class CudaLaunches:
         return cuda.settled(name, self._plan, (1, T, B, N), self._call.scheme, self._call.dtype, needs, strides)
 
     def new_kappa_d(self) -> Tensor:
-        T, B, _, N = self._call.sizes
-        made = torch.empty((self._call.stages, T, B, 2 * N), dtype=self._call.dtype, device=self._call.device)
-        return made.transpose(0, 1)
+        return self._new_stages().transpose(0, 1)
 
     def forward(
         self, drive: Tensor, weights: Tensor, h0: Tensor | None, U: Tensor, b: Tensor | None, tape: Tensor, last: Tensor

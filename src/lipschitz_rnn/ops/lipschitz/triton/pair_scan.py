@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lipschitz_rnn.ops.common.dtypes import matmul, without_autocast
 from lipschitz_rnn.ops.common.triton.gradients import AddedSums, MatrixSums
-from lipschitz_rnn.ops.common.triton.launching import Launch, divide_up, on_device
+from lipschitz_rnn.ops.common.triton.launching import Launch, allocator, divide_up, on_device
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan
 from lipschitz_rnn.ops.lipschitz.cuda.plan import make_plan as make_cuda_plan
 from lipschitz_rnn.ops.lipschitz.problem import Problem
@@ -44,19 +44,24 @@ class PairScan:
         T, B, p, N = call.sizes
         scheme, self.stages, self.fused = call.scheme, call.stages, call.fused
         self._slots = 2 * self.stages if call.save else 1
-        self._operands = PairOperands(plan, N, scheme.alpha, call.M_strides, call.maps, call.dtype, call.save)
+        steps = T if call.keep or call.save else 0
+        dtype, own, device = call.dtype, call.own_dtype, call.device
+        self._new_tape = allocator((steps, self._slots, B, N), dtype, device)
+        self._new_last = allocator((1, B, N), dtype, device)
+        self._operands = PairOperands(plan, N, scheme.alpha, call.M_strides, call.maps, dtype, device, call.save)
         self._expansion: Launch | None = None
         if 1 < p <= FEW:
-            self._expansion = expansion((1, T, B, N), p, (0, *call.x_strides), call.bias, call.dtype, call.device)
-        self._tiles = divide_up(B, launches.samples) if self.fused else 0
+            self._expansion = expansion((1, T, B, N), p, (0, *call.x_strides), call.bias, dtype, device)
+        tiles = divide_up(B, launches.samples) if self.fused else 0
+        self._new_input_sums = allocator((1, tiles, 2, N), torch.float32, device)
         step = (B if isinstance(plan, CudaPlan) else self.stages * B) * 2 * N  # from one to the next of κ and d
         pairs = [(T - 1, B, 0, step, 2 * N, 0, self._slots * B * N, N)] if T > 1 else []
         if call.starts or T == 1:
             pairs.insert(0, (1, B, 0, step, 2 * N, 0, B * N, N))
         pairs += [(T, B, 0, step, 2 * N, 0, self._slots * B * N, N)] * (self.stages - 1)
-        self._sums = MatrixSums((1, 2 * N, N), pairs, call.dtype, plan.precision)
-        self._added = AddedSums(self._sums.shape, self._tiles, scheme.alpha)
-        self._pair = PairGradients(N, (call.maps[0], call.maps[2]))
+        self._sums = MatrixSums((1, 2 * N, N), pairs, dtype, plan.precision, device)
+        self._added = AddedSums(self._sums.shape, tiles, scheme.alpha, torch.float32, own, device)
+        self._pair = PairGradients(N, (call.maps[0], call.maps[2]), own, device)
 
     def converted(
         self, x: Tensor, M_A: Tensor, M_W: Tensor, h0: Tensor | None, U: Tensor, b: Tensor | None
@@ -76,13 +81,9 @@ class PairScan:
     ) -> tuple[Tensor | None, Tensor, Tensor, Tensor | None]:
         """The states, None unless kept; the last state, (1, B, N); the tape; the operand of the backward scan."""
         call = self.call
-        T, B, _, N = call.sizes
-        dtype, device = call.dtype, call.device
         with on_device(x):
             weights, later = self._operands(M_A, M_W)
-            steps = T if call.keep or call.save else 0
-            tape = torch.empty((steps, self._slots, B, N), dtype=dtype, device=device)
-            last = torch.empty((1, B, N), dtype=dtype, device=device)
+            tape, last = self._new_tape(), self._new_last()
             drive = x if self.fused else self._expanded(x, U, b)
             self._launches.forward(drive, weights, h0, U, b, tape, last)
         if not call.keep:
@@ -103,12 +104,9 @@ class PairScan:
     ) -> Found:
         """Gradients of x, M_A, M_W, h0, U and b, where needed; ``tensors`` are x, h0, U, the tape and the operand."""
         call, (x, h0, U, tape, weights) = self.call, tensors
-        _, B, _, N = call.sizes
-        dtype, device = call.dtype, call.device
-        with on_device(x), without_autocast(device):  # the forward pass has settled the dtypes
-            kappa_d = self._launches.new_kappa_d()
-            grad_h0 = torch.empty((B, N), dtype=dtype, device=device)
-            sums = torch.empty((1, self._tiles, 2, N), dtype=torch.float32, device=device) if self.fused else None
+        with on_device(x), without_autocast(call.device):  # the forward pass has settled the dtypes
+            kappa_d, grad_h0 = self._launches.new_kappa_d(), self._new_last()
+            sums = self._new_input_sums() if self.fused else None
             if grad_states is not None and call.batch_first:
                 grad_states = grad_states.transpose(0, 1)
             final = None if grad_last is None else grad_last.contiguous()
@@ -116,14 +114,14 @@ class PairScan:
             grad_A = grad_W = grad_U = grad_b = None
             if any(needs[1:3]) or (self.fused and any(needs[4:])):
                 partial = self._sums(self._pairs(kappa_d, tape, h0))
-                grad_A, grad_W, grad_U, grad_b = self._added(partial, sums, torch.float32, call.own_dtype)
-                grad_A, grad_W = self._pair(grad_A, grad_W, call.own_dtype)
+                grad_A, grad_W, grad_U, grad_b = self._added(partial, sums)
+                grad_A, grad_W = self._pair(grad_A, grad_W)
             grad_x = None
             if not self.fused and any(needs[i] for i in (0, 4, 5)):
                 grad_x, grad_U, grad_b = self._input_gradients(kappa_d, x, U, needs)
             elif needs[0]:
                 grad_x = matmul(self._total_d(kappa_d), U)
-        return grad_x, grad_A, grad_W, grad_h0.unsqueeze_(0), _shaped(grad_U, U.shape), _shaped(grad_b, (N,))
+        return grad_x, grad_A, grad_W, grad_h0, _shaped(grad_U, U.shape), _shaped(grad_b, U.shape[:1])
 
     def _pairs(self, kappa_d: Tensor, tape: Tensor, h0: Tensor | None) -> list[tuple[Tensor, Tensor]]:
         """κ and d of each stage with the states at which they belong; the state before step t is after step t − 1."""
