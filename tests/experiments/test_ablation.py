@@ -35,7 +35,10 @@ def test_the_study_sweeps_both_options_on_both_tasks_with_the_papers_settings() 
 def test_fewer_epochs_move_the_decay_and_stand_in_the_command() -> None:
     (plan,) = STUDY.plans(["ordered-mnist/beta"], seeds=(0, 1, 2, 3), changes={"epochs": 20, "precision": "high"})
     assert plan.settings.decay_epochs == (18,)
-    assert plan.command == "lipschitz-rnn reproduce ablation --seeds 0-3 --epochs 20 --precision high"
+    assert (
+        plan.command
+        == "lipschitz-rnn reproduce ablation --only ordered-mnist/beta --seeds 0-3 --epochs 20 --precision high"
+    )
     assert plan.why == "20 epochs, not the paper's 100"
     assert {plan.why for plan in STUDY.plans()} == {""}
 

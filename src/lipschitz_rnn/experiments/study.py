@@ -203,9 +203,13 @@ class Study:
         return [replace(plan, name=name, settings=each) for name, each in numbered.items()]
 
     def _command(self, row: Row, quick: bool, settings: Settings, usual: Settings, options: Mapping[str, Any]) -> str:
-        """The command that repeats the run and the others of its table; data folder and device are left out."""
+        """The command that repeats the run and the others of its table; data folder and device are left out.
+
+        A run with other seeds or epochs than the study's is named: its command would change the other runs as well.
+        """
         parts = [f"lipschitz-rnn reproduce {self.name}", *(["--quick"] if quick else [])]
-        parts += [f"--only {row.name}"] if row.group in self.groups else []
+        alone = not quick and (settings.seeds != usual.seeds or settings.epochs != usual.epochs)
+        parts += [f"--only {row.name}"] if row.group in self.groups or alone else []
         parts += [f"--seeds {show_seeds(settings.seeds)}"] if settings.seeds != usual.seeds else []
         values = {name: getattr(settings, name) for name in _COMMAND_LINE_SETTINGS if name not in row.fixed}
         given = {**{name: each for name, each in values.items() if each != getattr(usual, name)}, **options}

@@ -32,9 +32,10 @@ _NOT_PART_OF_A_CHOICE = {"seeds", "precision", "epochs", "decay_epochs"}
 _TEXT = (
     "Candidates for the settings, with their scores on validation data. They are ranked by the mean over the last "
     "tenth of the epochs and over the seeds: on few samples, the best of many epochs is a noisy criterion. "
-    "The test split plays no part in the choice, and the seeds are used for nothing else. The best comes first. The "
-    "chosen one was trained again with new seeds as the tuned cell of its task and N, or as the row of another unit. "
-    "A dash: a seed diverged."
+    "The test split plays no part in the choice, and no row of the tables has these seeds. The best comes first."
+)
+_CHOSEN = (
+    "The chosen one was trained again with new seeds, as the tuned cell of its task and N or as another unit's row."
 )
 
 _NOT_THE_PAPERS = ("not the paper's experiment: ", "not the paper's task: ", "not the paper's task, but ")
@@ -279,7 +280,9 @@ def sweep(study: Study, records: Sequence[Record]) -> list[Block]:
     rows = [row for found in groups.values() for _, row in sorted(found, key=lambda item: item[0])]
     late, best = "last tenth, mean", "best epoch, mean"
     header = ["candidate", "options of the unit", "what it is", "chosen", "epochs", "seeds", late, best]
-    return [Heading("The sweep behind the settings"), Paragraph(_TEXT), Table(header, rows, left=4)]
+    chosen = _CHOSEN if any(row[3] for row in rows) else "None of them became a row as it stands here."
+    text = f"{_TEXT} {chosen} A dash: a seed diverged."
+    return [Heading("The sweep behind the settings"), Paragraph(text), Table(header, rows, left=4)]
 
 
 def _candidates(record: Record, tuned: Sequence[Settings]) -> list[tuple[float, list[str]]]:
@@ -312,7 +315,8 @@ def runs(study: Study, records: Records) -> list[Block]:
 
 def machine(facts: Mapping[str, Any]) -> list[str]:
     software = f"PyTorch {facts.get('torch', '?')}, Python {facts.get('python', '?')}"
-    return [str(facts.get("device", "?")), software, str(facts.get("commit") or "–")[:12]]
+    commit, changed, _ = str(facts.get("commit") or "–").partition("-changed")
+    return [str(facts.get("device", "?")), software, commit[:12] + (" with changes" if changed else "")]
 
 
 def time_of(records: Records, shared: str = "at once") -> str:

@@ -24,7 +24,7 @@ def _row(task: str, option: str, **more: Any) -> Row:
 
 def _short(task: str, option: str) -> Row:
     changes = {"epochs": 40, "decay_epochs": (36,)}
-    why = "three seeds, but fewer epochs than the paper's 100"
+    why = "three seeds, but 40 epochs instead of the paper's 100"
     return _row(task, option, changes=changes, why=why, group="short", seeds=(0, 1, 2))
 
 

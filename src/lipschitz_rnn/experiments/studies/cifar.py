@@ -76,7 +76,7 @@ def _fixed(cell: Cell) -> dict[str, Any] | None:
     if cell.task != PADDED or cell.unit != "lipschitz":
         return None
     euler = cell.integrator == "euler"
-    why = f"one fixed noise tensor for all samples, as in public codes; {_WHY_MUON if euler else _WHY_PADDED}"
+    why = f"one fixed noise tensor for all samples, as in public implementations; {_WHY_MUON if euler else _WHY_PADDED}"
     changes = {**OUR_UNIT[PADDED], **_PRECISION} if euler else _ours(cell)
     seeds = _MIDPOINT_SEEDS if cell.integrator == "midpoint" else None
     return {"group": "fixed", "task_options": {"noise": "fixed"}, "changes": changes, "why": why, "seeds": seeds}

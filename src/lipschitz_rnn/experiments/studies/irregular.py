@@ -37,8 +37,8 @@ STUDY = Study(
     title="Samples at irregular times",
     about=(
         "Not in the paper. The times between samples set the lengths of the unit's steps, or are one more input, or "
-        "are ignored. All units have N = 32 and the same settings, which were not tuned for any of them. A gru has no "
-        "steps of different length; gru-d is made for such data."
+        "are ignored. All units have N = 32 and the same settings, of which only the learning rate was chosen, from "
+        "two values on validation data. A gru cannot vary the length of its step; gru-d is made for such data."
     ),
     rows=tuple(
         Row(task, unit, 32, task_options={"times": times}, why=_WHY, group=group)

@@ -80,7 +80,7 @@ _TRIED: dict[str, tuple[Any, ...]] = {
 CANDIDATES = {name: Candidate(*values) for name, values in _TRIED.items()}
 for _strength in (0.5, 0.75, 1, 1.5):
     _distorted = {"task_options": {"shift": 1, "distort": _strength}}
-    _seen = f"{_MOVED}, turned, stretched and sheared at random by {_strength:g} times the usual"
+    _seen = f"{_MOVED}, rotated by up to {15 * _strength:g}°, stretched and sheared by up to {15 * _strength:g} %"
     for _name, _base, _text in (("average", _SMOOTH, "the paper's decay"), ("cosine", _COSINE, "a cosine, clipping")):
         _candidate = Candidate({**_base, **_distorted}, f"average, {_text}, and {_seen}", _SMALLER)
         CANDIDATES[f"{_name}-distort-{_strength:g}"] = _candidate

@@ -155,7 +155,7 @@ STUDY = Study(
         "gain times its size. Networks are trained with the scores of wrong classes raised by gain · radius, for "
         "several radii; afterwards every test image gets its own certified radius. The gain in training is a looser "
         "bound than the certificate's, so the radius that is certified is larger than the one trained for. Layers with "
-        "a bounded gain know it: for them the gain in training and the certified one are nearly the same."
+        "a bounded gain have it in closed form: there the gain in training and the certified one are nearly the same."
     ),
     rows=(
         _row("ordered-mnist", 0.0),

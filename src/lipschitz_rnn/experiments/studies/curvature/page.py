@@ -94,9 +94,9 @@ def where_printed(records: Sequence[Record], quantity: Quantity) -> str:
         elif not known:
             parts.append(f"{unit_name(record)} reached none of the losses")
         else:
-            lowest = f"{min(means):.{quantity.digits}f} to {max(means):.{quantity.digits}f}"
-            span = f"{max(places):.2g} and {min(places):.2g}"
-            parts.append(f"{unit_name(record)} never has the printed {printed:g}: {lowest} between {span}")
+            lowest = f"{min(means):.{quantity.digits}f} and {max(means):.{quantity.digits}f}"
+            span = f"training losses from {max(places):.2g} down to {min(places):.2g}"
+            parts.append(f"{unit_name(record)} never has the printed {printed:g}, but between {lowest} at {span}")
     return f"**{quantity.title}.** {'; '.join(parts)}."
 
 

@@ -32,7 +32,7 @@ def free_recordings(study: Study, records: Sequence[Record]) -> list[Block]:
         page += [Heading(title), Table(header, rows, left=1)]
         repeated = {record.measures["repeating"] for record in own if "repeating" in record.measures}
         if repeated:
-            page.append(Paragraph(f"Repeating the last frame has an error of {min(repeated):.3f}."))
+            page.append(Paragraph(f"Predicting the last frame again gives an error of {min(repeated):.3f}."))
     return page
 
 
