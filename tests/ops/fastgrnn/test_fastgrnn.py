@@ -54,6 +54,31 @@ def test_states_may_be_changed_in_place(generator: torch.Generator) -> None:
         close(found, expected)
 
 
+def test_second_derivatives_of_nested_transforms(generator: torch.Generator) -> None:
+    """Reverse over reverse, and forward over reverse, of every tensor at once."""
+    leaves = [leaf.detach() for leaf in tensors(generator, steps=3, batch=2, size=2)]
+    every = tuple(range(len(leaves)))
+
+    def loss(scan: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *own: scan(*own).pow(3).sum()
+
+    expected = torch.func.jacfwd(torch.func.jacfwd(loss(loop), every), every)(*leaves)
+    for outer in (torch.func.jacrev, torch.func.jacfwd):
+        found = outer(torch.func.grad(loss(fastgrnn_scan), every), every)(*leaves)
+        for row, expected_row in zip(found, expected, strict=True):
+            for one, other in zip(row, expected_row, strict=True):
+                close(one, other)
+
+
+def test_batched_gradients(generator: torch.Generator) -> None:
+    leaves = tensors(generator, steps=3, batch=2, size=2)
+    weights = torch.randn(4, 3, 2, 2, generator=generator, dtype=torch.float64)
+    found = torch.autograd.grad(fastgrnn_scan(*leaves), leaves, weights, is_grads_batched=True)
+    expected = [torch.autograd.grad(loop(*leaves), leaves, weight) for weight in weights]
+    for one, others in zip(found, zip(*expected, strict=True), strict=True):
+        close(one, torch.stack(others))
+
+
 @pytest.mark.parametrize("shared", [(), ("inputs", "h0"), ("W", "zeta")], ids=lambda names: "+".join(names))
 def test_stacked_networks_equal_separate_ones(
     shared: tuple[str, ...], generator: torch.Generator, monkeypatch: pytest.MonkeyPatch

@@ -19,4 +19,4 @@ def matrix_gradient(d: Tensor, before: Tensor, dtype: torch.dtype) -> Tensor:
     S, T, B, N = d.shape
     pieces = max(count for count in range(1, PIECES + 1) if T % count == 0)
     left, right = (tensor.reshape(S * pieces, T // pieces * B, N) for tensor in (d.to(before.dtype), before))
-    return matmul(left.mT, right).unflatten(0, (S, pieces)).sum(1, dtype=dtype)
+    return matmul(left.mT, right).view(S, pieces, N, N).sum(1, dtype=dtype)

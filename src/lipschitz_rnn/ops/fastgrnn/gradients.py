@@ -30,9 +30,7 @@ def gradients(needs: Sequence[bool], *args: Any) -> tuple[Tensor | None, ...]:
         d, passed, *of_parameters = scan_backward(given, states, sums, grad_states, compute)
     grad_W = grad_h0 = None
     if needs[1]:
-        before = torch.empty(states.shape, dtype=compute, device=states.device)
-        before[:, 0] = given.h0
-        before[:, 1:] = states[:, :-1]
+        before = torch.cat([given.h0.unsqueeze(1).to(compute), states[:, :-1].to(compute)], 1)
         grad_W = matrix_gradient(d, before, given.W.dtype)
     if needs[6]:
         grad_h0 = passed + matmul(d[:, 0].to(compute), given.W.to(compute)).to(given.W.dtype)
@@ -45,7 +43,8 @@ def scan_backward(
     """d, (S, T, B, N), in the dtype of the inputs; G z of the first step, (S, B, N); ∂b_z, ∂b_g, (S, N); ∂ζ, ∂ν, (S,).
 
     G = ∂loss/∂h⁺ is what the output's gradient, z ⊙ h and W h of the next step pass back. d is G times the sum of the
-    slopes along both gates, which are known for all steps at once.
+    slopes along both gates, which are known for all steps at once. Nothing is changed in place, so that this can be
+    differentiated itself.
     """
     weights = given.W.to(compute)
     z = torch.sigmoid(sums + given.gate_bias[:, None, None])
@@ -55,16 +54,16 @@ def scan_backward(
     of_gate = (before - own * g) * z * (1.0 - z)
     of_update = (own * (1.0 - z) + constant) * (1.0 - g * g)
 
-    d = torch.empty(states.shape, dtype=given.inputs.dtype, device=states.device)
-    total = torch.empty_like(states)
-    later = passed = None
-    rows = (part.unbind(1) for part in (grad_states, z, of_gate + of_update, total, d))
-    for grad, kept, slope, G, now in reversed([*zip(*rows, strict=True)]):
-        G.copy_(grad)
-        if later is not None:
-            G += passed
-            G += matmul(later.to(compute), weights)
-        later, passed = now.copy_(G * slope), G * kept
+    d: list[Tensor] = []
+    total: list[Tensor] = []
+    passed: Tensor | None = None
+    rows = (part.unbind(1) for part in (grad_states.to(states.dtype), z, of_gate + of_update))
+    for grad, kept, slope in reversed([*zip(*rows, strict=True)]):
+        G = grad if passed is None else grad + passed + matmul(d[-1].to(compute), weights).to(states.dtype)
+        d.append((G * slope).to(given.inputs.dtype))
+        total.append(G)
+        passed = G * kept
     assert passed is not None
-    of_zeta, of_nu = (total * (1.0 - z) * g).sum((1, 2, 3)), (total * g).sum((1, 2, 3))
-    return d, passed, (total * of_gate).sum((1, 2)), (total * of_update).sum((1, 2)), of_zeta, of_nu
+    G = torch.stack(total[::-1], 1)
+    of_zeta, of_nu = (G * (1.0 - z) * g).sum((1, 2, 3)), (G * g).sum((1, 2, 3))
+    return torch.stack(d[::-1], 1), passed, (G * of_gate).sum((1, 2)), (G * of_update).sum((1, 2)), of_zeta, of_nu

@@ -18,7 +18,6 @@ from lipschitz_rnn.ops.common.functions import ScanFunction, ScanGradients
 from lipschitz_rnn.ops.common.tracing import traceless, tracked
 from lipschitz_rnn.ops.common.triton import support
 from lipschitz_rnn.ops.common.validation import require_floating, require_like, require_shape
-from lipschitz_rnn.ops.common.vjp import vector_jacobian
 from lipschitz_rnn.ops.fastgrnn.gradients import gradients
 from lipschitz_rnn.ops.fastgrnn.reference import FastGRNN, reference
 
@@ -72,10 +71,10 @@ class FastGRNNGradients(ScanGradients):
     def differentiable(
         tensors: Sequence[Any], grads: Sequence[Tensor | None], compute: torch.dtype
     ) -> Sequence[Tensor | None]:
-        def loop(*own: Tensor) -> list[Tensor]:
-            return [reference(FastGRNN(*own), compute)]
-
-        return vector_jacobian(loop, tensors, (True,) * len(tensors), grads)
+        # Not torch.func.vjp of the loop: PyTorch fails on one such function inside another where both are curved.
+        kept: list[Tensor] = []
+        states = reference(FastGRNN(*tensors), compute, kept)
+        return gradients((True,) * len(tensors), *tensors, states, torch.stack(kept, -3), *grads, compute, "torch")
 
 
 class FastGRNNScan(ScanFunction):

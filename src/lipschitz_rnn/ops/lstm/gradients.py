@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import state_dtype
-from lipschitz_rnn.ops.lstm.reference import gates, product, product_of_every_step, steps
+from lipschitz_rnn.ops.lstm.reference import gates, merged, product, product_of_every_step, steps
 
 
 def gradients(
@@ -88,4 +88,4 @@ def scan_backward(
 
 def _over_time(d: Tensor, other: Tensor, compute: torch.dtype, dtype: torch.dtype) -> Tensor:
     """Σ d otherᵀ over steps and samples: (S, T, B, 4N) and (S, T, B, n) → (S, 4N, n)."""
-    return product(d.flatten(1, 2).mT, other.flatten(1, 2), compute, dtype)
+    return product(merged(d).mT, merged(other), compute, dtype)

@@ -48,4 +48,10 @@ def product(left: Tensor, right: Tensor, compute: torch.dtype, dtype: torch.dtyp
 
 def product_of_every_step(sequence: Tensor, M: Tensor, compute: torch.dtype, dtype: torch.dtype) -> Tensor:
     """(…, T, B, n) and (…, n, m) → (…, T, B, m), as one product for each network."""
-    return product(sequence.flatten(-3, -2), M, compute, dtype).unflatten(-2, sequence.shape[-3:-1])
+    return product(merged(sequence), M, compute, dtype).reshape(*sequence.shape[:-1], M.shape[-1])
+
+
+def merged(sequence: Tensor) -> Tensor:
+    """(…, T, B, n) → (…, T·B, n); `flatten` has no rule for batched gradients."""
+    *lead, T, B, n = sequence.shape
+    return sequence.reshape(*lead, T * B, n)

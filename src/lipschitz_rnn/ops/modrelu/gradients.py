@@ -64,9 +64,9 @@ def scan_backward(
     d = ∂loss/∂h⁺ + Wᵀ (d one step on) where h⁺ ≠ 0.
     """
     weights = W.to(compute)
-    d = torch.empty(states.shape, dtype=dtype, device=states.device)
-    later: Tensor | None = None
-    for dead, grad, now in reversed([*zip((states == 0).unbind(1), grad_states.unbind(1), d.unbind(1), strict=True)]):
-        total = pairs.arriving(grad, later, weights, W.dtype)
-        later = now.copy_(torch.where(dead, 0.0, total))
+    steps: list[Tensor] = []
+    for dead, grad in reversed([*zip((states == 0).unbind(1), grad_states.unbind(1), strict=True)]):
+        total = pairs.arriving(grad, steps[-1] if steps else None, weights, W.dtype)
+        steps.append(torch.where(dead, 0.0, total).to(dtype))
+    d = torch.stack(steps[::-1], 1)
     return d, (states.sign() * d).sum((1, 2))

@@ -37,12 +37,11 @@ def scan_backward(
     mixed = ((along - across) * x * y).repeat(1, 1, 1, 2)
 
     weights, N = W.to(compute), bias.shape[-1]
-    d = torch.empty(z.shape, dtype=dtype, device=z.device)
-    later: Tensor | None = None
-    steps = zip(diagonal.unbind(1), mixed.unbind(1), grad_states.unbind(1), d.unbind(1), strict=True)
-    for own, other, grad, now in reversed([*steps]):
-        total = arriving(grad, later, weights, W.dtype)
-        later = now.copy_(torch.addcmul(own * total, other, total.roll(N, -1)))
+    steps: list[Tensor] = []
+    for own, other, grad in reversed([*zip(diagonal.unbind(1), mixed.unbind(1), grad_states.unbind(1), strict=True)]):
+        total = arriving(grad, steps[-1] if steps else None, weights, W.dtype)
+        steps.append(torch.addcmul(own * total, other, total.roll(N, -1)).to(dtype))
+    d = torch.stack(steps[::-1], 1)
     real, imaginary = d.to(z.dtype).chunk(2, -1)
     grad_bias = (of_bias * (x * real + y * imaginary)).sum((1, 2))
     if before is not None:
