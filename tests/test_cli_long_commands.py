@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -15,11 +16,12 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from lipschitz_rnn.cli import app
-from lipschitz_rnn.commands import errors, threads
+from lipschitz_rnn.commands import errors, progress, threads
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.help import fill_paragraphs
 from lipschitz_rnn.commands.progress import named, progress_bar, spinner
@@ -298,3 +300,13 @@ def test_the_list_of_studies_cuts_no_name_of_a_run(columns: int) -> None:
     assert {run["name"] for run in runs if run["group"] == "paper"} <= first
     assert {f"--{run['group']}" for run in runs if run["group"] != "paper"} <= first
     assert {run["study"] for run in runs} <= first
+
+
+def test_names_in_a_progress_bar_are_not_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=shown, force_terminal=True, width=100))
+    with progress_bar() as show:
+        show("timing nn.RNN [float16]", 1, 2)
+        show("run m[/c]", 1, 2)
+    assert "timing nn.RNN [float16]" in shown.getvalue()
+    assert "run m[/c]" in shown.getvalue()

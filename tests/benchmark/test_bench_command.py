@@ -324,3 +324,26 @@ def test_only_measures_the_rows_that_it_names() -> None:
     assert wrong.exit_code == 2
     assert "'nn.Transformer'" in wrong.output
     assert "nn.GRU [float32 highest]" in " ".join(wrong.output.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--growth", "g.svg", "--scaling", "s.png"], "--scaling cannot be used with --growth"),
+        (["--growth", "g.svg", "--markdown", "m.md"], "--markdown cannot be used with --growth"),
+        (["--parallel", "--markdown", "m.md"], "--markdown cannot be used with --parallel"),
+        (["--explain", "--markdown", "m.md"], "--markdown cannot be used with --explain"),
+        (["--append"], "--append is about the file of --markdown"),
+        (["--growth", "g.png"], "--growth is 'g.png'; it draws into a .svg file"),
+        (["--scaling", "s.txt"], "--scaling is 's.txt'; it draws into a .png file"),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, list) else "",
+)
+def test_what_would_not_be_written_is_refused(
+    options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = bench("--quick", *options)
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())
+    assert not list(tmp_path.iterdir())

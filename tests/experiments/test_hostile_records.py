@@ -89,6 +89,37 @@ def test_a_record_in_the_folder_of_another_study(tmp_path: Path, record: Record)
         read_records(tmp_path / "results")
 
 
+def test_a_second_file_of_the_same_run(tmp_path: Path, record: Record) -> None:
+    """The last file name would decide what the tables say."""
+    path = stored(tmp_path, record)
+    copy = path.with_name(f"{path.stem} (copy).json")
+    copy.write_bytes(path.read_bytes())
+    with pytest.raises(ResultsError, match=r"\(copy\)\.json holds the run .*; rename or delete it"):
+        read_records(tmp_path / "results")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seconds": -5.0}, "seconds is -5.0"),
+        ({"seconds": float("nan")}, "seconds is nan"),
+        ({"test": 2.0}, "test of seed 0 is 2.0; it must be a fraction"),
+        ({"selected_epoch": 1000}, "selected_epoch of seed 0 is 1000"),
+        ({"seed": 1}, "seed 1 occurs twice"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_numbers_that_no_run_can_have(tmp_path: Path, record: Record, change: dict[str, float], message: str) -> None:
+    (name, value), seeds = next(iter(change.items())), [dict(seed) for seed in record.seeds]
+    if name == "seconds":
+        path = stored(tmp_path, record, seconds=value)
+    else:
+        seeds[0][name] = value
+        path = stored(tmp_path, record, seeds=seeds)
+    with pytest.raises(ResultsError, match=message):
+        read_record(path)
+
+
 def test_notes_in_a_folder_with_an_odd_name(tmp_path: Path) -> None:
     (tmp_path / "results" / "a b").mkdir(parents=True)
     (tmp_path / "results" / "a b" / "notes.md").write_text("text")

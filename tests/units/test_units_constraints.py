@@ -218,3 +218,13 @@ def test_fastgrnn_compression() -> None:
     assert free[~kept].abs().max() <= free[kept].abs().min() + level
     W.sum().backward()
     assert torch.equal(free.grad, torch.ones_like(free))
+
+
+def test_fastgrnn_compresses_equal_entries_and_zeros() -> None:
+    cell = units.build("fastgrnn", 4, SIZE, hidden_rank=None, density=0.5, quantize=True).cell()
+    with torch.no_grad():
+        cell.hidden_factors[0].fill_(0.3)
+    assert int((cell.matrices()[1] != 0).sum()) == SIZE * SIZE // 2
+    with torch.no_grad():
+        cell.hidden_factors[0].zero_()
+    assert torch.equal(cell.matrices()[1], torch.zeros(SIZE, SIZE))

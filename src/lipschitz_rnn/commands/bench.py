@@ -13,7 +13,7 @@ from rich.console import Console
 
 from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.options import OUTPUT, Device
-from lipschitz_rnn.commands.parsing import require_writable, was_given
+from lipschitz_rnn.commands.parsing import refuse_given, require_writable, was_given
 from lipschitz_rnn.commands.progress import progress_bar
 from lipschitz_rnn.commands.threads import available_memory, with_threads
 
@@ -156,8 +156,19 @@ def bench(
     require_writable(plot, growth_plot, markdown, None if json_file in (None, "-") else Path(str(json_file)))
     if plot is not None:
         scaling.require_matplotlib()
+    for name, path, kind in (("--scaling", plot, ".png"), ("--growth", growth_plot, ".svg")):
+        if path is not None and path.suffix.lower() != kind:
+            raise ValueError(f"{name} is {str(path)!r}; it draws into a {kind} file, so name one")
+    if append and markdown is None:
+        raise ValueError("--append is about the file of --markdown; pass both, or neither")
     if weights is not None and not parallel:
         raise ValueError(f"--weights is {weights!r}, but it chooses the layer of --parallel; pass both, or neither")
+    for mode, chosen in (("--explain", explain), ("--growth", growth_plot is not None), ("--parallel", parallel)):
+        if chosen:
+            others = {"growth_plot", "parallel", "plot", "markdown"} - {mode.strip("-"), f"{mode.strip('-')}_plot"}
+            refuse_given(
+                context, others, f"cannot be used with {mode}, which does something else; leave one of them out"
+            )
     explanation = explain_choice(work, place)
     if explain:
         _write_json({"workload": work.to_dict(), "device": str(place), "explanation": explanation}, json_file)

@@ -103,7 +103,7 @@ Only = Annotated[
         "--only",
         "--task",
         metavar="NAME",
-        help="Only runs with this name, part of a name or pattern; repeat for more.",
+        help="Only runs with this name, these whole parts of it, or this pattern, e.g. '*noise*'; repeat for more.",
         show_default=False,
     ),
 ]

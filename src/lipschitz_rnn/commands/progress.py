@@ -45,6 +45,7 @@ def progress_bar(quiet: bool = False) -> Iterator[Callback]:
         item = bar.add_task("loading", total=None)
 
         def update(stage: str, done: int, total: int | None) -> None:
+            stage = escape(stage)  # names such as "nn.RNN [float16]" are not markup
             if bar.tasks[0].description != stage:  # a rate belongs to one stage
                 bar.reset(item, total=total, description=stage)
             bar.update(item, completed=done, total=total)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -107,6 +108,8 @@ def _report_results(paths: list[Path], out: Path | None, check: bool, as_json: b
             written = write_pages(paths[0], folder, readme)
         typer.echo(json.dumps([str(path) for path in written], indent=2) if as_json else _lines(written))
         return
+    if not any(paths[0].glob("*/*.json")) and not any(paths[0].glob("*/notes.md")) and any(paths[0].iterdir()):
+        raise RunError(f"{paths[0]} holds no STUDY/NAME.json, but other files; name the folder of JSON results")
     with spinner("comparing pages", quiet=as_json):
         problems = check_pages(paths[0], folder, readme)
     if as_json:
@@ -114,9 +117,8 @@ def _report_results(paths: list[Path], out: Path | None, check: bool, as_json: b
     elif problems:
         typer.echo("\n".join(problems))
     if problems:
-        raise fail(
-            f"{len(problems)} files differ from the results; write them with: lipschitz-rnn report {paths[0]}", 1
-        )
+        command = shlex.join(["lipschitz-rnn", "report", str(paths[0]), *([] if out is None else ["-o", str(out)])])
+        raise fail(f"{len(problems)} files differ from the results; write them with: {command}", 1)
     if not as_json:
         nothing = not _are_results(paths) and not any(folder.glob("*.md"))
         typer.echo(

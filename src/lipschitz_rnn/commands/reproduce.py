@@ -87,7 +87,9 @@ _QUICK = Annotated[bool, typer.Option("--quick", help="Run a small version that 
 _ONLY_ALONE = Annotated[
     list[str] | None,
     typer.Option(
-        "--only", metavar="NAME", help="Only runs with this name, part of a name or pattern; repeat for more."
+        "--only",
+        metavar="NAME",
+        help="Only runs with this name, these whole parts of it, or this pattern, e.g. '*noise*'; repeat for more.",
     ),
 ]
 _COMMON: dict[str, tuple[Any, Any]] = {

@@ -13,6 +13,7 @@ type of every value.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -104,8 +105,12 @@ class Record:
 
 
 def scores_of(seeds: Sequence[Mapping[str, Any]], name: str = "test") -> list[float]:
-    """One score of every network that has it and did not diverge."""
-    return [seed[name] for seed in seeds if seed[name] is not None and seed.get("diverged_step") is None]
+    """One finite score of every network that has it and did not diverge."""
+    return [
+        seed[name]
+        for seed in seeds
+        if seed[name] is not None and math.isfinite(seed[name]) and seed.get("diverged_step") is None
+    ]
 
 
 def count_diverged(seeds: Sequence[Mapping[str, Any]]) -> int:
@@ -121,7 +126,7 @@ def checked_record(record: Record) -> Record:
         if not isinstance(value, kind) or (kind is Sequence and isinstance(value, str)):
             raise ValueError(f"{item.name} is {value!r:.200}; it must be {words}")
     try:
-        Settings.from_dict(record.settings)
+        settings = Settings.from_dict(record.settings)
     except TypeError as error:
         raise ValueError(str(error)) from error
     for seed in record.seeds:
@@ -131,7 +136,29 @@ def checked_record(record: Record) -> Record:
         rows = isinstance(curves, Sequence) and all(isinstance(row, Sequence) for row in curves)
         if not rows or not all(_is_number(value) for row in curves for value in row):
             raise ValueError(f"the curve {name} is {curves!r:.200}; it must be a list of numbers for every network")
+    _require_possible(record, settings.epochs)
     return record
+
+
+def _require_possible(record: Record, epochs: int) -> None:
+    """ValueError for numbers that no run can have."""
+    if not record.seconds >= 0.0:
+        raise ValueError(f"seconds is {record.seconds!r}; it must be at least 0")
+    seen: set[str] = set()
+    for seed in record.seeds:
+        for name in _SCORES if record.percent else ():
+            if seed[name] is not None and 1.0 < seed[name] < math.inf:
+                raise ValueError(
+                    f"{name} of seed {seed.get('seed')} is {seed[name]!r}; it must be a fraction, at most 1"
+                )
+        member = f"seed {seed.get('seed')}" + (f", {seed['variant']}" if seed.get("variant") else "")
+        if member in seen:
+            raise ValueError(f"{member} occurs twice among seeds; each network must occur once")
+        seen.add(member)
+        if (chosen := seed.get("selected_epoch")) is not None and not 0 <= chosen <= epochs:
+            raise ValueError(
+                f"selected_epoch of {member} is {chosen!r}; it must be from 0 to the {epochs} epochs trained"
+            )
 
 
 # Annotation of a field of Record -> the type its value must have, and what messages call it.
@@ -241,7 +268,7 @@ def write_record(record: Record, folder: Path) -> Path:
 
 def read_record(path: Path) -> Record:
     """Read one record; ResultsError names the file and what is wrong with it."""
-    fix = "export it again, or restore it from a copy"
+    fix = "restore it from a copy, or delete it and export the run again"
     values = read_json(path, ResultsError, fix)
     if (schema := values.pop("schema", None)) != SCHEMA:
         raise ResultsError(f"{path} has schema {schema}; this version reads schema {SCHEMA}; {fix}")
@@ -265,4 +292,6 @@ def read_records(folder: Path, study: str | None = None) -> list[Record]:
         records.append(read_record(path))
         if records[-1].study != path.parent.name:
             raise ResultsError(f"{path} has the study {records[-1].study!r}; it must be the name of its folder")
+        if (own := folder / records[-1].file) != path:
+            raise ResultsError(f"{path} holds the run {records[-1].name!r}, whose file is {own}; rename or delete it")
     return records

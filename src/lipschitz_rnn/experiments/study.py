@@ -161,7 +161,10 @@ class Study:
             if not any(matches(plan.name, pattern) for plan in plans):
                 if pattern in self.groups and not quick:
                     raise ValueError(f"no run has {pattern!r} in its name; --{pattern} adds the runs of that group")
-                hint = nearest(pattern, [row.name for row in (self.quick if quick else self.rows)])
+                known = [row.name for row in (self.quick if quick else self.rows)]
+                hint = nearest(pattern, known)
+                if any(pattern in name for name in known):
+                    hint = f", but the pattern '*{pattern}*' would"
                 names = ", ".join(plan.name for plan in plans)
                 raise ValueError(f"no run matches --only {pattern!r}{hint}; the runs are {names}")
         return [plan for plan in plans if not only or any(matches(plan.name, pattern) for pattern in only)]

@@ -95,7 +95,10 @@ class Recurrent(nn.Module, ABC):
         return tuple(like.new_zeros(rows, batch, width) for width in self.state_sizes())
 
     def freeze(self) -> None:
-        """Compute the weights once for all later calls. Later changes to the parameters are ignored."""
+        """Form the recurrent weights once for all later calls, in a copy that only computes.
+
+        Its parameters must neither change nor be converted afterwards: those outside of these weights are still read.
+        """
 
     @renamed(2, x="input", h_0="hx")
     def forward(

@@ -132,7 +132,10 @@ class Cell(nn.Module, ABC):
         return output if padding is None else output.masked_fill(padding, 0.0), last
 
     def freeze(self) -> None:
-        """Compute the weights once for all later calls. Later changes to the parameters are ignored."""
+        """Form the recurrent weights once for all later calls, in a copy that only computes.
+
+        Its parameters must neither change nor be converted afterwards: those outside of these weights are still read.
+        """
         leaves, self._frozen_as = tree_flatten(self._formed_weights(next(self.parameters()).device))
         for number, leaf in enumerate(leaves):
             name = f"_frozen_{number}"

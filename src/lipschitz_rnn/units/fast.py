@@ -151,9 +151,9 @@ class FastGRNNCell(FastGRNNLSQCell):
         value = factor.detach()
         if self.density < 1.0:
             kept = max(1, round(self.density * value.numel()))
-            threshold = value.abs().flatten().topk(kept).values[-1]
-            value = torch.where(value.abs() >= threshold, value, 0.0)
+            places = value.abs().flatten().topk(kept).indices  # exactly as many, also where entries are equal
+            value = torch.zeros_like(value).flatten().scatter(0, places, value.flatten()[places]).view_as(value)
         if self.quantize:
             level = value.abs().max() / 127.0
-            value = torch.round(value / level) * level
+            value = torch.where(level > 0.0, torch.round(value / level) * level, 0.0)  # all zero: nothing to round
         return factor + (value - factor.detach())

@@ -47,7 +47,7 @@ def check_pages(results: Path, folder: Path, readme: Path | None = None) -> list
     """The differences between the committed pages and those made from `results`, as text; empty if there are none."""
     expected = make_pages(results)
     found = {str(path.relative_to(folder)) for kind in _MADE for path in folder.glob(kind)}
-    problems = [f"{folder / name} is not made from {results}" for name in sorted(found - set(expected))]
+    problems = [f"{folder / name} is not made from {results}; delete it" for name in sorted(found - set(expected))]
     problems += [problem for name, content in expected.items() for problem in compare_file(folder / name, content)]
     if readme is not None:
         text = readme.read_text(encoding="utf-8")

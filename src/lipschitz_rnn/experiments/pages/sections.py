@@ -306,7 +306,11 @@ def runs(study: Study, records: Records) -> list[Block]:
     rows, lines = [], _commands(records)
     for record in records:
         values = record.setup
-        counts = [str(len(record.seeds)), str(values.epochs), time_of([record], "cells at once")]
+        counts = [
+            str(len({seed["seed"] for seed in record.seeds})),
+            str(values.epochs),
+            time_of([record], "cells at once"),
+        ]
         rows.append([record.name, *machine(record.environment), values.precision, *counts])
     header = ["cell", "hardware", "software", "commit", "precision", "seeds", "epochs", "time of all seeds"]
     more = [Details("Commands", [Commands(lines)])] if len(lines) > _FEW_COMMANDS else []
