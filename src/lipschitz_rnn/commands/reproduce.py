@@ -26,7 +26,7 @@ from lipschitz_rnn.commands.threads import choose_threads_for_runs, with_threads
 from lipschitz_rnn.documents.numbers import show_duration, show_score, spread
 from lipschitz_rnn.experiments.campaign import Campaign, Plan
 from lipschitz_rnn.experiments.engines import Engine, make_engine
-from lipschitz_rnn.experiments.engines.base import EngineName
+from lipschitz_rnn.experiments.engines.base import EngineName, refuse_cluster_options
 from lipschitz_rnn.experiments.pages.sections import count_seeds
 from lipschitz_rnn.experiments.reproduce import Outcome
 from lipschitz_rnn.experiments.reproduce import reproduce as run_study
@@ -128,13 +128,10 @@ def studies(
             raise ValueError(f"--results is {results}, which is {kind}; name a folder of JSON results")
         print_list(results, as_json, [*STUDIES] if study in (None, "all") else [str(study)])
         raise typer.Exit  # with a study, too: who asks for a list does not want to train
+    why = f"stands before the study, where it is for --list; write it after: lipschitz-rnn reproduce {study} …"
+    refuse_given(context, ("results", "as_json"), why if study else "is for --list; add it, or name a study first")
     if study is None:
         typer.echo(context.get_help())
-    refuse_given(
-        context,
-        ("results", "as_json") if study else (),
-        f"stands before the study, where it is for --list; write it after: lipschitz-rnn reproduce {study} …",
-    )
 
 
 def _signature(study: Study | None) -> inspect.Signature:
@@ -207,11 +204,14 @@ def _plan(study: Study, given: dict[str, Any]) -> tuple[Campaign, list[Plan]]:
 def _report(chosen: list[tuple[Study, Campaign, list[Plan]]], *, dry_run: bool, as_json: bool, **given: Any) -> None:
     """Run the plans and print their results."""
     planned = [plan for _, _, plans in chosen for plan in plans]
+    if given["engine"] != "ray":
+        refuse_cluster_options(given["address"], given["gpus"])
     if dry_run:
         facts = [
             {"name": p.name, "study": p.study, "command": p.command, "settings": p.settings.to_dict()} for p in planned
         ]
-        typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(plan.name for plan in planned))
+        names = [plan.name if len(chosen) == 1 else f"{plan.study}: {plan.name}" for plan in planned]
+        typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(names))
         return
     choose_threads_for_runs([plan.settings for plan in planned])
     for _, campaign, plans in chosen:  # check all studies before the first one starts
