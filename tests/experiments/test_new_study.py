@@ -160,5 +160,5 @@ def test_all_studies_are_planned_at_once() -> None:
     done = CliRunner().invoke(app, ["reproduce", "all", "--dry-run", "--json"])
     planned = {(plan["study"], plan["name"]) for plan in json.loads(done.stdout)}
     assert planned == {(study.name, row.name) for study in STUDIES.values() for row in study.rows}
-    quick = CliRunner().invoke(app, ["reproduce", "all", "--quick", "--dry-run"]).output.split()
-    assert len(quick) == sum(len(study.quick) for study in STUDIES.values())
+    quick = CliRunner().invoke(app, ["reproduce", "all", "--quick", "--dry-run"]).output.splitlines()
+    assert quick == [f"{study.name}: {row.name}" for study in STUDIES.values() for row in study.quick]

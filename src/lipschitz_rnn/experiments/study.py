@@ -161,13 +161,19 @@ class Study:
             if not any(matches(plan.name, pattern) for plan in plans):
                 if pattern in self.groups and not quick:
                     raise ValueError(f"no run has {pattern!r} in its name; --{pattern} adds the runs of that group")
-                known = [row.name for row in (self.quick if quick else self.rows)]
-                hint = nearest(pattern, known)
-                if any(pattern in name for name in known):
-                    hint = f", but the pattern '*{pattern}*' would"
                 names = ", ".join(plan.name for plan in plans)
-                raise ValueError(f"no run matches --only {pattern!r}{hint}; the runs are {names}")
+                raise ValueError(
+                    f"no run matches --only {pattern!r}{self._hint(pattern, plans, quick)}; the runs are {names}"
+                )
         return [plan for plan in plans if not only or any(matches(plan.name, pattern) for pattern in only)]
+
+    def _hint(self, pattern: str, plans: Sequence[Plan], quick: bool) -> str:
+        """What may have been meant by a pattern that selects none of these plans."""
+        if any(pattern in plan.name for plan in plans):
+            return f", but the pattern '*{pattern}*' would"
+        rows = self.quick if quick else self.rows
+        groups = [row.group for row in rows if matches(row.name, pattern) and row.group in self.groups]
+        return f" without --{groups[0]}" if groups else nearest(pattern, [row.name for row in rows])
 
     def _selected_rows(self, only: Sequence[str], quick: bool, groups: Sequence[str], task: str | None) -> list[Row]:
         if quick and groups:

@@ -61,10 +61,10 @@ def _trade_off(study: Study, records: Sequence[Record]) -> list[Block]:
         own = [record for record in records if record.setup.task == task]
         attacked = own[0].measures["networks"][0]["attacked_samples"]
         text = (
-            "Certified: the part of all test samples whose class is right and proved to stay so under every change of "
-            f"at most this l2 norm, {_arithmetic(own)}. PGD: the part of {attacked:,} of them that an attack of that "
-            "size leaves right, an upper bound of what could be certified of those. Means over the seeds. A bounded "
-            "gain does not grow with the length of the sequence, by construction."
+            "Certified: the fraction of test samples whose class is right and proved to stay so under every change of "
+            f"at most this l2 norm, {_arithmetic(own)}. PGD: the fraction of {attacked:,} test samples still "
+            "classified correctly under an attack of that size, an upper bound on what can be certified of them. Means "
+            "over the seeds. A bounded gain does not grow with the length of the sequence, by construction."
         )
         header = ["gain", "trained for", "margin", "gain penalty", "clean"]
         header += [f"certified {radius:g}" for radius in _SHOWN] + [f"PGD {radius:g}" for radius in _SHOWN]
