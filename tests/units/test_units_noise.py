@@ -332,3 +332,8 @@ def test_noise_set_later_on_a_unit_without_it_is_refused(name: str) -> None:
 def test_an_option_of_the_cells_cannot_be_set_without_effect() -> None:
     with pytest.raises(AttributeError, match=r"step_size of a unit 'lem' is set when it is built: units\.build\('lem'"):
         built("lem").step_size = 0.5
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_units_show_their_noise(name: str) -> None:
+    assert "noise=0.2, multiplicative_noise=0.3" in repr(units.build(name, 2, 3, **STRENGTHS))

@@ -17,7 +17,7 @@ from lipschitz_rnn.ops.common.precision import full_products
 from lipschitz_rnn.ops.common.validation import require_number
 from lipschitz_rnn.units.base import Recurrent, State
 from lipschitz_rnn.units.catalogue import name_of
-from lipschitz_rnn.units.noise import NOISE_OPTIONS, NoisyCell
+from lipschitz_rnn.units.noise import NOISE_OPTIONS, NoisyCell, describe_noise
 from lipschitz_rnn.units.recurrence import Statement, UnstatedRecurrenceError, require_own_statement
 from lipschitz_rnn.units.sequences import Sequences
 
@@ -174,6 +174,9 @@ class TimedCell(Cell, NoisyCell):
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__(input_size, hidden_size)
         self.start_noise()
+
+    def extra_repr(self) -> str:
+        return f"step_size={self.step_size}{describe_noise(self)}"
 
     def scan(
         self, inputs: Tensor, state: State, weights: Any, sequences: Sequences, need_output: bool = True

@@ -139,6 +139,10 @@ class FastGRNNCell(FastGRNNLSQCell):
         self.input_factors = factors(self.input_size, self.ranks[0])
         self.hidden_factors = factors(self.hidden_size, self.ranks[1])
 
+    def extra_repr(self) -> str:
+        ranks = f"input_rank={self.ranks[0]}, hidden_rank={self.ranks[1]}"
+        return f"{ranks}, density={self.density}, quantize={self.quantize}"
+
     def matrices(self) -> tuple[Tensor, Tensor]:
         def product(factors: nn.ParameterList) -> Tensor:
             parts = [self.compressed(factor) for factor in factors]
