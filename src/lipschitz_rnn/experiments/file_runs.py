@@ -140,10 +140,12 @@ def _numbers(
     values: npt.NDArray[Any], found: list[npt.NDArray[Any]], owners: npt.NDArray[Any], task: SeriesTask
 ) -> dict[str, Any]:
     mean = np.mean(found, axis=0)
-    errors = _by_owner(np.nanmean(np.abs(mean - values), axis=1), owners)
+    known = np.isfinite(values)
+    misses = np.where(known, np.abs(mean - values), 0.0).sum(1) / np.maximum(known.sum(1), 1)
+    errors = _by_owner(np.where(known.any(1), misses, np.nan), owners)  # a row without any value has no error
     chosen = np.random.default_rng(0).permutation(len(values))[:_PAIRS]
-    finite = np.isfinite(values).all(1)
-    pairs = [[values[row].tolist(), mean[row].tolist()] for row in np.sort(chosen) if finite[row]]
+    whole = known.all(1)
+    pairs = [[values[row].tolist(), mean[row].tolist()] for row in np.sort(chosen) if whole[row]]
     return {
         "metrics": measures.spread([measures.number_metrics(values, each) for each in found]),
         "ensemble": measures.number_metrics(values, mean) if len(found) > 1 else None,

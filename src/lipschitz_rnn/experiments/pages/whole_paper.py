@@ -12,7 +12,7 @@ from lipschitz_rnn.experiments.paper import CELLS, TITLES, Cell, find_cell
 from lipschitz_rnn.experiments.results import Record
 
 MARK = "paper"
-_HEADER = ["task", "N", "integrator", "seeds", "best", "mean", "tuned, mean", "paper, best", "best other there"]
+_HEADER = ["task", "N", "integrator", "seeds", "best", "mean", "tuned, mean", "paper, best", "paper, best other"]
 
 
 def whole_paper(records: Sequence[Record]) -> list[Block]:
@@ -21,9 +21,10 @@ def whole_paper(records: Sequence[Record]) -> list[Block]:
     rows = [_row(cell, own.get(cell.name), tuned.get(cell.name)) for cell in CELLS if cell.unit == "lipschitz"]
     missing = sum(row[3] == "–" for row in rows)
     text = (
-        "The paper's tables of scores, our unit: accuracy in percent on images, mean squared error on TIMIT, bits and "
-        "perplexity on Penn Treebank. Scores are from the epoch selected on validation data; the paper prints its best "
-        "seed."
+        "The paper's tables, with our results for its unit: accuracy in percent on images (higher is better), mean "
+        "squared error on TIMIT, bits and perplexity on Penn Treebank (lower is better). Scores are from the epoch "
+        "selected on validation data. The paper prints its best seed; the last column is the best other unit that it "
+        "quotes."
     )
     if any(record.diverged for record in own.values()):
         text += " Diverged seeds are counted and have no score: best and mean are over the others."
