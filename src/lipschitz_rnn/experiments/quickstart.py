@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lipschitz_rnn.drawing import GREY, RED, draw_curves, new_figure, whole_epochs
+from lipschitz_rnn.experiments.comparison.statistics import mean_interval
 from lipschitz_rnn.experiments.presets import preset_settings
 from lipschitz_rnn.experiments.runner import train
 from lipschitz_rnn.stability.studies.tracking import draw_eigenvalues, draw_tracks, spectral_curves
@@ -27,17 +28,11 @@ class Quickstart:
     picture: Path
 
     def difference(self) -> tuple[float, float] | None:
-        """95 % interval of the difference in mean test accuracy, by Welch's t-test over seeds; None for one seed."""
-        ours, theirs = (test_scores(result) for result in (self.lipschitz, self.lstm))
-        if min(len(ours), len(theirs)) < 2:
-            return None
-        mean = sum(ours) / len(ours) - sum(theirs) / len(theirs)
-        if len({*ours}) == len({*theirs}) == 1:
-            return mean, mean  # no variance: the test would divide by zero
-        from scipy.stats import ttest_ind
-
-        interval = ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
-        return float(interval.low), float(interval.high)
+        """95 % interval of the mean difference in test accuracy, seed by seed, as in the report; None for one seed."""
+        pairs = zip(self.lipschitz.seeds, self.lstm.seeds, strict=True)
+        known = [(ours.test, theirs.test) for ours, theirs in pairs]
+        differences = [ours - theirs for ours, theirs in known if ours is not None and theirs is not None]
+        return mean_interval(differences) if len(differences) > 1 else None
 
     def conclusion(self) -> str:
         """The conclusion that the seeds support."""
