@@ -1,4 +1,4 @@
-"""What tests of kernels do with results: their error, and the same results from a captured graph."""
+"""What tests of kernels share: sizes and dtypes, the error of a result, and the same results from a captured graph."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+Shape = tuple[int, int, int, int]  # S, T, B, N
+# The dtype of the inputs and the one of the products; the state is float32 in each.
+DTYPES = {
+    "float32": (torch.float32, torch.float32),
+    "bfloat16": (torch.bfloat16, torch.bfloat16),
+    "float16": (torch.float16, torch.float16),
+    "wide inputs": (torch.float32, torch.bfloat16),
+}
 
 
 def error(found: Tensor, truth: Tensor) -> float:

@@ -163,12 +163,11 @@ def bench(
         raise ValueError("--append is about the file of --markdown; pass both, or neither")
     if weights is not None and not parallel:
         raise ValueError(f"--weights is {weights!r}, but it chooses the layer of --parallel; pass both, or neither")
-    for mode, chosen in (("--explain", explain), ("--growth", growth_plot is not None), ("--parallel", parallel)):
-        if chosen:
-            others = {"growth_plot", "parallel", "plot", "markdown"} - {mode.strip("-"), f"{mode.strip('-')}_plot"}
-            refuse_given(
-                context, others, f"cannot be used with {mode}, which does something else; leave one of them out"
-            )
+    modes = {"explain": explain, "growth_plot": growth_plot is not None, "parallel": parallel}
+    for mode in (name for name, chosen in modes.items() if chosen):
+        others = {"plot", "markdown", *modes} - {mode}
+        option = "--" + mode.removesuffix("_plot")
+        refuse_given(context, others, f"cannot be used with {option}, which does something else; leave one of them out")
     explanation = explain_choice(work, place)
     if explain:
         _write_json({"workload": work.to_dict(), "device": str(place), "explanation": explanation}, json_file)

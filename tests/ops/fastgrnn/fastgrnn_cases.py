@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from kernel_results import error
+from kernel_results import Shape, error
 from torch import Tensor
 
 from lipschitz_rnn.ops.fastgrnn import fastgrnn_scan
 
 NAMES = ("inputs", "W", "gate_bias", "update_bias", "zeta", "nu", "h0")
-Shape = tuple[int, int, int, int]  # S, T, B, N
-# The dtype of the inputs and the one of the products; the state is float32 in each.
-DTYPES = {
-    "float32": (torch.float32, torch.float32),
-    "bfloat16": (torch.bfloat16, torch.bfloat16),
-    "float16": (torch.float16, torch.float16),
-    "wide inputs": (torch.float32, torch.bfloat16),
-}
 
 
 def loop(inputs: Tensor, W: Tensor, b_z: Tensor, b_g: Tensor, zeta: Tensor, nu: Tensor, h0: Tensor) -> Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fastgrnn_cases import DTYPES, Shape, check, outcome, term_sizes
+from fastgrnn_cases import check, outcome, term_sizes
 from fastgrnn_cases import stacked_tensors as tensors
-from kernel_results import replayed
+from kernel_results import DTYPES, Shape, replayed
 
 from lipschitz_rnn.ops.fastgrnn.gradients import gradients
 from lipschitz_rnn.ops.fastgrnn.reference import FastGRNN, reference

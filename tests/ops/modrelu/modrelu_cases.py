@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from kernel_results import error, replayed
+from kernel_results import Shape, error, replayed
 from torch import Tensor
 
 from lipschitz_rnn.ops.modrelu import gradients as by_hand
@@ -15,14 +15,6 @@ from lipschitz_rnn.ops.modrelu import modrelu_scan
 from lipschitz_rnn.units.matrices import mod_relu
 
 NAMES = ("inputs", "W", "bias", "h0")
-Shape = tuple[int, int, int, int]  # S, T, B, N
-# The dtype of the inputs and the one of the products; the state is float32 in each.
-DTYPES = {
-    "float32": (torch.float32, torch.float32),
-    "bfloat16": (torch.bfloat16, torch.bfloat16),
-    "float16": (torch.float16, torch.float16),
-    "wide inputs": (torch.float32, torch.bfloat16),
-}
 
 
 def real_loop(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor) -> Tensor:

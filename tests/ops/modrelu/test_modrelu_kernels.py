@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from modrelu_cases import DTYPES, Shape, captured_on_a_gpu, check, check_through_vmap_and_autograd
+from kernel_results import DTYPES, Shape
+from modrelu_cases import captured_on_a_gpu, check, check_through_vmap_and_autograd
 from modrelu_cases import stacked_tensors as tensors
 
 from lipschitz_rnn.ops.modrelu.gradients import gradients

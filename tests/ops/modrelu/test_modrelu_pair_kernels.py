@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_results import error
-from modrelu_cases import DTYPES, Shape, captured_on_a_gpu, check, check_through_vmap_and_autograd, stacked_tensors
+from kernel_results import DTYPES, Shape, error
+from modrelu_cases import captured_on_a_gpu, check, check_through_vmap_and_autograd, stacked_tensors
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.precision import float32_products
