@@ -19,7 +19,7 @@ _WHY_DECAY = "Adam at 0.003 with the printed decay and gradients clipped at 1, b
 _OTHERS: dict[str, dict[str, Any]] = {
     "lstm": {"learning_rate": 0.001, "unit_options": {"forget_bias": 1.0, "fused": True}},
     "antisymmetric": {"learning_rate": 0.002, "unit_options": {"step_size": 0.03, "gamma": 0.001, "init_scale": 4.0}},
-    "irnn": {"learning_rate": 0.001},
+    "irnn": {"learning_rate": 0.001, "unit_options": {"step_size": 0.995}},  # at 1 its state grows with every step
 }
 _MIDPOINT_SEEDS, SWEEP_SEEDS = (0, 1, 2), (1000,)  # a midpoint step costs two; sweep seeds are used for nothing else
 _SWEEP_EPOCHS = 20
@@ -33,13 +33,12 @@ _WHY_MUON = (
 )
 
 
+_PADDED_ROW = {"changes": {**OUR_UNIT[PADDED], **_PRECISION}, "why": _WHY_MUON}
+
+
 def _weights(cell: Cell) -> str:
     suffix = "" if cell.integrator == "euler" else f"-{cell.integrator}"
     return f"{cell.task}-{cell.hidden_size}{suffix}"
-
-
-def _ours(cell: Cell) -> dict[str, Any]:
-    return {**_ADAM, "learning_rate": _RATES[cell.hidden_size or 128]}
 
 
 def _ordered_row(cell: Cell) -> dict[str, Any]:
@@ -50,10 +49,7 @@ def _ordered_row(cell: Cell) -> dict[str, Any]:
 def _row(cell: Cell) -> dict[str, Any]:
     if cell.unit == "lipschitz":
         seeds = _MIDPOINT_SEEDS if cell.integrator == "midpoint" else None
-        trained = {"changes": _ours(cell), "why": _WHY_PADDED if cell.task == PADDED else _WHY}
-        if cell.integrator == "euler":
-            padded = {"changes": {**OUR_UNIT[PADDED], **_PRECISION}, "why": _WHY_MUON}
-            trained = padded if cell.task == PADDED else _ordered_row(cell)
+        trained = _PADDED_ROW if cell.task == PADDED else _ordered_row(cell)
         return {**trained, "seeds": seeds, "weights": _weights(cell)}
     why = "Adam with a cosine decay, a single setting that was not tuned"
     return {"group": BASELINES, "changes": {**_ADAM, **_OTHERS[cell.unit]}, "why": why, "seeds": _MIDPOINT_SEEDS}
@@ -62,7 +58,8 @@ def _row(cell: Cell) -> dict[str, Any]:
 def _adam(cell: Cell) -> dict[str, Any] | None:
     if cell.task != PADDED or cell.unit != "lipschitz" or cell.integrator != "euler":
         return None
-    return {"group": "adam", "changes": _ours(cell), "why": _WHY_PADDED}
+    changes = {**_ADAM, "learning_rate": _RATES[cell.hidden_size or 128]}
+    return {"group": "adam", "changes": changes, "why": _WHY_PADDED}
 
 
 def _printed(cell: Cell) -> dict[str, Any] | None:
@@ -75,11 +72,9 @@ def _fixed(cell: Cell) -> dict[str, Any] | None:
     """The records of other papers are with one noise tensor for all samples, which a network can learn to subtract."""
     if cell.task != PADDED or cell.unit != "lipschitz":
         return None
-    euler = cell.integrator == "euler"
-    why = f"one fixed noise tensor for all samples, as in public implementations; {_WHY_MUON if euler else _WHY_PADDED}"
-    changes = {**OUR_UNIT[PADDED], **_PRECISION} if euler else _ours(cell)
+    why = f"one fixed noise tensor for all samples, as in public implementations; {_WHY_MUON}"
     seeds = _MIDPOINT_SEEDS if cell.integrator == "midpoint" else None
-    return {"group": "fixed", "task_options": {"noise": "fixed"}, "changes": changes, "why": why, "seeds": seeds}
+    return {**_PADDED_ROW, "group": "fixed", "task_options": {"noise": "fixed"}, "why": why, "seeds": seeds}
 
 
 _PADDED_UNITS: tuple[dict[str, float], ...] = (
