@@ -24,10 +24,12 @@ def renamed(positional: int, **names: str) -> Callable[[Method], Method]:
         names: old="new" for each renamed keyword.
     """
 
+    old = frozenset(names)
+
     def decorate(method: Method) -> Method:
         @functools.wraps(method)
         def call(self: Any, *args: Any, **options: Any) -> Any:
-            if len(args) > positional or (options and any(name in options for name in names)):
+            if len(args) > positional or not old.isdisjoint(options):
                 args, options = _translated(self, args, options, positional, names)
             return method(self, *args, **options)
 

@@ -136,7 +136,9 @@ class PairLayer(torch.autograd.Function):
         states, last, tape, operand = run.forward(*used)
         ctx.set_materialize_grads(False)
         ctx.run = run
-        ctx.save_for_backward(*tensors, used[0], used[3], used[4], tape, operand)
+        x, h0, U = used[0], used[3], used[4]
+        as_given = x is tensors[0] and h0 is tensors[3] and U is tensors[4]
+        ctx.save_for_backward(*tensors, tape, operand, *(() if as_given else (x, h0, U)))
         return states, last
 
     @staticmethod
@@ -145,10 +147,12 @@ class PairLayer(torch.autograd.Function):
         saved = ctx.saved_tensors
         if grad_states is None and grad_last is None:
             return (None,) * 7
+        tape, operand = saved[6:8]
         if torch.is_grad_enabled():  # second derivatives follow
-            found = _differentiable_gradients(ctx.run, saved[:6], saved[9], grad_states, grad_last, needs)
+            found = _differentiable_gradients(ctx.run, saved[:6], tape, grad_states, grad_last, needs)
         else:
-            found = ctx.run.backward(saved[6:], grad_states, grad_last, needs)
+            x, h0, U = saved[8:] or (saved[0], saved[3], saved[4])
+            found = ctx.run.backward((x, h0, U, tape, operand), grad_states, grad_last, needs)
         return (*[gradient if need else None for gradient, need in zip(found, needs, strict=False)], None)
 
 

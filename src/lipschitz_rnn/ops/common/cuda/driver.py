@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -44,10 +44,10 @@ def _driver() -> ctypes.CDLL:
     return driver
 
 
-def _current_stream(device: int) -> int:
-    """PyTorch's; its own short way where there is one."""
-    short = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return int(short(device) if short is not None else torch.cuda.current_stream(device).cuda_stream)
+# The current stream of a device: PyTorch's own short way where there is one.
+_current_stream: Callable[[int], int] = getattr(
+    torch._C, "_cuda_getCurrentRawStream", lambda device: torch.cuda.current_stream(device).cuda_stream
+)
 
 
 def _check(status: int) -> None:
@@ -73,6 +73,7 @@ class Function:
                 _check(driver.cuFuncSetAttribute(function, _ANY_CLUSTER_SIZE, 1))
         self._function, self._launch = function, driver.cuLaunchKernel
         self._device, self._threads, self._shared, self._cluster = device, threads, shared_bytes, cluster
+        self._index = device.index
 
     def clusters_at_once(self) -> int:
         """How many clusters the whole GPU runs at once; 0 if it cannot run one."""
@@ -86,12 +87,14 @@ class Function:
 
     def launch(self, groups: int, arguments: bytes) -> None:
         """``groups`` clusters; ``arguments`` is the one structure that the kernel takes, by value."""
-        with _on(self._device):
-            stream = _current_stream(self._device.index)
-            status = self._launch(
-                self._function, self._cluster * groups, 1, 1, self._threads, 1, 1, self._shared, stream,
-                _Pointers(arguments), None,
-            )  # fmt: skip
+        if self._index != torch.cuda.current_device():
+            with torch.cuda.device(self._index):
+                self.launch(groups, arguments)
+            return
+        status = self._launch(
+            self._function, self._cluster * groups, 1, 1, self._threads, 1, 1, self._shared,
+            _current_stream(self._index), _Pointers(arguments), None,
+        )  # fmt: skip
         _check(status)
 
 
@@ -103,8 +106,3 @@ def largest_cluster(device: torch.device) -> int:
     whole = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor // 2 + 1024
     sizes = (16, 8, 4, 2)
     return next((n for n in sizes if Function(code, "nothing", device, 256, whole, n).clusters_at_once()), 1)
-
-
-def _on(device: torch.device) -> AbstractContextManager[object]:
-    """The device as the current one; asking is cheaper than setting it again."""
-    return nullcontext() if device.index == torch.cuda.current_device() else torch.cuda.device(device)

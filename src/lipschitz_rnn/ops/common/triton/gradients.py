@@ -28,7 +28,7 @@ class MatrixSums:
     Args:
         shape: (S, rows, columns).
         pairs: the sizes of each pair: T, B, three strides of the left factor, (S, T, B, rows), and three of the right
-            one, (S, T, B, columns). The last axis is contiguous.
+            one, (S, T, B, columns), then where in its tensor each of the two begins. The last axis is contiguous.
         ones: adds a column: the left factor, summed alone.
     """
 
@@ -72,7 +72,7 @@ class MatrixSums:
 
 def matrix_partial_sums(pairs: Sequence[tuple[Tensor, Tensor]], precision: str, ones: bool = False) -> Tensor:
     """The same for pairs of tensors, (S, T, B, rows) and (S, T, B, columns)."""
-    sizes = tuple((*left.shape[1:3], *left.stride()[:3], *right.stride()[:3]) for left, right in pairs)
+    sizes = tuple((*left.shape[1:3], *left.stride()[:3], *right.stride()[:3], 0, 0) for left, right in pairs)
     left, right = pairs[0]
     shape = (left.shape[0], left.shape[3], right.shape[3])
     with on_device(left):
@@ -92,6 +92,7 @@ def _split(length: int, inner: int, others: int) -> tuple[int, int]:
 @triton.jit(do_not_specialize=["L", "length", "first", "count"])
 def _gradient_kernel(
     left, right, sums, L, B, high, wide, length, first, count, left_s, left_t, left_b, right_s, right_t, right_b,
+    left_start, right_start,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, AHEAD: tl.constexpr,
     ONES: tl.constexpr,
 ):  # fmt: skip
@@ -110,8 +111,8 @@ def _gradient_kernel(
     n = (tile % across) * COLUMNS + tl.arange(0, COLUMNS)
     m_mask, n_mask = m < high, n < wide
     ones = (n == wide) if ONES else (n < 0)
-    left += network * left_s
-    right += network * right_s
+    left += left_start + network * left_s
+    right += right_start + network * right_s
     # Sample r is step r // B, sample r % B of its batch. A division in every turn would cost more than the product, so
     # places move on by what INNER samples make, and by the rest of a step where that passes the end of the batch.
     start = split.to(tl.int64) * length
@@ -253,10 +254,18 @@ def _add_kernel(
         else:
             tl.store(grad_W + (network * N + row - N) * N + n, total, mask=mask)
     else:
-        bias = tl.zeros((BLOCK,), tl.float32)
-        for tile in range(tiles):
-            entry = input_sums + (network * tiles + tile) * (2 * N) + n
-            total += tl.load(entry, mask=mask, other=0.0)
-            bias += tl.load(entry + N, mask=mask, other=0.0)
-        tl.store(grad_U + network * N + n, total, mask=mask)
-        tl.store(grad_b + network * N + n, bias, mask=mask)
+        add_input_sums(
+            input_sums + network * tiles * 2 * N, grad_U + network * N, grad_b + network * N, tiles, N, n, mask
+        )
+
+
+@triton.jit
+def add_input_sums(input_sums, grad_U, grad_b, tiles, N, n, mask):
+    """∂U and ∂b of one network, from the sums of every tile of its samples."""
+    weight, bias = tl.zeros(n.shape, tl.float32), tl.zeros(n.shape, tl.float32)
+    for tile in range(tiles):
+        entry = input_sums + tile * (2 * N) + n
+        weight += tl.load(entry, mask=mask, other=0.0)
+        bias += tl.load(entry + N, mask=mask, other=0.0)
+    tl.store(grad_U + n, weight, mask=mask)
+    tl.store(grad_b + n, bias, mask=mask)

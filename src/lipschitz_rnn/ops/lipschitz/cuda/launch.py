@@ -114,14 +114,17 @@ class Settled:
         inputs = 0 if forward else 5
         self._of_inputs = [inputs] if needs.fused else []
         self._of_units = [i for i in ((0, 2, 6, 7) if forward else (2, 3, 4, 6, 7)) if i not in self._of_inputs]
-        self._alignment = 2 * dtype.itemsize
+        self._between = 2 * dtype.itemsize - 1  # bits of an address that does not start a pair
         self._functions: dict[tuple[bool, bool, torch.device], Function] = {}
 
     def __call__(self, device: torch.device, tensors: Sequence[Tensor | None]) -> None:
         addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-        odd = [address % self._alignment != 0 for address in addresses]
-        pairs = self._pairs and not any(odd[i] for i in self._of_units)
-        input_pairs = self._input_pairs and not any(odd[i] for i in self._of_inputs)
+        pairs, input_pairs = self._pairs, self._input_pairs
+        for address in addresses:
+            if address & self._between:  # rare: PyTorch's allocator aligns what it gives out
+                pairs = pairs and not any(addresses[i] & self._between for i in self._of_units)
+                input_pairs = input_pairs and not any(addresses[i] & self._between for i in self._of_inputs)
+                break
         key = (pairs, input_pairs, device)
         function = self._functions.get(key)
         if function is None:

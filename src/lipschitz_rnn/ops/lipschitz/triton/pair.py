@@ -2,8 +2,9 @@
 
     A = M + f Mᵀ − γI,  and likewise W
 
-One launch writes the left operands of both scans, and one turns the gradients of A and W into those of M. The matrices
-are rounded as PyTorch's own operations round them, so a network computes with what ``hidden_matrices()`` returns.
+One launch writes the left operands of both scans, and one adds the partial sums of the gradients of A and W and turns
+them into those of M. The matrices are rounded as PyTorch's own operations round them, so a network computes with what
+``hidden_matrices()`` returns.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.triton.gradients import add_input_sums
 from lipschitz_rnn.ops.common.triton.launching import Launch, allocator, divide_up, power_of_two
 from lipschitz_rnn.ops.common.triton.products import round_to_operand
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan
@@ -61,21 +63,44 @@ class PairOperands:
         return forward, backward
 
 
-class PairGradients:
-    """∂M = ∂A + f ∂Aᵀ, and likewise for W, in ``dtype``, from contiguous (1, N, N) in float32."""
+class PairSums:
+    """∂M = ∂A + f ∂Aᵀ, and likewise for W, from partial sums of ∂A and ∂W, and ∂U and ∂b where there are sums of them.
 
-    def __init__(self, N: int, factors: tuple[float, float], dtype: torch.dtype, device: torch.device) -> None:
-        tile = min(32, max(16, power_of_two(N)))
-        tiles = divide_up(N, tile)
+    Args:
+        shape: of the partial sums of the matrices, (1, sums, 2N, N).
+        tiles: how many partial sums the input map has, for inputs of one feature; 0 if it has none.
+        factors: f of A and of W.
+        dtype: of all gradients.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int, int],
+        tiles: int,
+        alpha: float,
+        factors: tuple[float, float],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        _, count, _, N = shape
+        across = divide_up(N, _TILE)
+        grid = (across * across, 3 if tiles else 2, 1)
+        constants = (_TILE, _AT_ONCE, power_of_two(N))
+        self._launch = Launch(_sums_kernel, grid, (count, tiles, N, alpha, *factors), constants, num_warps=8)
         self._new_matrix = allocator((N, N), dtype, device)
-        self._launch = Launch(_gradients_kernel, (tiles * tiles, 2, 1), (N, *factors), (tile,))
+        self._new_U, self._new_b = allocator((N, 1), dtype, device), allocator((N,), dtype, device)
 
-    def __call__(self, grad_A: Tensor, grad_W: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, sums: Tensor, input_sums: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         M_A, M_W = self._new_matrix(), self._new_matrix()
-        self._launch(grad_A, grad_W, M_A, M_W)
-        return M_A, M_W
+        if input_sums is None:
+            self._launch(sums, sums, M_A, M_W, M_A, M_A)  # any tensor may stand where none is written
+            return M_A, M_W, None, None
+        grad_U, grad_b = self._new_U(), self._new_b()
+        self._launch(sums, input_sums, M_A, M_W, grad_U, grad_b)
+        return M_A, M_W, grad_U, grad_b
 
 
+_TILE, _AT_ONCE = 16, 32  # a side of the tiles, and how many partial sums of one are loaded at a time
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -124,15 +149,43 @@ def _rounded(S, DTYPE: tl.constexpr):
     return S
 
 
+@triton.jit(do_not_specialize=["count", "tiles"])
+def _sums_kernel(
+    sums, input_sums, M_A, M_W, grad_U, grad_b, count, tiles, N, alpha, factor_A, factor_W,
+    TILE: tl.constexpr, AT_ONCE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A tile of ∂M and the one across its diagonal, of A or of W; or after those ∂U and ∂b."""
+    across, half = tl.cdiv(N, TILE), tl.program_id(1)
+    row, column = tl.program_id(0) // across, tl.program_id(0) % across
+    i, j = row * TILE + tl.arange(0, TILE), column * TILE + tl.arange(0, TILE)
+    if half == 2:
+        if tl.program_id(0) == 0:
+            n = tl.arange(0, BLOCK)
+            add_input_sums(input_sums, grad_U, grad_b, tiles, N, n, n < N)
+    elif row <= column:
+        upper = _added(sums + half * N * N, i, j, count, N, TILE, AT_ONCE)
+        lower = _added(sums + half * N * N, j, i, count, N, TILE, AT_ONCE)
+        if half == 0:
+            _store_both(M_A, alpha * upper, alpha * lower, i, j, factor_A, N)
+        else:
+            _store_both(M_W, upper, lower, i, j, factor_W, N)
+
+
 @triton.jit
-def _gradients_kernel(grad_A, grad_W, M_A, M_W, N, factor_A, factor_W, TILE: tl.constexpr):
-    tiles = tl.cdiv(N, TILE)
-    i = ((tl.program_id(0) // tiles) * TILE + tl.arange(0, TILE))[:, None]
-    j = ((tl.program_id(0) % tiles) * TILE + tl.arange(0, TILE))[None, :]
-    mask = (i < N) & (j < N)
-    if tl.program_id(1) == 0:
-        own, across = tl.load(grad_A + i * N + j, mask=mask), tl.load(grad_A + j * N + i, mask=mask)
-        tl.store(M_A + i * N + j, own + factor_A * across, mask=mask)
-    else:
-        own, across = tl.load(grad_W + i * N + j, mask=mask), tl.load(grad_W + j * N + i, mask=mask)
-        tl.store(M_W + i * N + j, own + factor_W * across, mask=mask)
+def _added(sums, i, j, count, N, TILE: tl.constexpr, AT_ONCE: tl.constexpr):
+    """Rows i and columns j of the partial sums, added up."""
+    index = tl.arange(0, AT_ONCE)[:, None, None]
+    inside = (i < N)[None, :, None] & (j < N)[None, None, :]
+    place = sums + index * 2 * N * N + i[None, :, None] * N + j[None, None, :]
+    total = tl.zeros((TILE, TILE), tl.float32)
+    for start in range(0, count, AT_ONCE):
+        mask = inside & (start + index < count)
+        total += tl.sum(tl.load(place + start * 2 * N * N, mask=mask, other=0.0), 0)
+    return total
+
+
+@triton.jit
+def _store_both(M, upper, lower, i, j, factor, N):
+    inside = (i < N)[:, None] & (j < N)[None, :]
+    tl.store(M + i[:, None] * N + j[None, :], upper + factor * tl.trans(lower), mask=inside)
+    tl.store(M + j[:, None] * N + i[None, :], lower + factor * tl.trans(upper), mask=tl.trans(inside))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,11 +65,21 @@ class PairCall:
 
 
 class Launches(Protocol):
-    """Both kernels of one kind of call; ``kappa_d`` is (T, stages, B, 2N)."""
+    """Both kernels of one kind of call; κ and d of all steps and stages are one tensor, in the order of the kernels.
 
-    samples: int  # of one program, which sums the gradients of U and b over them
+    Attributes:
+        samples: of one program, which sums the gradients of U and b over them.
+        strides: from one step to the next of κ and d, and from one stage to the next.
+        new_kappa_d: allocates them.
+    """
 
-    def new_kappa_d(self) -> Tensor: ...
+    samples: int
+    strides: tuple[int, int]
+    new_kappa_d: Callable[[], Tensor]
+
+    def by_step(self, kappa_d: Tensor) -> Tensor:
+        """(T, stages, B, 2N)."""
+        ...
 
     def forward(
         self, drive: Tensor, weights: Tensor, h0: Tensor | None, U: Tensor, b: Tensor | None, tape: Tensor, last: Tensor
@@ -90,9 +101,13 @@ class ResidentLaunches:
         wide = is_wide((B, N), call.stages, strides)
         has = (call.fused, call.fused and call.bias, False, False, call.keep or call.save, call.save, wide)
         kind = (call.dtype, call.dtype, call.dtype, call.device)
+        self.strides = call.stages * B * 2 * N, B * 2 * N
         self.new_kappa_d = allocator((T, call.stages, B, 2 * N), call.dtype, call.device)
         self._forward = resident_forward((1, T, B, N), plan, call.scheme, has, call.starts, strides, kind)
         self._backwards: dict[tuple[tuple[int, ...], bool], Launch] = {}
+
+    def by_step(self, kappa_d: Tensor) -> Tensor:
+        return kappa_d
 
     def forward(
         self, drive: Tensor, weights: Tensor, h0: Tensor | None, U: Tensor, b: Tensor | None, tape: Tensor, last: Tensor
@@ -133,7 +148,8 @@ class CudaLaunches:
     def __init__(self, call: PairCall, plan: CudaPlan) -> None:
         self._call, self._plan, self.samples = call, plan, plan.samples
         T, B, _, N = call.sizes
-        self._new_stages = allocator((call.stages, T, B, 2 * N), call.dtype, call.device)
+        self.strides = B * 2 * N, T * B * 2 * N
+        self.new_kappa_d = allocator((call.stages, T, B, 2 * N), call.dtype, call.device)
         needs = cuda.Needs(call.fused, save=call.save, keep=call.keep or call.save)
         self._forward = self._settled("forward", needs, call.drive_strides + _NO_STRIDES)
 
@@ -141,8 +157,8 @@ class CudaLaunches:
         T, B, _, N = self._call.sizes
         return cuda.settled(name, self._plan, (1, T, B, N), self._call.scheme, self._call.dtype, needs, strides)
 
-    def new_kappa_d(self) -> Tensor:
-        return self._new_stages().transpose(0, 1)
+    def by_step(self, kappa_d: Tensor) -> Tensor:
+        return kappa_d.transpose(0, 1)
 
     def forward(
         self, drive: Tensor, weights: Tensor, h0: Tensor | None, U: Tensor, b: Tensor | None, tape: Tensor, last: Tensor

@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lipschitz_rnn.ops.common.dtypes import matmul, without_autocast
-from lipschitz_rnn.ops.common.triton.gradients import AddedSums, MatrixSums
+from lipschitz_rnn.ops.common.triton.gradients import MatrixSums
 from lipschitz_rnn.ops.common.triton.launching import Launch, allocator, divide_up, on_device
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan
 from lipschitz_rnn.ops.lipschitz.cuda.plan import make_plan as make_cuda_plan
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 from lipschitz_rnn.ops.lipschitz.triton.backend import problem_precision
 from lipschitz_rnn.ops.lipschitz.triton.inputs import FEW, drive_gradient, expansion, input_gradients
-from lipschitz_rnn.ops.lipschitz.triton.pair import PairGradients, PairOperands
+from lipschitz_rnn.ops.lipschitz.triton.pair import PairOperands, PairSums
 from lipschitz_rnn.ops.lipschitz.triton.pair_launches import CudaLaunches, Launches, PairCall, ResidentLaunches
 from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan, make_plan
 
@@ -54,14 +54,15 @@ class PairScan:
             self._expansion = expansion((1, T, B, N), p, (0, *call.x_strides), call.bias, dtype, device)
         tiles = divide_up(B, launches.samples) if self.fused else 0
         self._new_input_sums = allocator((1, tiles, 2, N), torch.float32, device)
-        step = (B if isinstance(plan, CudaPlan) else self.stages * B) * 2 * N  # from one to the next of κ and d
-        pairs = [(T - 1, B, 0, step, 2 * N, 0, self._slots * B * N, N)] if T > 1 else []
+        # κ and d of each stage with the states at which they belong; the state before step t is after step t − 1.
+        step, stage = launches.strides
+        places = (0, step, 2 * N, 0, self._slots * B * N, N)
+        pairs = [(T - 1, B, *places, step, 0)] if T > 1 else []
         if call.starts or T == 1:
-            pairs.insert(0, (1, B, 0, step, 2 * N, 0, B * N, N))
-        pairs += [(T, B, 0, step, 2 * N, 0, self._slots * B * N, N)] * (self.stages - 1)
+            pairs.insert(0, (1, B, *places, 0, 0))
+        pairs += [(T, B, *places, i * stage, (self.stages + i) * B * N) for i in range(1, self.stages)]
         self._sums = MatrixSums((1, 2 * N, N), pairs, dtype, plan.precision, device)
-        self._added = AddedSums(self._sums.shape, tiles, scheme.alpha, torch.float32, own, device)
-        self._pair = PairGradients(N, (call.maps[0], call.maps[2]), own, device)
+        self._pair = PairSums(self._sums.shape, tiles, scheme.alpha, (call.maps[0], call.maps[2]), own, device)
 
     def converted(
         self, x: Tensor, M_A: Tensor, M_W: Tensor, h0: Tensor | None, U: Tensor, b: Tensor | None
@@ -114,22 +115,21 @@ class PairScan:
             grad_A = grad_W = grad_U = grad_b = None
             if any(needs[1:3]) or (self.fused and any(needs[4:])):
                 partial = self._sums(self._pairs(kappa_d, tape, h0))
-                grad_A, grad_W, grad_U, grad_b = self._added(partial, sums)
-                grad_A, grad_W = self._pair(grad_A, grad_W)
+                grad_A, grad_W, grad_U, grad_b = self._pair(partial, sums)
             grad_x = None
             if not self.fused and any(needs[i] for i in (0, 4, 5)):
                 grad_x, grad_U, grad_b = self._input_gradients(kappa_d, x, U, needs)
             elif needs[0]:
                 grad_x = matmul(self._total_d(kappa_d), U)
-        return grad_x, grad_A, grad_W, grad_h0, _shaped(grad_U, U.shape), _shaped(grad_b, U.shape[:1])
+        return grad_x, grad_A, grad_W, grad_h0, grad_U, grad_b
 
     def _pairs(self, kappa_d: Tensor, tape: Tensor, h0: Tensor | None) -> list[tuple[Tensor, Tensor]]:
-        """κ and d of each stage with the states at which they belong; the state before step t is after step t − 1."""
+        """The tensors of the pairs, each of which knows where in them it begins."""
         T, B, _, N = self.call.sizes
-        pairs = [(kappa_d.narrow(0, 1, T - 1), tape)] if T > 1 else []
+        pairs = [(kappa_d, tape)] * (self.stages - 1 + (T > 1))
         if h0 is not None or T == 1:
             pairs.insert(0, (kappa_d, kappa_d.new_zeros((B, N)) if h0 is None else h0))
-        return pairs + [(kappa_d.select(1, i), tape.select(1, self.stages + i)) for i in range(1, self.stages)]
+        return pairs
 
     def _expanded(self, x: Tensor, U: Tensor, b: Tensor | None) -> Tensor:
         """u = U x + b, (T, B, N)."""
@@ -146,13 +146,10 @@ class PairScan:
         grad_x = drive_gradient(d, U).squeeze(0) if needs[0] else None
         if not (needs[4] or needs[5]):
             return grad_x, None, None
-        return grad_x, *input_gradients(d, x.unsqueeze(0), self.plan.precision)
+        grad_U, grad_b = input_gradients(d, x.unsqueeze(0), self.plan.precision)
+        return grad_x, grad_U.view(U.shape), grad_b.view(U.shape[:1])
 
     def _total_d(self, kappa_d: Tensor) -> Tensor:
         """∂u = Σ d over the stages, (T, B, N)."""
-        d = kappa_d[..., kappa_d.shape[-1] // 2 :]
+        d = self._launches.by_step(kappa_d)[..., kappa_d.shape[-1] // 2 :]
         return d[:, 0] if self.stages == 1 else d.sum(1)
-
-
-def _shaped(gradient: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    return None if gradient is None else gradient.view(shape)
