@@ -86,7 +86,7 @@ class PairSums:
         across = divide_up(N, _TILE)
         grid = (across * across, 3 if tiles else 2, 1)
         constants = (_TILE, _AT_ONCE, power_of_two(N))
-        self._launch = Launch(_sums_kernel, grid, (count, tiles, N, alpha, *factors), constants, num_warps=8)
+        self._launch = Launch(_sums_kernel, grid, (count, tiles, N, alpha, *factors), constants, num_warps=4)
         self._new_matrix = allocator((N, N), dtype, device)
         self._new_U, self._new_b = allocator((N, 1), dtype, device), allocator((N,), dtype, device)
 
@@ -100,7 +100,9 @@ class PairSums:
         return M_A, M_W, grad_U, grad_b
 
 
-_TILE, _AT_ONCE = 16, 32  # a side of the tiles, and how many partial sums of one are loaded at a time
+# A side of the tiles, and how many partial sums are loaded at a time. Reading them is all latency: small tiles on many
+# multiprocessors, and few turns with many loads in flight, take less time than long rows.
+_TILE, _AT_ONCE = 8, 64
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -163,8 +165,7 @@ def _sums_kernel(
             n = tl.arange(0, BLOCK)
             add_input_sums(input_sums, grad_U, grad_b, tiles, N, n, n < N)
     elif row <= column:
-        upper = _added(sums + half * N * N, i, j, count, N, TILE, AT_ONCE)
-        lower = _added(sums + half * N * N, j, i, count, N, TILE, AT_ONCE)
+        upper, lower = _added(sums + half * N * N, i, j, count, N, TILE, AT_ONCE)
         if half == 0:
             _store_both(M_A, alpha * upper, alpha * lower, i, j, factor_A, N)
         else:
@@ -173,15 +174,23 @@ def _sums_kernel(
 
 @triton.jit
 def _added(sums, i, j, count, N, TILE: tl.constexpr, AT_ONCE: tl.constexpr):
-    """Rows i and columns j of the partial sums, added up."""
+    """The partial sums added up: rows i and columns j, and rows j and columns i.
+
+    Every thread adds its own numbers until the end; threads meet once.
+    """
     index = tl.arange(0, AT_ONCE)[:, None, None]
-    inside = (i < N)[None, :, None] & (j < N)[None, None, :]
-    place = sums + index * 2 * N * N + i[None, :, None] * N + j[None, None, :]
-    total = tl.zeros((TILE, TILE), tl.float32)
+    upper_inside = (i < N)[None, :, None] & (j < N)[None, None, :]
+    lower_inside = (j < N)[None, :, None] & (i < N)[None, None, :]
+    place = sums + index * 2 * N * N
+    upper_place = place + i[None, :, None] * N + j[None, None, :]
+    lower_place = place + j[None, :, None] * N + i[None, None, :]
+    upper = tl.zeros((AT_ONCE, TILE, TILE), tl.float32)
+    lower = tl.zeros((AT_ONCE, TILE, TILE), tl.float32)
     for start in range(0, count, AT_ONCE):
-        mask = inside & (start + index < count)
-        total += tl.sum(tl.load(place + start * 2 * N * N, mask=mask, other=0.0), 0)
-    return total
+        valid, step = start + index < count, start * 2 * N * N
+        upper += tl.load(upper_place + step, mask=upper_inside & valid, other=0.0)
+        lower += tl.load(lower_place + step, mask=lower_inside & valid, other=0.0)
+    return tl.sum(upper, 0), tl.sum(lower, 0)
 
 
 @triton.jit
