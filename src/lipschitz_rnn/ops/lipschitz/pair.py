@@ -1,7 +1,7 @@
 """A layer with symmetric-skew matrices as one operation: from its parameters and inputs to its states, and back.
 
 For plain eager code on the resident kernels, where Python and launches take longer than the GPU: one node of the graph,
-seven launches, and nothing that is asked twice. Everything else goes through ``lipschitz_scan``, with the same results.
+six launches, and nothing that is asked twice. Everything else goes through ``lipschitz_scan``, with the same results.
 """
 
 from __future__ import annotations
