@@ -86,7 +86,8 @@ def compare_units(study: Study, records: Sequence[Record]) -> Picture:
                 printed = 100 - cell.printed if record.percent else cell.printed
                 axis.plot(printed, row, marker="D", markersize=5, color=GREY, linestyle="none")
             tuned = ", tuned" if record.kind == "tuned" else ""
-            names.append(f"{record.setup.unit}{tuned}, N = {record.setup.hidden_size}")
+            layers = f"{record.setup.num_layers} × " if record.setup.num_layers > 1 else ""
+            names.append(f"{unit_and_start(record)}{tuned}, N = {layers}{record.setup.hidden_size}")
         _name_rows(axis, names, "test error (%)" if own[0].percent else f"test {own[0].metric}", own[0])
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
@@ -97,6 +98,11 @@ def compare_units(study: Study, records: Sequence[Record]) -> Picture:
         "that the paper prints for its own unit or quotes for another."
     )
     return Picture(f"{study.name}-units", to_svg(figure), caption)
+
+
+def unit_and_start(record: Record) -> str:
+    """The unit, and what makes it another one than published."""
+    return record.setup.unit + (", warm start" if record.setup.unit_options.get("warm_start") else "")
 
 
 def _name_rows(axis: Any, names: Sequence[str], label: str, record: Record) -> None:

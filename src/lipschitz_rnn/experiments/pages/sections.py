@@ -11,7 +11,7 @@ from typing import Any
 
 from lipschitz_rnn.documents.blocks import Block, Commands, Details, Heading, Paragraph, Table
 from lipschitz_rnn.documents.numbers import show_duration, show_plain, show_score, spread
-from lipschitz_rnn.experiments.pages.pictures import compare_units, distributions, learning_curves
+from lipschitz_rnn.experiments.pages.pictures import compare_units, distributions, learning_curves, unit_and_start
 from lipschitz_rnn.experiments.paper import CELLS, TITLES, Cell, find_cell
 from lipschitz_rnn.experiments.results import Record, count_diverged, scores_of
 from lipschitz_rnn.experiments.study import QUICK, Study
@@ -25,7 +25,7 @@ CRITERION_SHARE = 10  # the last tenth of the epochs, where the paper's learning
 # Kinds of records that have rows of their own in the paper's tables, after those that they are compared with.
 BESIDE = {
     "printed": "Lipschitz RNN, as printed", "fixed": "Lipschitz RNN, fixed noise", "adam": "Lipschitz RNN, Adam",
-    "stacked": "Lipschitz RNN, {layers} layers",
+    "stacked": "Lipschitz RNN, {layers} layers, rate {rate:g}",
 }  # fmt: skip
 # A tuned cell may differ from its candidate in these: the command line sets them, or they follow from `epochs`.
 _NOT_PART_OF_A_CHOICE = {"seeds", "precision", "epochs", "decay_epochs"}
@@ -148,12 +148,11 @@ def _tuned_cell(records: Records, like: Record) -> Record | None:
 
 def name_unit(record: Record) -> str:
     if record.kind in BESIDE:
-        name = BESIDE[record.kind].format(layers=record.setup.num_layers)
+        name = BESIDE[record.kind].format(layers=record.setup.num_layers, rate=record.setup.learning_rate)
         return f"{name}, {_integrator(record.setup.unit_options.get('integrator', 'euler'))}"
     if record.setup.unit == "lipschitz":
         return f"**Lipschitz RNN, {_integrator(record.setup.unit_options.get('integrator', 'euler'))}**"
-    warm = ", warm start" if record.setup.unit_options.get("warm_start") else ""
-    return f"{record.setup.unit}{warm} ({info(record.setup.unit).year})"
+    return f"{unit_and_start(record)} ({info(record.setup.unit).year})"
 
 
 def count_seeds(seeds: Sequence[Mapping[str, Any]]) -> str:
@@ -190,7 +189,7 @@ def units(study: Study, records: Records) -> list[Block]:
     shown = [
         record
         for record in records
-        if record.kind in ("paper", "tuned", "baseline")
+        if record.kind in ("paper", "tuned", "stacked", "baseline")
         and record.setup.unit_options.get("integrator", "euler") == "euler"
         and record.scores()
         and not record.setup.variants
