@@ -68,6 +68,10 @@ def test_every_command_has_help_worth_reading(command: str) -> None:
     assert all(getattr(option, "help", None) for option in options)
 
 
+def test_brackets_in_help_texts_are_no_markup() -> None:
+    assert "[float16]" in call("bench", "--help").output
+
+
 def test_the_start_page_lists_the_commands() -> None:
     text = call("--help").output
     assert all(command in text for command in COMMANDS)

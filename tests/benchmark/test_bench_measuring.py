@@ -16,6 +16,7 @@ from lipschitz_rnn import lipschitz_scan
 from lipschitz_rnn.benchmark import Effort, Report, Workload, contestants_for, measure
 from lipschitz_rnn.benchmark.accuracy import Errors
 from lipschitz_rnn.benchmark.compiled import steps_at_once
+from lipschitz_rnn.benchmark.jobs import Job
 from lipschitz_rnn.benchmark.measuring import Row
 from lipschitz_rnn.benchmark.precision import BFLOAT16, FLOAT16, FLOAT32, TF32
 from lipschitz_rnn.benchmark.tables import captions, comparison_table, print_report, time_table
@@ -61,6 +62,21 @@ def test_what_a_graph_holds_all_the_time_is_not_counted_as_the_need_of_a_call() 
     rows = measure(SMALL, CPU, [plain, replace(plain, name="from a graph", graphed=True)], ONCE).rows
     assert [row.training is not None for row in rows] == [True, True]
     assert rows[1].memory is None
+
+
+@pytest.mark.parametrize("same_thread", [False, True])
+def test_backward_passes_run_in_the_thread_that_was_asked_for(same_thread: bool) -> None:
+    plain = next(row for row in contestants_for(CPU, compile_loop=False) if row.name == "cpu backend")
+    seen = set()
+
+    def build(data: Data, dtype: torch.dtype) -> Job:
+        seen.add(torch._C._is_multithreading_enabled())
+        return plain.build(data, dtype)
+
+    report = measure(SMALL, CPU, [replace(plain, build=build)], replace(ONCE, same_thread=same_thread))
+    assert seen == {not same_thread}
+    assert torch._C._is_multithreading_enabled()
+    assert any("calling thread" in caption for caption in captions(report)) == same_thread
 
 
 def test_precisions_set_their_switches_and_put_them_back() -> None:

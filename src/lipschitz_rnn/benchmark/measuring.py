@@ -30,6 +30,7 @@ class Effort:
         compile_seconds: time after which compilation is abandoned.
         forward, backward: whether to time forward passes, and training steps.
         replay: whether to time the GPU work separately, from CUDA graphs.
+        same_thread: whether backward passes run in the calling thread; on a GPU they run in autograd's own otherwise.
     """
 
     repeats: int = 21
@@ -39,6 +40,7 @@ class Effort:
     forward: bool = True
     backward: bool = True
     replay: bool = True
+    same_thread: bool = False
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
@@ -123,7 +125,7 @@ def measure(
     note: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Check, then time. One of our contestants with errors that rounding cannot explain is marked and not timed."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.autograd.set_multithreading_enabled(not effort.same_thread):
         warnings.simplefilter("ignore")  # warnings of a contestant go into its notes, once
         return _measure(workload, device, contestants, effort, note)
 

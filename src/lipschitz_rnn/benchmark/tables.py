@@ -73,6 +73,8 @@ def captions(report: Report) -> list[str]:
         if effort.backward
         else "Forward only, without gradients.",
     ]
+    if effort.same_thread:
+        first.append("Backward passes ran in the calling thread, not in autograd's own.")
     if gpu:
         what = "forward and backward" if effort.backward else "the forward pass"
         first.append(

@@ -73,11 +73,19 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="TEXT",
-            help="Only rows with this in their name, e.g. 'nn.RNN [float16]'; repeat for more.",
+            help=r"Only rows with this in their name, e.g. 'nn.RNN \[float16]'; repeat for more.",
             show_default=False,
             rich_help_panel=METHOD,
         ),
     ] = None,
+    same_thread: Annotated[
+        bool,
+        typer.Option(
+            "--same-thread",
+            help="On a GPU: run backward passes in the calling thread, not in autograd's own.",
+            rich_help_panel=METHOD,
+        ),
+    ] = False,
     parallel: Annotated[
         bool,
         typer.Option(
@@ -152,7 +160,9 @@ def bench(
     if not explain:
         _require_memory(work, place)
     timed = repeats if repeats is not None else 3 if quick else 21
-    effort = Effort(repeats=timed, rounds=1 if quick else 3, backward=not batch_one)
+    effort = Effort(repeats=timed, rounds=1 if quick else 3, backward=not batch_one, same_thread=same_thread)
+    if same_thread and place.type != "cuda":
+        raise ValueError(f"--same-thread is about GPUs; on {place} backward passes run in the calling thread anyway")
     require_writable(plot, growth_plot, markdown, None if json_file in (None, "-") else Path(str(json_file)))
     if plot is not None:
         scaling.require_matplotlib()
@@ -165,7 +175,7 @@ def bench(
         raise ValueError(f"--weights is {weights!r}, but it chooses the layer of --parallel; pass both, or neither")
     modes = {"explain": explain, "growth_plot": growth_plot is not None, "parallel": parallel}
     for mode in (name for name, chosen in modes.items() if chosen):
-        others = {"plot", "markdown", *modes} - {mode}
+        others = {"plot", "markdown", "same_thread", *modes} - {mode}
         option = "--" + mode.removesuffix("_plot")
         refuse_given(context, others, f"cannot be used with {option}, which does something else; leave one of them out")
     explanation = explain_choice(work, place)

@@ -140,7 +140,9 @@ class Updater:
         return total[:, 0], joined, map_state(Tensor.detach, state)
 
     def _differentiate(self, objective: Tensor) -> list[Tensor]:
-        gradients = torch.autograd.grad(objective, self.parameters, allow_unused=True)
+        # One GPU needs no second thread, and waking autograd's takes longer than a short scan.
+        with torch.autograd.set_multithreading_enabled(False):
+            gradients = torch.autograd.grad(objective, self.parameters, allow_unused=True)
         return [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, gradients, strict=True)]
 
     def tensors(self) -> dict[str, Tensor]:
