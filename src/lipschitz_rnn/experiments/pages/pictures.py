@@ -101,7 +101,7 @@ def compare_units(study: Study, records: Sequence[Record]) -> Picture:
 
 
 def unit_and_start(record: Record) -> str:
-    """The unit, and what makes it another one than published."""
+    """The unit's name, marked where it differs from the published unit."""
     return record.setup.unit + (", warm start" if record.setup.unit_options.get("warm_start") else "")
 
 

@@ -107,9 +107,9 @@ _ANTISYMMETRIC_UNITS = tuple({"step_size": step, "init_scale": float(scale)} for
 
 
 def _antisymmetric(task: str) -> Row:
-    """As many steps and initial scales as were tried for our unit, because a single setting learned little."""
+    """As many settings as were tried for our unit, because a single setting learned little."""
     values = {**_ADAM, **_OTHERS["antisymmetric"], "epochs": _SWEEP_EPOCHS, "variants": _ANTISYMMETRIC_UNITS}
-    name, why = "antisymmetric/256/options", "Adam 0.002, eight steps and initial scales"
+    name, why = "antisymmetric/256/options", "Adam 0.002, eight pairs of step and initial scale"
     return Row(task, "antisymmetric", 256, changes=values, why=why, group="sweep", label=name, seeds=SWEEP_SEEDS)
 
 
