@@ -15,6 +15,10 @@ UNITS: dict[str, dict[str, Any]] = {
     "urnn": {},
     "full-urnn": {},
     "lstm": {"fused": True},
+    "lipschitz": {},
+    "antisymmetric": {},
+    "cornn": {},
+    "lru": {},
 }
 hand_written = pytest.mark.parametrize("name", UNITS)
 

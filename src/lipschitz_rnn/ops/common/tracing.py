@@ -41,6 +41,12 @@ def plain_eager() -> bool:
     return not torch._C._are_functorch_transforms_active() and torch._C._len_torch_dispatch_stack() == 0
 
 
+def older_vmap(*tensors: Tensor | None) -> bool:
+    """Whether one of these is a batch as ``torch.autograd.grad(…, is_grads_batched=True)`` makes it: it has no memory
+    of its own, and function transforms do not know it."""
+    return any(t is not None and torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
+
+
 def forward_mode() -> bool:
     """Whether forward-mode derivatives are being computed."""
     return forward_ad._current_level >= 0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import without_autocast
-from lipschitz_rnn.ops.common.tracing import plain_eager
+from lipschitz_rnn.ops.common.tracing import older_vmap, plain_eager
 from lipschitz_rnn.ops.common.vjp import vector_jacobian
 from lipschitz_rnn.ops.lipschitz import reference
 from lipschitz_rnn.ops.lipschitz.operators import (
@@ -109,7 +109,9 @@ class EagerScan(torch.autograd.Function):
         if given.single:
             grad_states = None if grad_states is None else grad_states.unsqueeze(0)
             grad_last = None if grad_last is None else grad_last.unsqueeze(0)
-        if torch.is_grad_enabled():
+        if older_vmap(grad_states, grad_last):
+            found = plain_gradients(problem, grad_states, grad_last, needs)
+        elif torch.is_grad_enabled() or not plain_eager():  # second derivatives follow, or a transform is active
             options = (*ctx.scheme.arguments, ctx.backend, needs)
             found = ScanBackward.apply(*problem.tensors, tape, grad_states, grad_last, *options)
         else:
@@ -153,6 +155,28 @@ class ScanBackward(torch.autograd.Function):
         # The tape is a function of the tensors before it: its contribution is in their total derivative.
         rest = len(ctx.needs_input_grad) - TENSORS - 3
         return (*found[:TENSORS], None, *found[TENSORS:], *([None] * rest))
+
+
+def plain_gradients(
+    problem: Problem, grad_states: Tensor | None, grad_last: Tensor | None, needs: Sequence[bool]
+) -> list[Tensor | None]:
+    """Gradients of ``problem.tensors`` by autograd through the reference, in nothing but PyTorch's own operations.
+
+    For gradients of the results that come as a batch of the older vmap, which neither kernels nor transforms take.
+    """
+    result: list[Tensor | None] = [None] * len(problem.tensors)
+    again = torch.is_grad_enabled()
+    with torch.enable_grad(), without_autocast(problem.A.device):
+        own: list[Any]
+        own = [t if t is None else t.view_as(t) if again and t.requires_grad else t.detach() for t in problem.tensors]
+        chosen = [i for i, (t, need) in enumerate(zip(own, needs, strict=True)) if t is not None and need]
+        leaves = [own[i] if own[i].requires_grad else own[i].requires_grad_() for i in chosen]
+        outputs = zip(reference.scan(Problem.of(own, problem.scheme)), (grad_states, grad_last), strict=True)
+        results, grads = zip(*[(output, grad) for output, grad in outputs if grad is not None], strict=True)
+        found = torch.autograd.grad(results, leaves, grads, create_graph=again, allow_unused=True)
+    for i, gradient in zip(chosen, found, strict=True):
+        result[i] = gradient
+    return result
 
 
 def reference_gradients(

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.common.precision import float32_setting
-from lipschitz_rnn.ops.lipschitz.differentiation import ScanBackward
+from lipschitz_rnn.ops.common.tracing import older_vmap, plain_eager
+from lipschitz_rnn.ops.lipschitz.differentiation import ScanBackward, plain_gradients
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 from lipschitz_rnn.ops.lipschitz.triton import support
 
@@ -148,7 +149,7 @@ class PairLayer(torch.autograd.Function):
         if grad_states is None and grad_last is None:
             return (None,) * 7
         tape, operand = saved[6:8]
-        if torch.is_grad_enabled():  # second derivatives follow
+        if torch.is_grad_enabled() or not plain_eager() or older_vmap(grad_states, grad_last):
             found = _differentiable_gradients(ctx.run, saved[:6], tape, grad_states, grad_last, needs)
         else:
             x, h0, U = saved[8:] or (saved[0], saved[3], saved[4])
@@ -173,10 +174,13 @@ def _differentiable_gradients(
         problem = Problem(x, A, W, h0, U, b, None, call.scheme).to(call.dtype).lifted()
         if grad_states is not None:
             grad_states = (grad_states.transpose(0, 1) if call.batch_first else grad_states).unsqueeze(0)
-        # drive, A, W, h0, U, b, timespans, noise
-        given = (tape.unsqueeze(0), grad_states, grad_last)
-        options = (*call.scheme.arguments, "triton", (*needs[:6], False, False))
-        found = ScanBackward.apply(*problem.tensors, *given, *options)
+        found: Any
+        wanted = (*needs[:6], False, False)  # drive, A, W, h0, U, b, timespans, noise
+        if older_vmap(grad_states, grad_last):
+            found = plain_gradients(problem, grad_states, grad_last, wanted)
+        else:
+            given = (*problem.tensors, tape.unsqueeze(0), grad_states, grad_last)
+            found = ScanBackward.apply(*given, *call.scheme.arguments, "triton", wanted)
         grad_x, grad_A, grad_W, grad_h, grad_U, grad_b, _, _ = found
         pairs = zip((grad_A, grad_W), needs[1:3], factors, strict=True)
         matrices = [_transposed(G[0].to(M_A.dtype), factor) if need else None for G, need, factor in pairs]

@@ -17,6 +17,9 @@ from lipschitz_rnn.ops.lipschitz.triton.plan import RESIDENT_UNITS
 
 def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Tensor:
     """Writes states and, with ``save``, the values of σ to the tape, (S, T, slots, B, N); returns the last state."""
+    if 0 in problem.shape:  # nothing to launch
+        S, _, B, N = problem.shape
+        return problem.A.new_empty((S, B, N))
     return scan_forward(problem, tape, problem_precision(problem), keep_states, save)
 
 
@@ -28,6 +31,10 @@ def backward(
     needs: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
     """Gradients of ``problem.tensors``, None where ``needs`` says so, from the tape that ``forward`` wrote."""
+    if 0 in problem.shape:
+        pairs = zip(problem.tensors, needs, strict=True)
+        return tuple(torch.zeros_like(tensor) if need and tensor is not None else None for tensor, need in pairs)
+    tape = tape.contiguous()  # one tape for all cotangents of a vmap has a stride of 0
     # What is proved of exact products is proved of the states; gradients have the precision that the user chose.
     precision = matmul_precision(problem.A.dtype, problem.A.shape[-1])
     kappa_d, grad_h0, input_sums = scan_backward(problem, tape, precision, grad_states, grad_last)

@@ -104,7 +104,7 @@ class ResidentLaunches:
         self.strides = call.stages * B * 2 * N, B * 2 * N
         self.new_kappa_d = allocator((T, call.stages, B, 2 * N), call.dtype, call.device)
         self._forward = resident_forward((1, T, B, N), plan, call.scheme, has, call.starts, strides, kind)
-        self._backwards: dict[tuple[tuple[int, ...], bool], Launch] = {}
+        self._backwards: dict[tuple[tuple[int, ...], bool, tuple[int, ...]], Launch] = {}
 
     def by_step(self, kappa_d: Tensor) -> Tensor:
         return kappa_d
@@ -119,20 +119,20 @@ class ResidentLaunches:
         self, weights: Tensor, tape: Tensor, grad_states: Tensor | None, final: Tensor | None, x: Tensor, U: Tensor,
         kappa_d: Tensor, grad_h0: Tensor, sums: Tensor | None,
     ) -> None:  # fmt: skip
-        launch = self._backward_launch(grad_states, final is not None)
+        launch = self._backward_launch(grad_states, final is not None, x)
         launch(
             weights, U, tape, U if grad_states is None else grad_states, U if final is None else final, x, U,
             kappa_d, grad_h0, U if sums is None else sums,
         )  # fmt: skip
 
-    def _backward_launch(self, grad_states: Tensor | None, has_last: bool) -> Launch:
+    def _backward_launch(self, grad_states: Tensor | None, has_last: bool, x: Tensor) -> Launch:
         call = self._call
         T, B, _, N = call.sizes
         given = None if grad_states is None else (0, *grad_states.stride())
-        key = (given or (), has_last)
+        x_strides = (0, *x.stride()[:2]) if call.fused else _NO_STRIDES
+        key = (given or (), has_last, x_strides)
         found = self._backwards.get(key)
         if found is None:
-            x_strides = (0, *call.x_strides[:2]) if call.fused else _NO_STRIDES
             strides = (given or (0, 0, 0, 0)) + _NO_STRIDES + x_strides
             has = (given is not None, has_last, False, call.fused, False, is_wide((B, N), call.stages, strides))
             kind = (call.dtype, None if given is None else call.dtype, call.dtype, call.device)
@@ -170,7 +170,7 @@ class CudaLaunches:
         kappa_d: Tensor, grad_h0: Tensor, sums: Tensor | None,
     ) -> None:  # fmt: skip
         fused, given = self._call.fused, (0, 0, 0, 0) if grad_states is None else (0, *grad_states.stride())
-        strides = given + _NO_STRIDES + ((0, *self._call.x_strides[:2]) if fused else _NO_STRIDES)
+        strides = given + _NO_STRIDES + ((0, *x.stride()[:2]) if fused else _NO_STRIDES)
         run = self._settled("backward", cuda.Needs(fused, grads=grad_states is not None), strides)
         tensors = (weights, None, tape, grad_states, final, x if fused else None, kappa_d, grad_h0, sums)
         run(self._call.device, tensors)

@@ -105,6 +105,8 @@ class PairScan:
     ) -> Found:
         """Gradients of x, M_A, M_W, h0, U and b, where needed; ``tensors`` are x, h0, U, the tape and the operand."""
         call, (x, h0, U, tape, weights) = self.call, tensors
+        # Hooks on saved tensors may have laid them out anew; the input is taken as it lies.
+        tape, weights, h0 = tape.contiguous(), weights.contiguous(), None if h0 is None else h0.contiguous()
         with on_device(x), without_autocast(call.device):  # the forward pass has settled the dtypes
             kappa_d, grad_h0 = self._launches.new_kappa_d(), self._new_last()
             sums = self._new_input_sums() if self.fused else None
