@@ -25,7 +25,8 @@ def test_stacked_rows_have_few_parameters_and_no_cell_of_the_paper(study: str, l
         assert plan.settings.clip == 1.0
         assert find_cell(plan.settings) is None
         shown = invented(plan, [0.61])
-        assert name_unit(shown) == f"Lipschitz RNN, {plan.settings.num_layers} layers, Euler"
+        layers_and_rate = f"{plan.settings.num_layers} layers, rate {plan.settings.learning_rate:g}"
+        assert name_unit(shown) == f"Lipschitz RNN, {layers_and_rate}, Euler"
         assert "| – |" in to_markdown(cells(STUDIES[study], [shown]))
 
 
