@@ -194,7 +194,10 @@ def _filled(layer: Unit, values: Sequence[Tensor], device: torch.device) -> Unit
 
 
 class _Readout(nn.Module):
-    """Returns what the loss reads from a layer: every state, (T, B, N), or the last one, (B, N)."""
+    """Returns what the loss reads from a layer: every state, (1, T, B, N), or the last one, (1, B, N).
+
+    A copy, and its gradient, would take longer than some of the launches that a short call consists of.
+    """
 
     def __init__(self, layer: nn.Module, readout: str) -> None:
         super().__init__()
@@ -204,14 +207,15 @@ class _Readout(nn.Module):
         options = {"need_output": self.everything} if isinstance(self.layer, LipschitzRNN) else {}
         output, last = self.layer(x, **options)
         last = last[0] if isinstance(last, tuple) else last  # an LSTM has a cell state too
-        return output if self.everything else last[0]
+        return output.unsqueeze(0) if self.everything else last
 
 
 def _module_job(data: Data, layers: Sequence[nn.Module], dtype: torch.dtype) -> Job:
     inputs = data.x.to(dtype).unbind(0)
 
     def states() -> Tensor:
-        return torch.stack([layer(x) for layer, x in zip(layers, inputs, strict=True)])
+        found = [layer(x) for layer, x in zip(layers, inputs, strict=True)]
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     weights = tuple(parameter for layer in layers for parameter in layer.parameters())
     return Job(states, weights, data.cotangent(dtype))

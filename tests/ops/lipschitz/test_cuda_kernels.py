@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 import torch
+from gpu_clusters import h200_clusters
 
 from lipschitz_rnn import lipschitz_scan
 from lipschitz_rnn.ops.common.cuda import compiler
@@ -16,22 +17,21 @@ from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 
 KB = 1024
 PRECISIONS = ("bf16", "fp16", "tf32", "bf16x3", "bf16x6")
-# Compute capability: kilobytes of shared memory for one block, and multiprocessors.
-GPUS = {80: (163, 108), 86: (99, 84), 89: (99, 128), 90: (227, 132), 100: (227, 148), 120: (99, 170)}
+# Compute capability: kilobytes of shared memory for one block.
+GPUS = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 EULER, RK4 = Kernel(1, 2), Kernel(4, 4)
 PLAIN = launch.Needs(True, save=True, keep=True)
 ODD = launch.Needs(False, grads=True, has_spans=True)
 
 
 def plan_for(capability: int, S: int, B: int, N: int, precision: str, kernel: Kernel = EULER) -> CudaPlan | str:
-    room, processors = GPUS[capability]
-    return find_plan((S, B, N), precision, kernel, divmod(capability, 10), processors, room * KB)
+    return find_plan((S, B, N), precision, kernel, divmod(capability, 10), h200_clusters, GPUS[capability] * KB)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("capability", GPUS)
 def test_every_plan_holds_all_units_and_fits(capability: int, precision: str) -> None:
-    room, _ = GPUS[capability]
+    room = GPUS[capability]
     parts = {"tf32": 2, "bf16x3": 2, "bf16x6": 3}.get(precision, 1)
     kernels = (EULER, RK4) if parts > 1 else (EULER,)
     for N, S, B in product((1, 16, 100, 129, 192, 256, 257, 384, 500, 512, 700, 768), (1, 3, 64), (1, 16, 128, 1000)):
@@ -40,8 +40,8 @@ def test_every_plan_holds_all_units_and_fits(capability: int, precision: str) ->
             if isinstance(found, str):
                 assert N * parts > 384 or (capability < 90 and N > 128) or (room < 163 and N >= 100 and parts > 1)
                 continue
-            assert found.padded >= N
-            assert found.padded % 32 == 0  # two tiles of the tensor cores at a time
+            assert found.padded >= found.depth >= N
+            assert found.depth % 32 == 0  # two tiles of the tensor cores at a time
             assert found.cluster == 1 or (found.warps % 2 == 0 and capability >= 90)
             assert found.threads <= 512
             assert found.shared_bytes("forward", kernel) <= found.shared_bytes("backward", kernel) <= room * KB
@@ -65,10 +65,13 @@ def test_a_full_gpu_gets_smaller_clusters_with_more_samples() -> None:
 
 
 def test_no_cluster_is_larger_than_the_gpu_allows() -> None:
-    assert best_cluster((1, 128, 750), "bf16", EULER, 132, 227 * KB, largest=8) is None
-    small = best_cluster((1, 128, 512), "bf16", EULER, 132, 227 * KB, largest=8)
+    def portable(cluster: int) -> int:
+        return h200_clusters(cluster) if cluster <= 8 else 0
+
+    assert best_cluster((1, 128, 750), "bf16", EULER, portable, 227 * KB) is None
+    small = best_cluster((1, 128, 512), "bf16", EULER, portable, 227 * KB)
     assert small is not None
-    assert small.cluster == 8
+    assert small.cluster <= 8
 
 
 def test_what_it_does_not_serve_says_why() -> None:
@@ -77,7 +80,7 @@ def test_what_it_does_not_serve_says_why() -> None:
     assert plan.make_plan(given, "bf16") == "the tensors are on cpu"
     noisy = Problem.of((*given.tensors[:-1], torch.zeros(1, 5)), given.scheme)
     assert "noise" in str(plan.make_plan(noisy, "bf16"))
-    assert "7.5" in str(find_plan((1, 8, 64), "bf16", EULER, (7, 5), 40, 64 * KB))
+    assert "7.5" in str(find_plan((1, 8, 64), "bf16", EULER, (7, 5), h200_clusters, 64 * KB))
     assert "256" in str(plan_for(80, 1, 128, 256, "bf16"))
     assert "1000" in str(plan_for(90, 1, 128, 1000, "bf16"))
 
@@ -168,15 +171,53 @@ def outcome(dtype: torch.dtype, N: int, integrator: str = "euler") -> list[torch
 def test_both_kinds_of_kernels_agree(
     N: int, integrator: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    compare_with_triton(outcome(dtype, N, integrator), dtype, N, integrator, monkeypatch)
+
+
+def compare_with_triton(
+    in_cuda: list[torch.Tensor], dtype: torch.dtype, N: int, integrator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from lipschitz_rnn.ops.lipschitz.triton import launch as scan
 
-    in_cuda = outcome(dtype, N, integrator)
     monkeypatch.setattr(scan, "make_cuda_plan", lambda *_: "switched off")
     in_triton = outcome(dtype, N, integrator)
     rounding = {torch.bfloat16: 2e-2, torch.float16: 3e-3}.get(dtype, 1e-5)
     for found, expected in zip(in_cuda, in_triton, strict=True):
         assert found.isfinite().all()
         assert (found - expected).float().norm() <= rounding * expected.float().norm()
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.usefixtures("nan_memory")
+@pytest.mark.parametrize(
+    ("blocks", "samples", "N", "dtype", "integrator"),
+    [
+        *[(*shape[:2], 250, torch.bfloat16, "euler") for shape in plan.CLUSTERS],
+        (4, 8, 240, torch.float32, "euler"),
+        (8, 16, 240, torch.float32, "midpoint"),
+        (2, 16, 256, torch.float16, "rk4"),
+        (8, 16, 512, torch.bfloat16, "euler"),
+        (16, 8, 750, torch.bfloat16, "euler"),
+        (16, 16, 750, torch.float16, "euler"),
+    ],
+)
+def test_clusters_of_every_shape_agree(
+    blocks: int, samples: int, N: int, dtype: torch.dtype, integrator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shape,) = (shape for shape in plan.CLUSTERS if shape[:2] == (blocks, samples))
+    monkeypatch.setattr(plan, "CLUSTERS", (shape,))
+    plan._plan.cache_clear()
+    try:
+        kernel = Kernel(len(get_integrator(integrator)), dtype.itemsize)
+        precision = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "bf16x6")
+        made = plan._plan((1, 32, N), precision, kernel, torch.device("cuda", torch.cuda.current_device()))
+        assert isinstance(made, CudaPlan), made
+        assert (made.cluster, made.samples) == (blocks, samples)
+        in_cuda = outcome(dtype, N, integrator)
+    finally:
+        plan._plan.cache_clear()
+    compare_with_triton(in_cuda, dtype, N, integrator, monkeypatch)
 
 
 @pytest.mark.gpu

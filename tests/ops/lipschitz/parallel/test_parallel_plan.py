@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
+from gpu_clusters import h200_clusters
 
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel, find_plan
 from lipschitz_rnn.ops.lipschitz.parallel.plan import Parallel, Plan, _dividing, make_plan, usual_warm_up
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 
-H200 = {"capability": (9, 0), "processors": 132, "room": 227 * 1024}
+H200 = {"capability": (9, 0), "beside": h200_clusters, "room": 227 * 1024}
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ def test_one_round_of_blocks_fills_the_gpu(units: int, precision: str, rows: int
 
     plan = find_plan((1, 8 * 132, units), precision, Kernel(1, 4), **H200)
     assert isinstance(plan, CudaPlan)
-    assert rows_of_cuda(plan, 132) == rows
+    assert rows_of_cuda(plan, 132 if plan.cluster == 1 else h200_clusters(plan.cluster)) == rows
 
 
 @pytest.mark.parametrize(

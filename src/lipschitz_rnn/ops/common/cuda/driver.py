@@ -99,10 +99,15 @@ class Function:
 
 
 @cache
-def largest_cluster(device: torch.device) -> int:
-    """The most blocks, of one multiprocessor each, that run as one cluster."""
+def clusters_beside(device: torch.device, cluster: int) -> int:
+    """How many clusters of this many blocks run at once, with one block on a multiprocessor; 0 if none does.
+
+    Clusters do not cross the borders of a GPU's own groups of multiprocessors, whose sizes differ from card to card.
+    """
     architecture = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
     code = compiled('extern "C" __global__ void nothing() {}', "nothing.cu", architecture, {})
     whole = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor // 2 + 1024
-    sizes = (16, 8, 4, 2)
-    return next((n for n in sizes if Function(code, "nothing", device, 256, whole, n).clusters_at_once()), 1)
+    try:
+        return Function(code, "nothing", device, 256, whole, cluster).clusters_at_once()
+    except DriverError:  # a card that takes no clusters of more than eight blocks
+        return 0

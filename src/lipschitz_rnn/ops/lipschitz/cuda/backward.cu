@@ -40,10 +40,10 @@ extern "C" __global__ void LAUNCHED backward(const __grid_constant__ BackwardArg
 #if FUSED_INPUT
     Supply<Inputs, element, INPUTS_RING> inputs(
         p.x + at.network * p.x_s + end * p.x_t + (i64)at.sample * p.x_b, -p.x_t, 0, p.x_b, 1, p.T, free);
-    Inputs x, next_x;
+    Inputs x;
     float grad_U[HEIGHT][2] = {}, grad_b[HEIGHT][2] = {};
 #endif
-    Spans step(p.step_size), next_step(p.step_size);
+    Spans step(p.step_size);
 #if HAS_SPANS
     Supply<Spans, float, RING> spans(p.spans + at.network * p.spans_s + end * p.spans_t + (i64)at.sample * p.spans_b,
                                      -p.spans_t, 0, p.spans_b, 1, p.T, free);
@@ -79,78 +79,85 @@ extern "C" __global__ void LAUNCHED backward(const __grid_constant__ BackwardArg
         grads.take(grad, now, 0, at);
 #endif
 #if FUSED_INPUT
-        inputs.take(next_x, now, 0, at);
+        inputs.take(x, now, 0, at);
 #endif
 #if HAS_SPANS
-        spans.take(next_step, now, 0, at);
+        spans.take(step, now, 0, at);
 #endif
+    };
+    // κ and d of the stage that was taken last. A cluster announces each group as soon as it can, so that its way to the
+    // other blocks is hidden by the products of the group after it; a block alone waits for all of its warps anyway.
+    auto announce = [&](u32 turn, int stage, int group) {
+        const int i = STAGES - 1 - stage;
+        EACH_OF(group, tile, j, e) {
+            if (stage == 0) {
+                total[tile][j][e] = 0.0f;
+                if (GRADS) adjoint[tile][j][e] += grad(tile, j, e);
+            }
+            float& own = kappa[tile][j][e];
+            own = adjoint[tile][j][e] * stage_weights[i];
+            if (stage > 0) own += eta[tile][j][e] * coefficients[(i + 1) % STAGES];
+            own *= step.value[j];
+            if (!(e ? at.second[tile] : at.first[tile])) own = 0.0f;
+            d[tile][j][e] = own * sigma_slope(s(tile, j, e));
+        }
+        exchange.publish(turn, kappa, at, 0, group);
+        exchange.publish(turn, d, at, PADDED, group);
     };
     if (RING)
         for (int ahead = FAR - 1; ahead > 0; ahead--) UNROLLED(stage, STAGES) request((u32)-ahead, stage);
     take(0, 0);
+    if (CLUSTER > 1 && p.T > 0) UNROLLED(group, GROUPS) announce(0, 0, group);
     for (u32 first = 0; first < p.T; first += AT_ONCE)
         UNROLLED(more, AT_ONCE) {
             const u32 back = first + more;  // steps from the end
             if (back >= p.T) break;
-            step = next_step;
-#if FUSED_INPUT
-            x = next_x;
-#endif
             UNROLLED(stage, STAGES) {
-                const int i = STAGES - 1 - stage;
+                const int later = (stage + 1) % STAGES;
+                const u32 next = back + (stage + 1) / STAGES;  // the step of the stage after this
                 const u32 phase = back * STAGES + stage, turn = (AT_ONCE == 2 ? more : back) * STAGES + stage;
-                EACH(tile, j, e) {
-                    if (stage == 0) {
-                        total[tile][j][e] = 0.0f;
-                        if (GRADS) adjoint[tile][j][e] += grad(tile, j, e);
-                    }
-                    float& own = kappa[tile][j][e];
-                    own = adjoint[tile][j][e] * stage_weights[i];
-                    if (stage > 0) own += eta[tile][j][e] * coefficients[(i + 1) % STAGES];
-                    own *= step.value[j];
-                    if (!(e ? at.second[tile] : at.first[tile])) own = 0.0f;
-                    d[tile][j][e] = own * sigma_slope(s(tile, j, e));
-                }
-                exchange.publish(turn, kappa, at, 0);
-                exchange.publish(turn, d, at, PADDED);
-                element* out = kappa_d + (i64)i * p.T * 2 * plane;
+                element* out = kappa_d + (i64)(STAGES - 1 - stage) * p.T * 2 * plane;
                 auto meanwhile = [&]() {  // what is left to write, and what the next stage reads
 #if !TOGETHER
-                    store(out + double_cell, 2 * p.N, kappa, at);
-                    store(out + double_cell + p.N, 2 * p.N, d, at);
+                    UNROLLED(group, GROUPS) {
+                        store(out + double_cell, 2 * p.N, kappa, at, group);
+                        store(out + double_cell + p.N, 2 * p.N, d, at, group);
+                    }
 #endif
-                    request(back, stage);
-                    take(back + (stage + 1) / STAGES, (stage + 1) % STAGES);
 #if FUSED_INPUT
                     EACH(tile, j, e) grad_U[tile][e] += d[tile][j][e] * x(j), grad_b[tile][e] += d[tile][j][e];
 #endif
+                    request(back, stage);
+                    take(next, later);
                 };
                 if (CLUSTER > 1) meanwhile();  // while the others send
-                u32 source = exchange.receive(phase, turn);
+                else announce(turn, stage, 0);
+                UNROLLED(group, GROUPS) {
+                    u32 source = exchange.receive(phase, turn, group);
 #if TOGETHER
-                u32 written[OWN], written_d[OWN];
-                UNROLLED(j, OWN) {
                     u32 place = exchange.shared + BARRIERS + (turn & 1) * exchange.bytes;
-                    place += share.row[j] * exchange.row_bytes;
-                    written[j] = read_word(place + 4 * share.word[j]);
-                    written_d[j] = read_word(place + 4 * share.word[j] + 2 * PADDED);
-                }
+                    place += share.row[group] * exchange.row_bytes + 4 * share.word[group];
+                    u32 written = read_word(place), written_d = read_word(place + 2 * PADDED);
 #endif
-                matrices.of(eta, source, exchange, at, turn, [&]() {
-                    if (CLUSTER == 1) meanwhile();
+                    matrices.of(eta, source, exchange, at, turn, group, [&]() {
+                        if (CLUSTER == 1) meanwhile();
 #if TOGETHER
-                    UNROLLED(j, OWN) if (share.exists[j]) {
-                        i64 place = 2 * share.cell[j] - 2 * share.word[j];  // rows are twice as long
-                        *(u32*)(out + place) = written[j], *(u32*)(out + place + p.N) = written_d[j];
-                    }
+                        if (share.exists[group]) {
+                            element* row = out + 2 * share.cell[group] - 2 * share.word[group];  // twice as long
+                            *(u32*)row = written, *(u32*)(row + p.N) = written_d;
+                        }
 #endif
-                });
+                    });
 #if CLUSTER > 1
-                if (threadIdx.x == 0) exchange.expect_all(turn);
+                    if (threadIdx.x == 0) exchange.expect_all(turn, group);
 #endif
-                EACH(tile, j, e) total[tile][j][e] += eta[tile][j][e];
+                    EACH_OF(group, tile, j, e) {
+                        total[tile][j][e] += eta[tile][j][e];
+                        if (later == 0) adjoint[tile][j][e] += total[tile][j][e];
+                    }
+                    if (CLUSTER > 1 && next < p.T) announce(turn + 1, later, group);
+                }
             }
-            EACH(tile, j, e) adjoint[tile][j][e] += total[tile][j][e];
             kappa_d -= 2 * plane;
         }
 #if FUSED_INPUT
@@ -165,6 +172,6 @@ extern "C" __global__ void LAUNCHED backward(const __grid_constant__ BackwardArg
         }
     }
 #endif
-    store(p.grad_h0 + at.network * plane + cell, p.N, adjoint, at);
+    UNROLLED(group, GROUPS) store(p.grad_h0 + at.network * plane + cell, p.N, adjoint, at, group);
     meet_cluster();
 }

@@ -39,8 +39,8 @@ struct Exchange {
         keep(target), keep(source);
     }
 
-    // The values of this thread, to columns that begin `column` after the state's own.
-    __device__ __forceinline__ void publish(u32 turn, const Values& value, const Place& at, u32 column) {
+    // The values of this thread, to columns that begin `column` after the state's own. There is only one group.
+    __device__ __forceinline__ void publish(u32 turn, const Values& value, const Place& at, u32 column, int) {
         u32 buffer = target + (turn & 1) * bytes + 2 * column;
 #pragma unroll
         for (int tile = 0; tile < HEIGHT; tile++)
@@ -57,14 +57,14 @@ struct Exchange {
     }
 
     // Waits for the stage `phase`, whose buffer is that of `turn`; returns where this lane reads.
-    __device__ __forceinline__ u32 receive(u32 phase, u32 turn) {
+    __device__ __forceinline__ u32 receive(u32 phase, u32 turn, int) {
         __syncthreads();
         return source + (turn & 1) * bytes;
     }
 };
 
 struct ForwardProduct {
-    Matrix<2 * HEIGHT, TILES, 1> both;  // αA and W of each tile
+    Matrix<2 * HEIGHT, TILES> both;  // αA and W of each tile
 
     __device__ __forceinline__ ForwardProduct(const u16* weights, const Place& at) {
 #pragma unroll
@@ -78,24 +78,24 @@ struct ForwardProduct {
 
     template <typename Work>
     __device__ __forceinline__ void of(
-        Values& linear, Values& z, u32 source, const Exchange<PADDED>& exchange, const Place&, Work work) const {
-        float product[2 * HEIGHT][1][4];
-        both.times(product, source, exchange.part_bytes, exchange.row_bytes, work);
+        Values& linear, Values& z, u32 source, const Exchange<PADDED>& exchange, const Place&, int, Work work) const {
+        float product[2 * HEIGHT][4];
+        both.times(product, source, exchange.part_bytes, work);
 #pragma unroll
         for (int tile = 0; tile < HEIGHT; tile++)
 #pragma unroll
             for (int j = 0; j < OWN; j++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    linear[tile][j][e] = product[2 * tile][0][2 * e + j];
-                    z[tile][j][e] = product[2 * tile + 1][0][2 * e + j];
+                    linear[tile][j][e] = product[2 * tile][2 * e + j];
+                    z[tile][j][e] = product[2 * tile + 1][2 * e + j];
                 }
     }
 };
 
 struct BackwardProduct {
     static constexpr u32 bytes = 0;  // of shared memory
-    Matrix<HEIGHT, 2 * TILES, 1> both;  // αAᵀ and Wᵀ side by side, so that their products with κ and d add up
+    Matrix<HEIGHT, 2 * TILES> both;  // αAᵀ and Wᵀ side by side, so that their products with κ and d add up
 
     __device__ __forceinline__ BackwardProduct(const u16* weights, const Place& at, void*) {
 #pragma unroll
@@ -107,14 +107,14 @@ struct BackwardProduct {
 
     template <typename Work>
     __device__ __forceinline__ void of(
-        Values& eta, u32 source, const Exchange<2 * PADDED>& exchange, const Place&, u32, Work work) const {
-        float sum[HEIGHT][1][4];
-        both.times(sum, source, exchange.part_bytes, exchange.row_bytes, work);
+        Values& eta, u32 source, const Exchange<2 * PADDED>& exchange, const Place&, u32, int, Work work) const {
+        float sum[HEIGHT][4];
+        both.times(sum, source, exchange.part_bytes, work);
 #pragma unroll
         for (int tile = 0; tile < HEIGHT; tile++)
 #pragma unroll
             for (int j = 0; j < OWN; j++)
 #pragma unroll
-                for (int e = 0; e < 2; e++) eta[tile][j][e] = sum[tile][0][2 * e + j];
+                for (int e = 0; e < 2; e++) eta[tile][j][e] = sum[tile][2 * e + j];
     }
 };

@@ -44,10 +44,12 @@ struct Exchange {
     __device__ __forceinline__ Exchange(const Place& at, const void* memory) {
         shared = (u32)__cvta_generic_to_shared(memory);
         if (threadIdx.x == 0) {
-            for (int b = 0; b < 2; b++)
-                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(shared + 8 * b) : "memory");
+            for (int turn = 0; turn < 2; turn++)
+                for (int group = 0; group < GROUPS; group++)
+                    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(barrier(turn, group, shared)) : "memory");
             asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-            expect_all(0), expect_all(1);
+            for (int turn = 0; turn < 2; turn++)
+                for (int group = 0; group < GROUPS; group++) expect_all(turn, group);
         }
         u32 lane = threadIdx.x & 31, part = at.g >> 1;
         sends = part < CLUSTER;
@@ -58,39 +60,39 @@ struct Exchange {
         meet_cluster();
     }
 
-    __device__ __forceinline__ void expect_all(u32 turn) {
-        expect(shared + 8 * (turn & 1), PARTS * SAMPLES * COLUMNS * 2);
+    __device__ __forceinline__ u32 barrier(u32 turn, int group, u32 memory) const {
+        return memory + 8 * (2 * group + (turn & 1));
     }
 
-    // The values of this thread, to columns that begin `column` after the state's own.
-    __device__ __forceinline__ void publish(u32 turn, const Values& value, const Place& at, u32 column) {
-        u32 buffer = turn & 1;
+    __device__ __forceinline__ void expect_all(u32 turn, int group) {
+        expect(barrier(turn, group, shared), PARTS * 8 * COLUMNS * 2);
+    }
+
+    // The values of this thread for one group, to columns that begin `column` after the state's own.
+    __device__ __forceinline__ void publish(u32 turn, const Values& value, const Place& at, u32 column, int group) {
+        float low = value[0][group][0], high = value[0][group][1];
 #pragma unroll
-        for (int j = 0; j < OWN; j++) {
-            float low = value[0][j][0], high = value[0][j][1];
+        for (int part = 0; part < PARTS; part++) {
+            u32 own = pack(low, high);
+            if (part + 1 < PARTS) low -= low_of(own), high -= high_of(own);
+            // Two units join with two to four, four to eight: then four lanes have the same 16 bytes.
+            u32 odd = at.g & 2, upper = at.g & 4;
+            u32 given = __shfl_xor_sync(ALL, own, 8);
+            u32 first = select(odd, given, own), second = select(odd, own, given);
+            u32 other_first = __shfl_xor_sync(ALL, first, 16), other_second = __shfl_xor_sync(ALL, second, 16);
+            u32 a = select(upper, other_first, first), b = select(upper, other_second, second);
+            u32 c = select(upper, first, other_first), d = select(upper, second, other_second);
+            u32 place = target + (turn & 1) * bytes + part * part_bytes + 8 * group * row_bytes + 2 * column;
 #pragma unroll
-            for (int part = 0; part < PARTS; part++) {
-                u32 own = pack(low, high);
-                if (part + 1 < PARTS) low -= low_of(own), high -= high_of(own);
-                // Two units join with two to four, four to eight: then four lanes have the same 16 bytes.
-                u32 odd = at.g & 2, upper = at.g & 4;
-                u32 given = __shfl_xor_sync(ALL, own, 8);
-                u32 first = select(odd, given, own), second = select(odd, own, given);
-                u32 other_first = __shfl_xor_sync(ALL, first, 16), other_second = __shfl_xor_sync(ALL, second, 16);
-                u32 a = select(upper, other_first, first), b = select(upper, other_second, second);
-                u32 c = select(upper, first, other_first), d = select(upper, second, other_second);
-                u32 place = target + buffer * bytes + part * part_bytes + 8 * j * row_bytes + 2 * column;
-#pragma unroll
-                for (int i = 0; i < rounds; i++)
-                    if (sends) send(remote[i] + place, remote[i] + 8 * buffer, a, b, c, d);
-            }
+            for (int i = 0; i < rounds; i++)
+                if (sends) send(remote[i] + place, barrier(turn, group, remote[i]), a, b, c, d);
         }
     }
 
-    // Waits for the stage `phase`, whose buffer is that of `turn`; returns where this lane reads.
-    __device__ __forceinline__ u32 receive(u32 phase, u32 turn) {
-        wait_for(shared + 8 * (turn & 1), (phase >> 1) & 1);
-        return source + (turn & 1) * bytes;
+    // Waits for the stage `phase` of a group, whose buffer is that of `turn`; returns where this lane reads.
+    __device__ __forceinline__ u32 receive(u32 phase, u32 turn, int group) {
+        wait_for(barrier(turn, group, shared), (phase >> 1) & 1);
+        return source + (turn & 1) * bytes + 8 * group * row_bytes;
     }
 };
 
@@ -114,7 +116,7 @@ struct Share {
 };
 
 struct ForwardProduct {
-    Matrix<1, TILES, OWN> both;  // row g: αA of unit g; row g + 8: W of the same unit
+    Matrix<1, TILES> both;  // row g: αA of unit g; row g + 8: W of the same unit
 
     __device__ __forceinline__ ForwardProduct(const u16* weights, const Place& at) {
         const u16* row = weights + (i64)(at.first_unit() + at.g) * PADDED;
@@ -123,21 +125,19 @@ struct ForwardProduct {
 
     template <typename Work>
     __device__ __forceinline__ void of(
-        Values& linear, Values& z, u32 source, const Exchange<PADDED>& exchange, const Place& at, Work work) const {
-        float product[1][OWN][4];
-        both.times(product, source, exchange.part_bytes, exchange.row_bytes, work);
-#pragma unroll
-        for (int j = 0; j < OWN; j++) {
-            at.own(linear[0][j], product[0][j][0], product[0][j][1]);
-            at.own(z[0][j], product[0][j][2], product[0][j][3]);
-        }
+        Values& linear, Values& z, u32 source, const Exchange<PADDED>& exchange, const Place& at, int group,
+        Work work) const {
+        float product[1][4];
+        both.times(product, source, exchange.part_bytes, work);
+        at.own(linear[0][group], product[0][0], product[0][1]);
+        at.own(z[0][group], product[0][2], product[0][3]);
     }
 };
 
 // Two warps share 16 units: one multiplies αAᵀ by κ, the other Wᵀ by d, and each completes the sums of its own 8 units.
 struct BackwardProduct {
     static constexpr u32 rows = THREADS * OWN, bytes = 2 * rows * 8;  // of a buffer, of both
-    Matrix<1, TILES, OWN> matrix;
+    Matrix<1, TILES> matrix;
     float2* given;
     u32 half;
 
@@ -150,21 +150,16 @@ struct BackwardProduct {
 
     template <typename Work>
     __device__ __forceinline__ void of(
-        Values& eta, u32 source, const Exchange<2 * PADDED>& exchange, const Place& at, u32 turn, Work work) const {
-        float sum[1][OWN][4];
-        matrix.times(sum, source + half * 2 * PADDED, exchange.part_bytes, exchange.row_bytes, work);
+        Values& eta, u32 source, const Exchange<2 * PADDED>& exchange, const Place& at, u32 turn, int group,
+        Work work) const {
+        float sum[1][4];
+        matrix.times(sum, source + half * 2 * PADDED, exchange.part_bytes, work);
         u32 warp = threadIdx.x >> 5;
-        float2* here = given + (turn & 1) * rows + (threadIdx.x & 31);
-#pragma unroll
-        for (int j = 0; j < OWN; j++)
-            here[(warp * OWN + j) * 32] =
-                make_float2(select(half, sum[0][j][0], sum[0][j][2]), select(half, sum[0][j][1], sum[0][j][3]));
+        float2* here = given + (turn & 1) * rows + group * 32 + (threadIdx.x & 31);
+        here[warp * GROUPS * 32] = make_float2(select(half, sum[0][0], sum[0][2]), select(half, sum[0][1], sum[0][3]));
         asm volatile("bar.sync %0, 64;" :: "r"(1 + (warp >> 1)) : "memory");
-#pragma unroll
-        for (int j = 0; j < OWN; j++) {
-            float2 other = here[((warp ^ 1) * OWN + j) * 32];
-            at.own(eta[0][j], select(half, sum[0][j][2], sum[0][j][0]) + other.x,
-                   select(half, sum[0][j][3], sum[0][j][1]) + other.y);
-        }
+        float2 other = here[(warp ^ 1) * GROUPS * 32];
+        at.own(eta[0][group], select(half, sum[0][2], sum[0][0]) + other.x,
+               select(half, sum[0][3], sum[0][1]) + other.y);
     }
 };

@@ -50,7 +50,7 @@ extern "C" __global__ void LAUNCHED forward(const __grid_constant__ ForwardArgum
     Entries start;
     if (p.h0) start.load(p.h0 + at.network * plane + cell, p.N, 1, at);
     EACH(tile, j, e) stage[tile][j][e] = h[tile][j][e] = start(tile, j, e);
-    exchange.publish(0, stage, at, 0);
+    UNROLLED(group, GROUPS) exchange.publish(0, stage, at, 0, group);
 
     auto request = [&](u32 now) {
         drives.request(now, 0, at);
@@ -73,10 +73,10 @@ extern "C" __global__ void LAUNCHED forward(const __grid_constant__ ForwardArgum
         EACH(tile, j, e) value[tile][j][e] = x(tile, j, e);
 #endif
     };
-    auto write_back = [&](int i, bool exists) {  // of the step to whose tape `tape` points
-        if (SAVE) store(tape + (i + 1) * plane, p.N, s, at, exists);
-        if (SAVE && i + 1 < STAGES) store(tape + (STAGES + i + 1) * plane, p.N, stage, at, exists);
-        if (KEEP && i + 1 == STAGES) store(tape, p.N, h, at, exists);
+    auto write_back = [&](int i, int group, bool exists) {  // of the step to whose tape `tape` points
+        if (SAVE) store(tape + (i + 1) * plane, p.N, s, at, group, exists);
+        if (SAVE && i + 1 < STAGES) store(tape + (STAGES + i + 1) * plane, p.N, stage, at, group, exists);
+        if (KEEP && i + 1 == STAGES) store(tape, p.N, h, at, group, exists);
     };
     if (RING)
         for (int ahead = FAR - 1; ahead > 0; ahead--) request((u32)-ahead);
@@ -86,17 +86,17 @@ extern "C" __global__ void LAUNCHED forward(const __grid_constant__ ForwardArgum
             const u32 t = first + more;
             if (t >= p.T) break;
             if (CLUSTER > 1) request(t), take(t + 1);
-            UNROLLED(i, STAGES) {
+            UNROLLED(i, STAGES) UNROLLED(group, GROUPS) {
                 const u32 phase = t * STAGES + i, turn = (AT_ONCE == 2 ? more : t) * STAGES + i;
-                u32 source = exchange.receive(phase, turn);
+                u32 source = exchange.receive(phase, turn, group);
                 Values linear, z;
-                matrices.of(linear, z, source, exchange, at, [&]() {
+                matrices.of(linear, z, source, exchange, at, group, [&]() {
                     if (CLUSTER > 1) return;
-                    if (i == 0) write_back(STAGES - 1, t > 0), tape += step_plane;
-                    else write_back(i - 1, true);
+                    if (i == 0) write_back(STAGES - 1, 0, t > 0), tape += step_plane;
+                    else write_back(i - 1, 0, true);
                     if (i == 0) request(t), take(t + 1), unpack(next_given);
                 });
-                EACH(tile, j, e) {
+                EACH_OF(group, tile, j, e) {
                     float& value = s[tile][j][e];
                     value = sigma(z[tile][j][e] + given[tile][j][e]);
                     float slope = linear[tile][j][e] + value, &sum = total[tile][j][e];
@@ -108,17 +108,17 @@ extern "C" __global__ void LAUNCHED forward(const __grid_constant__ ForwardArgum
                         next = h[tile][j][e] = h[tile][j][e] + step.value[j] * sum;
                     if (!(e ? at.second[tile] : at.first[tile])) next = 0.0f;  // what does not exist stays finite
                 }
-                if (CLUSTER == 1 || i + 1 < STAGES || t + 1 < p.T) exchange.publish(turn + 1, stage, at, 0);
+                if (CLUSTER == 1 || i + 1 < STAGES || t + 1 < p.T) exchange.publish(turn + 1, stage, at, 0, group);
 #if CLUSTER > 1  // What follows may take as long as the others.
-                if (threadIdx.x == 0) exchange.expect_all(turn);
-                write_back(i, true);
+                if (threadIdx.x == 0) exchange.expect_all(turn, group);
+                write_back(i, group, true);
 #endif
             }
             if (CLUSTER > 1) tape += step_plane, unpack(next_given);
             EACH(tile, j, e) given[tile][j][e] = next_given[tile][j][e];
             step = next_step;
         }
-    if (CLUSTER == 1) write_back(STAGES - 1, p.T > 0);
-    store(p.last + at.network * plane + cell, p.N, h, at);
+    if (CLUSTER == 1) write_back(STAGES - 1, 0, p.T > 0);
+    UNROLLED(group, GROUPS) store(p.last + at.network * plane + cell, p.N, h, at, group);
     meet_cluster();  // nobody leaves while somebody may still write to it
 }

@@ -175,6 +175,7 @@ def macros(
     values: dict[str, Any] = {
         "CLUSTER": plan.cluster,
         "WARPS": plan.warps,
+        "DEPTH": plan.depth,
         "HEIGHT": plan.height,
         "SAMPLES": plan.samples,
         "LEAST_BLOCKS": plan.least_blocks,

@@ -1,10 +1,10 @@
 // The matrices that a warp keeps in registers, and its products.
 
-// ROWS tiles of 16 rows, DEEP tiles of 16 columns; multiplied by RIGHT groups of 8 samples at once.
-template <int ROWS, int DEEP, int RIGHT>
+// ROWS tiles of 16 rows, DEEP tiles of 16 columns; multiplied by 8 samples at once.
+template <int ROWS, int DEEP>
 struct Matrix {
     // Sums that are independent of each other, so that the tensor cores need not wait for the previous result.
-    static constexpr int chains = ROWS * RIGHT == 1 ? 4 : 2;
+    static constexpr int chains = ROWS == 1 ? 4 : 2;
     static constexpr int small_chains = PARTS > 1 && CLUSTER == 1 ? 2 : 1;  // sums of the smaller parts are longer
     u32 a[PARTS][ROWS][DEEP][4];
 
@@ -22,48 +22,42 @@ struct Matrix {
             }
     }
 
-    // sum = this times the columns at `source`; with `part_bytes` and `row_bytes` of their buffer. `work` is done while
-    // the tensor cores are busy.
+    // sum = this times the columns at `source`, with `part_bytes` of their buffer. `work` is done while the tensor cores
+    // are busy.
     template <typename Work>
     __device__ __forceinline__ void times(
-        float (&sum)[ROWS][RIGHT][4], u32 source, u32 part_bytes, u32 row_bytes, Work work) const {
-        float large[ROWS][RIGHT][chains][4] = {}, small[ROWS][RIGHT][small_chains][4] = {};
+        float (&sum)[ROWS][4], u32 source, u32 part_bytes, Work work) const {
+        float large[ROWS][chains][4] = {}, small[ROWS][small_chains][4] = {};
 #pragma unroll
-        for (int k = 0; k < DEEP; k += 2)
+        for (int k = 0; k < DEEP; k += 2) {
+            u32 b[PARTS][4];
 #pragma unroll
-            for (int j = 0; j < RIGHT; j++) {
-                u32 b[PARTS][4];
+            for (int part = 0; part < PARTS; part++) load_right(b[part], source + part * part_bytes + k * 32);
 #pragma unroll
-                for (int part = 0; part < PARTS; part++)
-                    load_right(b[part], source + part * part_bytes + j * 8 * row_bytes + k * 32);
+            for (int tile = 0; tile < 2; tile++)
 #pragma unroll
-                for (int tile = 0; tile < 2; tile++)
+                for (int row = 0; row < ROWS; row++) {
 #pragma unroll
-                    for (int row = 0; row < ROWS; row++) {
+                    for (int part = PARTS - 1; part > 0; part--)  // small terms first
 #pragma unroll
-                        for (int part = PARTS - 1; part > 0; part--)  // small terms first
-#pragma unroll
-                            for (int i = 0; i <= part; i++)
-                                multiply(small[row][j][(tile + i) % small_chains], a[part - i][row][k + tile],
-                                         b[i][2 * tile], b[i][2 * tile + 1]);
-                        multiply(large[row][j][(k + tile) % chains], a[0][row][k + tile],
-                                 b[0][2 * tile], b[0][2 * tile + 1]);
-                    }
-            }
+                        for (int i = 0; i <= part; i++)
+                            multiply(small[row][(tile + i) % small_chains], a[part - i][row][k + tile],
+                                     b[i][2 * tile], b[i][2 * tile + 1]);
+                    multiply(large[row][(k + tile) % chains], a[0][row][k + tile], b[0][2 * tile], b[0][2 * tile + 1]);
+                }
+        }
         work();
 #pragma unroll
         for (int row = 0; row < ROWS; row++)
 #pragma unroll
-            for (int j = 0; j < RIGHT; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    float total = large[row][j][0][e] + large[row][j][1][e];
-                    if (chains == 4) total += large[row][j][2 % chains][e] + large[row][j][3 % chains][e];
-                    // The tensor cores cut off what they add, which shrinks a long sum by about 2e-8 for 16 terms.
-                    if (PARTS == 3) total += total * ((DEEP / chains) * 2e-8f);
-                    float rest = small[row][j][0][e];
-                    if (small_chains == 2) rest += small[row][j][1 % small_chains][e];
-                    sum[row][j][e] = PARTS > 1 ? total + rest : total;
-                }
+            for (int e = 0; e < 4; e++) {
+                float total = large[row][0][e] + large[row][1][e];
+                if (chains == 4) total += large[row][2 % chains][e] + large[row][3 % chains][e];
+                // The tensor cores cut off what they add, which shrinks a long sum by about 2e-8 for 16 terms.
+                if (PARTS == 3) total += total * ((DEEP / chains) * 2e-8f);
+                float rest = small[row][0][e];
+                if (small_chains == 2) rest += small[row][1 % small_chains][e];
+                sum[row][e] = PARTS > 1 ? total + rest : total;
+            }
     }
 };

@@ -125,9 +125,10 @@ struct Entries {
     }
 };
 
+// Of one group of samples.
 __device__ __forceinline__ void store(
-    element* place, i64 row, const Values& value, const Place& at, bool exists = true) {
-    EACH_PAIR(tile, j) {
+    element* place, i64 row, const Values& value, const Place& at, int group, bool exists = true) {
+    EACH_PAIR_OF(group, tile, j) {
         element* here = place + APART * j * row + 16 * tile;
         float low = value[tile][j][0], high = value[tile][j][1];
 #if PAIRS

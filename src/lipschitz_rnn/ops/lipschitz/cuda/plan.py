@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 import torch
 
 from lipschitz_rnn.ops.common.cuda import compiler
-from lipschitz_rnn.ops.common.triton.device import multiprocessors, shared_memory
+from lipschitz_rnn.ops.common.cuda.driver import clusters_beside
+from lipschitz_rnn.ops.common.triton.device import shared_memory
 from lipschitz_rnn.ops.common.triton.launching import divide_up
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
@@ -28,6 +30,7 @@ CLUSTERS = (
 )
 BARRIER_BYTES = 128
 REGISTERS = 65536  # of a multiprocessor
+ClusterCount = Callable[[int], int]
 _PARTS = {"bf16": 1, "fp16": 1, "tf32": 2, "bf16x3": 2, "bf16x6": 3}
 
 
@@ -45,6 +48,7 @@ class CudaPlan:
     precision: str  # of the operand: bf16, fp16, bf16x3 or bf16x6
     cluster: int
     warps: int
+    depth: int  # units that a product adds up, in whole pairs of tiles; a block or cluster may have rows for more
     samples: int = 8
     height: int = 1  # tiles of 16 units that a warp of a block alone has
     far: int = 8  # steps by which memory is fetched ahead
@@ -64,7 +68,7 @@ class CudaPlan:
     @cached_property
     def registers(self) -> int:
         """Of a thread, about: the matrices', and what a step needs."""
-        numbers = self.parts * self.padded
+        numbers = self.parts * self.depth
         matrices, rest = (numbers // 4, 64) if self.cluster > 1 else (numbers * self.height // 2, 72)
         return min(255, matrices + rest + 16 * (self.parts - 1))
 
@@ -77,7 +81,7 @@ class CudaPlan:
     def fits(self, room: int, kernel: Kernel) -> bool:
         """Whether a multiprocessor has the registers, and ``room`` bytes of shared memory are enough."""
         most = MOST_UNITS if self.cluster > 1 else FULL_BLOCK_UNITS if self.parts == 1 else 3 * BLOCK_UNITS
-        registers = self.parts * self.padded <= most and self.threads * self.registers <= REGISTERS
+        registers = self.parts * self.depth <= most and self.threads * self.registers <= REGISTERS
         return registers and self.threads <= 512 and self.shared_bytes("backward", kernel) <= room
 
     def shared_bytes(self, name: str, kernel: Kernel) -> int:
@@ -113,7 +117,7 @@ def _plan(shape: tuple[int, int, int], precision: str, kernel: Kernel, device: t
         precision,
         kernel,
         torch.cuda.get_device_capability(device),
-        multiprocessors(device),
+        partial(clusters_beside, device),
         shared_memory(device),
     )
 
@@ -123,18 +127,23 @@ def find_plan(
     precision: str,
     kernel: Kernel,
     capability: tuple[int, int],
-    processors: int,
+    beside: ClusterCount,
     room: int,
 ) -> CudaPlan | str:
-    """The same for a GPU with ``processors`` multiprocessors that give a block ``room`` bytes of shared memory."""
+    """The same for a GPU of which only these facts are known.
+
+    Args:
+        beside: how many clusters of a size run at once, with one block on a multiprocessor.
+        room: bytes of shared memory that a block can have.
+    """
     S, B, N = shape
     if capability < (8, 0):
         return f"the kernels need compute capability 8.0, and the GPU has {capability[0]}.{capability[1]}"
     operand = "bf16x3" if precision == "tf32" else precision
     block = block_plan(N, operand, kernel, room)
-    if block is not None and (N <= BLOCK_UNITS or S * divide_up(B, 8) > clusters_beside(4, processors)):
+    if block is not None and (N <= BLOCK_UNITS or S * divide_up(B, 8) > beside(4)):
         return block
-    cluster = best_cluster(shape, operand, kernel, processors, room) if capability >= (9, 0) else None
+    cluster = best_cluster(shape, operand, kernel, beside, room) if capability >= (9, 0) else None
     plan = block if cluster is None else cluster
     if plan is not None:
         return plan
@@ -148,33 +157,30 @@ def block_plan(N: int, precision: str, kernel: Kernel, room: int) -> CudaPlan | 
     # Two tiles a warp read the state half as often, but are twice as long on their way.
     height = 2 if _PARTS[precision] == 1 and 64 < N <= BLOCK_UNITS else 1
     warps = divide_up(N, 32) * (2 // height)
-    plans = (CudaPlan(precision, 1, warps, height=height, far=far) for far in (8, 4))
+    plans = (CudaPlan(precision, 1, warps, _depth(N), height=height, far=far) for far in (8, 4))
     return next((plan for plan in plans if plan.fits(room, kernel)), None)
 
 
 def best_cluster(
-    shape: tuple[int, int, int], precision: str, kernel: Kernel, processors: int, room: int, largest: int = 16
+    shape: tuple[int, int, int], precision: str, kernel: Kernel, beside: ClusterCount, room: int
 ) -> CudaPlan | None:
     """The cluster for (S, B, N) that should take the least time."""
     S, B, N = shape
     best, least = None, math.inf
+    depth = _depth(N)
     for cluster, samples, alone, further in CLUSTERS:
-        plan = CudaPlan(precision, cluster, 2 * divide_up(N, 16 * cluster), samples)
-        if cluster > largest or not plan.fits(room, kernel):
+        plan = CudaPlan(precision, cluster, 2 * divide_up(depth, 16 * cluster), depth, samples)
+        at_once = beside(cluster) if plan.fits(room, kernel) else 0
+        if at_once == 0:
             continue
-        beside = clusters_beside(cluster, processors)
-        waves, rest = divmod(S * divide_up(B, samples), beside * plan.least_blocks)
+        waves, rest = divmod(S * divide_up(B, samples), at_once * plan.least_blocks)
         time = waves * (alone + (plan.least_blocks - 1) * further)
         if rest:
-            time += alone + (divide_up(rest, beside) - 1) * further
+            time += alone + (divide_up(rest, at_once) - 1) * further
         if time < least:
             best, least = plan, time
     return best
 
 
-def clusters_beside(cluster: int, processors: int) -> int:
-    """How many clusters run at once, with one block on a multiprocessor.
-
-    They do not cross the borders of a GPU's own groups of multiprocessors, so large ones leave a few of those idle.
-    """
-    return max(1, processors // cluster if cluster <= 2 else processors * 15 // 16 // cluster)
+def _depth(N: int) -> int:
+    return 32 * divide_up(N, 32)

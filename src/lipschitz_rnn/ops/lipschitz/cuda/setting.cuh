@@ -8,6 +8,7 @@
 //
 // Compiled at run time for one shape. Macros:
 //   CLUSTER, WARPS   blocks of a cluster (1: a block alone), warps of a block
+//   DEPTH            units that a product adds up: all that exist, in whole pairs of tiles of 16; at most PADDED
 //   HEIGHT           tiles of 16 hidden units of a warp; in a cluster half a tile, and an even number of warps
 //   SAMPLES          of a cluster: 8 or 16; of a block: 8
 //   LEAST_BLOCKS     of a multiprocessor at once: what limits the registers
@@ -36,7 +37,11 @@ typedef long long i64;
 #define OWN (SAMPLES / 8)
 #define APART 8
 #endif
-#define TILES (PADDED / 16)  // of 16 columns; even
+#define TILES (DEPTH / 16)  // of 16 columns; even
+// A cluster with 16 samples takes them in turns of 8: while one group of samples is on its way to the other blocks, the
+// tensor cores work on the other.
+#define GROUPS (CLUSTER > 1 ? OWN : 1)
+#define OF_GROUP (OWN / GROUPS)  // samples of a thread in one of them
 #define BARRIERS 128  // bytes at the start of shared memory
 // A warp's 8 units are 16 bytes of a row in half precision, and memory wants more at a time: the backward pass writes
 // its block's own units of a row together then, from shared memory, where all warps have sent them.
@@ -58,6 +63,10 @@ typedef long long i64;
 #define UNROLLED(i, end) _Pragma("unroll") for (int i = 0; i < end; i++)
 #define EACH_PAIR(tile, j) UNROLLED(tile, HEIGHT) UNROLLED(j, OWN)
 #define EACH(tile, j, e) EACH_PAIR(tile, j) UNROLLED(e, 2)
+// The same for the samples of one group.
+#define EACH_PAIR_OF(group, tile, j) \
+    UNROLLED(tile, HEIGHT) _Pragma("unroll") for (int j = group * OF_GROUP; j < (group + 1) * OF_GROUP; j++)
+#define EACH_OF(group, tile, j, e) EACH_PAIR_OF(group, tile, j) UNROLLED(e, 2)
 
 #if MEMORY == 2
 typedef float element;

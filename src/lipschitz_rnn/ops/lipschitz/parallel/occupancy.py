@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 
 from lipschitz_rnn.ops.common.cuda import compiler
+from lipschitz_rnn.ops.common.cuda.driver import clusters_beside
 from lipschitz_rnn.ops.common.triton.device import multiprocessors, shared_memory
 from lipschitz_rnn.ops.common.triton.launching import divide_up
-from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel, clusters_beside, find_plan
+from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel, find_plan
 from lipschitz_rnn.ops.lipschitz.parallel.plan import ROWS_OF_A_BLOCK
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 from lipschitz_rnn.ops.lipschitz.triton.backend import problem_precision
@@ -33,14 +34,15 @@ def _rows_at_once(
     shape = (networks, divide_up(ROWS_OF_A_BLOCK * processors, networks), units)
     if compiler.library() is not None:
         kernel, capability = Kernel(stages, dtype.itemsize), torch.cuda.get_device_capability(device)
-        plan = find_plan(shape, precision, kernel, capability, processors, room)
+        beside = partial(clusters_beside, device)
+        plan = find_plan(shape, precision, kernel, capability, beside, room)
         if isinstance(plan, CudaPlan):
-            return rows_of_cuda(plan, processors)
+            return rows_of_cuda(plan, processors if plan.cluster == 1 else beside(plan.cluster))
     return rows_of_triton(triton_plan(shape, dtype, stages, precision, device), processors)
 
 
-def rows_of_cuda(plan: CudaPlan, processors: int) -> int:
-    groups = processors if plan.cluster == 1 else clusters_beside(plan.cluster, processors)
+def rows_of_cuda(plan: CudaPlan, groups: int) -> int:
+    """With ``groups`` clusters, or blocks alone, beside each other."""
     return plan.samples * plan.least_blocks * groups
 
 
