@@ -198,6 +198,7 @@ def compare_with_triton(
         (8, 16, 240, torch.float32, "midpoint"),
         (2, 16, 256, torch.float16, "rk4"),
         (8, 16, 512, torch.bfloat16, "euler"),
+        (12, 16, 750, torch.bfloat16, "euler"),
         (16, 8, 750, torch.bfloat16, "euler"),
         (16, 16, 750, torch.float16, "euler"),
     ],

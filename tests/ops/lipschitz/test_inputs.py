@@ -14,16 +14,23 @@ PRECISION = {torch.float32: "bf16x6", torch.bfloat16: "bf16", torch.float16: "fp
 
 @pytest.mark.parametrize("dtype", EPS)
 @pytest.mark.parametrize(
-    ("features", "units", "bias", "strided"),
-    [(2, 5, True, False), (3, 70, False, True), (16, 33, True, True), (17, 6, True, False)],
+    ("S", "features", "units", "bias", "strided"),
+    [
+        (2, 2, 5, True, False),
+        (2, 3, 70, False, True),
+        (2, 16, 33, True, True),
+        (2, 17, 6, True, False),
+        (1, 17, 6, True, False),
+        (2, 140, 20, False, True),
+    ],
 )
 def test_input_map(
-    features: int, units: int, bias: bool, strided: bool, dtype: torch.dtype, device: torch.device
+    S: int, features: int, units: int, bias: bool, strided: bool, dtype: torch.dtype, device: torch.device
 ) -> None:
     from lipschitz_rnn.ops.lipschitz.triton.inputs import drive_gradient, expanded_drive, input_gradients
 
     generator = torch.Generator().manual_seed(features)
-    S, T, B = 2, 23, 7
+    T, B = 23, 7
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator).to(device, dtype)

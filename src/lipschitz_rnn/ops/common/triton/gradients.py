@@ -187,7 +187,8 @@ class AddedSums:
     """∂A, ∂W, (S, N, N), and where there are partial sums of them ∂U, (S, N, 1), and ∂b, (S, N): one launch for all.
 
     Args:
-        shape: of the partial sums of the matrices, (S, sums, 2N, N).
+        shape: of the partial sums of the matrices, (S, sums, 2·width, width).
+        N: how many rows of either matrix, and how many columns, exist.
         tiles: how many partial sums the input map has; 0 if it has none.
         dtype, input_dtype: of the gradients of the matrices, and of those of the input map.
     """
@@ -195,17 +196,18 @@ class AddedSums:
     def __init__(
         self,
         shape: tuple[int, int, int, int],
+        N: int,
         tiles: int,
         alpha: float,
         dtype: torch.dtype,
         input_dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        S, count, double, N = shape
+        S, count, _, width = shape
         block = power_of_two(N)
         chunk = max(1, min(16, 2048 // block))
-        grid = (double + (1 if tiles else 0), S, 1)
-        self._launch = Launch(_add_kernel, grid, (count, tiles, N, alpha), (block, chunk), num_warps=4)
+        grid = (2 * N + (1 if tiles else 0), S, 1)
+        self._launch = Launch(_add_kernel, grid, (count, tiles, N, width, alpha), (block, chunk), num_warps=4)
         self._new_matrix = allocator((S, N, N), dtype, device)
         self._new_U = allocator((S, N, 1), input_dtype, device)
         self._new_b = allocator((S, N), input_dtype, device)
@@ -224,18 +226,18 @@ _added_sums = lru_cache(maxsize=1024)(AddedSums)
 
 
 def add_partial_sums(
-    sums: Tensor, input_sums: Tensor | None, alpha: float, dtype: torch.dtype
+    sums: Tensor, N: int, input_sums: Tensor | None, alpha: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """The same, for sums of any shape."""
-    S, count, double, N = sums.shape
+    S, count, double, width = sums.shape
     tiles = 0 if input_sums is None else input_sums.shape[1]
     with on_device(sums):
-        return _added_sums((S, count, double, N), tiles, alpha, dtype, dtype, sums.device)(sums, input_sums)
+        return _added_sums((S, count, double, width), N, tiles, alpha, dtype, dtype, sums.device)(sums, input_sums)
 
 
 @triton.jit(do_not_specialize=["count", "tiles"])
 def _add_kernel(
-    sums, input_sums, grad_A, grad_W, grad_U, grad_b, count, tiles, N, alpha,
+    sums, input_sums, grad_A, grad_W, grad_U, grad_b, count, tiles, N, width, alpha,
     BLOCK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """One row of ∂A or ∂W, or after those ∂U and ∂b. CHUNK partial sums are loaded at a time."""
@@ -245,10 +247,11 @@ def _add_kernel(
     total = tl.zeros((BLOCK,), tl.float32)
     if row < 2 * N:
         index = tl.arange(0, CHUNK)
-        place = sums + ((network * count + index) * 2 * N + row)[:, None] * N + n[None, :]
+        height = tl.where(row < N, row, row - N + width)
+        place = sums + ((network * count + index) * 2 * width + height)[:, None] * width + n[None, :]
         for start in range(0, count, CHUNK):
             inside = (start + index < count)[:, None] & mask[None, :]
-            total += tl.sum(tl.load(place + tl.cast(start, tl.int64) * 2 * N * N, mask=inside, other=0.0), 0)
+            total += tl.sum(tl.load(place + tl.cast(start, tl.int64) * 2 * width * width, mask=inside, other=0.0), 0)
         if row < N:
             tl.store(grad_A + (network * N + row) * N + n, total * alpha, mask=mask)
         else:

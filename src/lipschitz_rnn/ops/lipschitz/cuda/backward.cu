@@ -7,11 +7,11 @@ struct BackwardArguments {
     const element* grad_states;  // or null
     const element* grad_last;  // (S, B, N), or null
     const element* x;  // inputs of one feature, or null
-    element* kappa_d;  // (S, STAGES, T, B, 2N)
+    element* kappa_d;  // (S, STAGES, T, B, 2 width)
     element* grad_h0;  // (S, B, N)
     float* input_sums;  // (S, tiles, 2, N)
     i64 grads_s, grads_t, grads_b, grads_n, spans_s, spans_t, spans_b, x_s, x_t, x_b;
-    u32 T, B, N, tiles;
+    u32 T, B, N, tiles, width;  // width: from a row of κ to that of d; at least N
     float step_size;
 };
 
@@ -24,8 +24,8 @@ extern "C" __global__ void LAUNCHED backward(const __grid_constant__ BackwardArg
 
     u32 free = (u32)__cvta_generic_to_shared(memory) + BARRIERS + 2 * exchange.bytes + BackwardProduct::bytes;
     const i64 plane = (i64)p.B * p.N, cell = (i64)at.sample * p.N + at.unit;
-    const i64 end = p.T - 1, double_cell = (i64)at.sample * 2 * p.N + at.unit;
-    element* kappa_d = p.kappa_d + (at.network * STAGES * p.T + end) * 2 * plane;
+    const i64 end = p.T - 1, double_plane = (i64)p.B * 2 * p.width, double_cell = (i64)at.sample * 2 * p.width + at.unit;
+    element* kappa_d = p.kappa_d + (at.network * STAGES * p.T + end) * double_plane;
     // Stages run backwards, too: stage 0 of the supply is the last one.
     Supply<Entries, element, UNITS_RING, STAGES> sigmas(
         p.tape + (at.network * p.T + end) * 2 * STAGES * plane + STAGES * plane + cell, -2 * STAGES * plane, -plane,
@@ -49,7 +49,7 @@ extern "C" __global__ void LAUNCHED backward(const __grid_constant__ BackwardArg
                                      -p.spans_t, 0, p.spans_b, 1, p.T, free);
 #endif
 #if TOGETHER
-    const Share share(p.tiles, p.B, p.N);
+    const Share share(p.tiles, p.B, p.N, p.width);
 #endif
     Values adjoint, total, eta, kappa, d;
     Entries last;
@@ -116,12 +116,12 @@ extern "C" __global__ void LAUNCHED backward(const __grid_constant__ BackwardArg
                 const int later = (stage + 1) % STAGES;
                 const u32 next = back + (stage + 1) / STAGES;  // the step of the stage after this
                 const u32 phase = back * STAGES + stage, turn = (AT_ONCE == 2 ? more : back) * STAGES + stage;
-                element* out = kappa_d + (i64)(STAGES - 1 - stage) * p.T * 2 * plane;
+                element* out = kappa_d + (i64)(STAGES - 1 - stage) * p.T * double_plane;
                 auto meanwhile = [&]() {  // what is left to write, and what the next stage reads
 #if !TOGETHER
                     UNROLLED(group, GROUPS) {
-                        store(out + double_cell, 2 * p.N, kappa, at, group);
-                        store(out + double_cell + p.N, 2 * p.N, d, at, group);
+                        store(out + double_cell, 2 * p.width, kappa, at, group);
+                        store(out + double_cell + p.width, 2 * p.width, d, at, group);
                     }
 #endif
 #if FUSED_INPUT
@@ -144,7 +144,7 @@ extern "C" __global__ void LAUNCHED backward(const __grid_constant__ BackwardArg
 #if TOGETHER
                         if (share.exists[group]) {
                             element* row = out + 2 * share.cell[group] - 2 * share.word[group];  // twice as long
-                            *(u32*)row = written, *(u32*)(row + p.N) = written_d;
+                            *(u32*)row = written, *(u32*)(row + p.width) = written_d;
                         }
 #endif
                     });
@@ -158,7 +158,7 @@ extern "C" __global__ void LAUNCHED backward(const __grid_constant__ BackwardArg
                     if (CLUSTER > 1 && next < p.T) announce(turn + 1, later, group);
                 }
             }
-            kappa_d -= 2 * plane;
+            kappa_d -= double_plane;
         }
 #if FUSED_INPUT
     UNROLLED(tile, HEIGHT) UNROLLED(e, 2) {

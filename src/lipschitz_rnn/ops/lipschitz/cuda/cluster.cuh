@@ -38,6 +38,7 @@ template <int COLUMNS>
 struct Exchange {
     static constexpr u32 row_bytes = 2 * COLUMNS + 16, part_bytes = SAMPLES * row_bytes, bytes = PARTS * part_bytes;
     static constexpr u32 rounds = (CLUSTER + 3) / 4;  // four lanes send to different blocks at once
+    static_assert(CLUSTER == 2 || CLUSTER % 4 == 0, "some blocks would receive twice");
     u32 shared, remote[rounds], source, target;
     bool sends;
 
@@ -101,16 +102,16 @@ struct Share {
     static constexpr u32 words = 4 * WARPS;  // of a row
     u32 row[OWN], word[OWN];
     bool exists[OWN];
-    i64 cell[OWN];  // in a (B, N) matrix
+    i64 cell[OWN];  // in a (B, width) matrix
 
-    __device__ __forceinline__ Share(u32 tiles, u32 B, u32 N) {
+    __device__ __forceinline__ Share(u32 tiles, u32 B, u32 N, u32 width) {
 #pragma unroll
         for (int j = 0; j < OWN; j++) {
             u32 item = threadIdx.x + j * 32 * WARPS;
             row[j] = item / words, word[j] = rank() * words + item % words;
             u32 sample = (group() % tiles) * SAMPLES + row[j];
             exists[j] = sample < B && 2 * word[j] < N;
-            cell[j] = (i64)sample * N + 2 * word[j];
+            cell[j] = (i64)sample * width + 2 * word[j];
         }
     }
 };

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.cublas import gradient_width
 from lipschitz_rnn.ops.common.cuda.compiler import compiled
 from lipschitz_rnn.ops.common.cuda.driver import Function
 from lipschitz_rnn.ops.common.triton.launching import divide_up
@@ -21,7 +22,7 @@ from lipschitz_rnn.ops.lipschitz.triton.inputs import expanded_drive
 
 # The structures that both kernels take: addresses, then strides, sizes and the length of a step.
 _ADDRESSES = {"forward": struct.Struct("8P"), "backward": struct.Struct("9P")}
-_NUMBERS = {"forward": struct.Struct("7q4If4x"), "backward": struct.Struct("10q4If4x")}
+_NUMBERS = {"forward": struct.Struct("7q4If4x"), "backward": struct.Struct("10q5If")}
 _MEMORY = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 _NONLINEARITIES = {"tanh": 0, "sigmoid": 1, "relu": 2, "identity": 3}
 
@@ -62,10 +63,14 @@ def scan_backward(
     grad_last: Tensor | None,
     x: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """κ and d of every stage, (S, T, stages, B, 2N); ∂h0, (S, B, N); partial sums of ∂U and ∂b, (S, tiles, 2, N)."""
+    """κ and d of every stage, (S, T, stages, B, 2·width); ∂h0, (S, B, N); partial sums of ∂U and ∂b, (S, tiles, 2, N).
+
+    N of each half of a row are written; what lies between it and its ``width`` is never read.
+    """
     S, T, B, N = problem.shape
     like = problem.A
-    kappa_d = like.new_empty((S, len(problem.scheme.tableau), T, B, 2 * N)).transpose(1, 2)
+    width = gradient_width(N, like.dtype)
+    kappa_d = like.new_empty((S, len(problem.scheme.tableau), T, B, 2 * width)).transpose(1, 2)
     grad_h0 = like.new_empty((S, B, N))
     sums = torch.empty((S, divide_up(B, plan.samples), 2, N), device=like.device) if x is not None else None
     final = None if grad_last is None else grad_last.contiguous()
@@ -73,7 +78,7 @@ def scan_backward(
     grad_strides = (0, 0, 0, 0) if grad_states is None else grad_states.stride()
     strides = grad_strides + span_strides + ((0, 0, 0) if x is None else x.stride())
     needs = Needs(x is not None, grads=grad_states is not None, has_spans=spans is not None)
-    run = settled("backward", plan, problem.shape, problem.scheme, like.dtype, needs, strides)
+    run = settled("backward", plan, problem.shape, problem.scheme, like.dtype, needs, strides, width)
     run(like.device, (weights, spans, tape, grad_states, final, x, kappa_d, grad_h0, sums))
     return kappa_d, grad_h0, sums
 
@@ -97,6 +102,7 @@ class Settled:
         dtype: torch.dtype,
         needs: Needs,
         strides: tuple[int, ...],
+        *width: int,  # of κ and of d, for the backward pass
     ) -> None:
         S, T, B, N = shape
         tiles = divide_up(B, plan.samples)
@@ -104,7 +110,7 @@ class Settled:
         self._name, self._plan, self._groups = name, plan, S * tiles
         self._key = (scheme.integrator, scheme.nonlinearity, dtype, whole, needs)
         self._pack = _ADDRESSES[name].pack
-        self._numbers = _NUMBERS[name].pack(*strides, T, B, N, tiles, scheme.step_size)
+        self._numbers = _NUMBERS[name].pack(*strides, T, B, N, tiles, *width, scheme.step_size)
         # Neighbouring units, or inputs of neighbouring samples, can be read in one access wherever a row starts. Of
         # units are all tensors of the caller but the inputs of one feature.
         forward = name == "forward"

@@ -19,14 +19,15 @@ from lipschitz_rnn.ops.lipschitz.problem import Problem
 MOST_UNITS = 768  # more do not fit into the registers of a cluster; with several parts each counts
 BLOCK_UNITS, FULL_BLOCK_UNITS = 128, 192  # of a block alone: at its best up to, and at most with one part
 # Blocks of a cluster, its samples, the time of a step where a multiprocessor has one such block, and what each further
-# one adds; relative to the first, measured on an H200 at N = 256.
+# one adds; relative to the first, measured on an H200 at N = 256, or beside each other at the sizes that need them.
 CLUSTERS = (
-    (4, 8, 1.0, 0.7),
-    (2, 16, 2.5, 1.0),
+    (4, 8, 1.0, 0.45),
+    (2, 16, 2.0, 1.0),
     (8, 8, 1.1, 0.5),
-    (8, 16, 1.7, 0.7),
+    (8, 16, 1.35, 0.6),
+    (12, 16, 1.6, 0.7),
     (16, 8, 1.2, 0.5),
-    (16, 16, 2.0, 0.8),
+    (16, 16, 1.7, 0.7),
 )
 BARRIER_BYTES = 128
 REGISTERS = 65536  # of a multiprocessor

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.cublas import cublas_is_faster, sums_by_cublas
 from lipschitz_rnn.ops.common.precision import float32_setting
 from lipschitz_rnn.ops.common.triton.gradients import add_partial_sums, matrix_partial_sums
 from lipschitz_rnn.ops.lipschitz.problem import Problem
@@ -64,37 +65,24 @@ def _parameter_gradients(
         pairs.append((later.narrow(1, 1, tape.shape[1] - 1), earlier.narrow(1, 0, tape.shape[1] - 1)))
     stages = len(problem.scheme.tableau)
     pairs += [(kappa_d[:, :, i], tape[:, :, stages + i]) for i in range(1, stages)]
-    sums = _sums_by_cublas(pairs) if _cublas_is_faster(tape) else matrix_partial_sums(pairs, precision)
-    found = list(add_partial_sums(sums, input_sums, problem.scheme.alpha, problem.A.dtype))
+    N, dtype = tape.shape[-1], tape.dtype
+    cublas = tape.is_cuda and cublas_is_faster(N, dtype)
+    sums = sums_by_cublas(pairs) if cublas else matrix_partial_sums(pairs, precision)
+    found = list(add_partial_sums(sums, N, input_sums, problem.scheme.alpha, dtype))
     if problem.input_weight is not None and input_sums is None:
-        found[2:] = input_gradients(_total_d(kappa_d), problem.drive, precision)
+        found[2:] = input_gradients(_total_d(kappa_d, N), problem.drive, precision)
     wanted = (needs[1], needs[2], needs[4], needs[5])
     return [gradient if need else None for gradient, need in zip(found, wanted, strict=True)]
 
 
-def _cublas_is_faster(tape: Tensor) -> bool:
-    """For large matrices of 16 bits, as measured on an H200; small ones are sums over a long axis alone."""
-    return tape.is_cuda and tape.dtype != torch.float32 and tape.shape[-1] > 256
-
-
-def _sums_by_cublas(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """The same as ``matrix_partial_sums``, as a single sum: (S, 1, 2N, N) in float32."""
-    total: Tensor | None = None
-    for left, right in pairs:
-        part = torch.bmm(left.flatten(1, 2).mT, right.flatten(1, 2), out_dtype=torch.float32)
-        total = part if total is None else total.add_(part)
-    assert total is not None
-    return total.unsqueeze(1)
-
-
 def _drive_gradient(problem: Problem, kappa_d: Tensor) -> Tensor:
-    d = _total_d(kappa_d)
+    d = _total_d(kappa_d, problem.shape[-1])
     return d if problem.input_weight is None else drive_gradient(d, problem.input_weight)
 
 
-def _total_d(kappa_d: Tensor) -> Tensor:
+def _total_d(kappa_d: Tensor, N: int) -> Tensor:
     """∂u = Σ d over the stages, (S, T, B, N)."""
-    d = kappa_d[..., kappa_d.shape[-1] // 2 :]
+    d = kappa_d.narrow(-1, kappa_d.shape[-1] // 2, N)
     return d[:, :, 0] if d.shape[2] == 1 else d.sum(2)
 
 

@@ -50,7 +50,8 @@ def expanded_drive(problem: Problem) -> Tensor:
 def input_gradients(d: Tensor, x: Tensor, precision: str) -> tuple[Tensor, Tensor]:
     """∂U = Σ d xᵀ, (S, N, p), and ∂b = Σ d, (S, N), from d, (S, T, B, N) with a contiguous last axis."""
     features = x.shape[-1]
-    if features <= FEW:
+    # Of several half-precision products at once, cuBLAS does not split the long sum, and leaves most of a GPU idle.
+    if features <= FEW or (len(d) > 1 and d.element_size() == 2):
         sums = matrix_partial_sums([(d, x if x.stride(-1) == 1 else x.contiguous())], precision, ones=True)
         total = sums.sum(1).to(d.dtype)
         return total[..., :features].contiguous(), total[..., features].contiguous()

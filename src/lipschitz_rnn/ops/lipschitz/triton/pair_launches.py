@@ -153,9 +153,9 @@ class CudaLaunches:
         needs = cuda.Needs(call.fused, save=call.save, keep=call.keep or call.save)
         self._forward = self._settled("forward", needs, call.drive_strides + _NO_STRIDES)
 
-    def _settled(self, name: str, needs: cuda.Needs, strides: tuple[int, ...]) -> cuda.Settled:
+    def _settled(self, name: str, needs: cuda.Needs, strides: tuple[int, ...], *width: int) -> cuda.Settled:
         T, B, _, N = self._call.sizes
-        return cuda.settled(name, self._plan, (1, T, B, N), self._call.scheme, self._call.dtype, needs, strides)
+        return cuda.settled(name, self._plan, (1, T, B, N), self._call.scheme, self._call.dtype, needs, strides, *width)
 
     def by_step(self, kappa_d: Tensor) -> Tensor:
         return kappa_d.transpose(0, 1)
@@ -171,6 +171,6 @@ class CudaLaunches:
     ) -> None:  # fmt: skip
         fused, given = self._call.fused, (0, 0, 0, 0) if grad_states is None else (0, *grad_states.stride())
         strides = given + _NO_STRIDES + ((0, *x.stride()[:2]) if fused else _NO_STRIDES)
-        run = self._settled("backward", cuda.Needs(fused, grads=grad_states is not None), strides)
+        run = self._settled("backward", cuda.Needs(fused, grads=grad_states is not None), strides, self._call.sizes[-1])
         tensors = (weights, None, tape, grad_states, final, x if fused else None, kappa_d, grad_h0, sums)
         run(self._call.device, tensors)

@@ -64,10 +64,11 @@ def scan_backward(
 
 def matrix_gradient(d: Tensor, tape: Tensor, dtype: torch.dtype) -> Tensor:
     """Σ d hᵀ with the h before a step, (S, 4N, N): two matrices at a time, which is what the kernel there takes."""
-    before = tape[:, :-1, 0]
+    before, N = tape[:, :-1, 0], tape.shape[-1]
     pieces: list[Tensor] = []
     for pair in d.chunk(2, dim=-1):
-        pieces += add_partial_sums(matrix_partial_sums([(pair, before)], PRECISIONS[d.dtype]), None, 1.0, dtype)[:2]
+        sums = matrix_partial_sums([(pair, before)], PRECISIONS[d.dtype])
+        pieces += add_partial_sums(sums, N, None, 1.0, dtype)[:2]
     return torch.cat(pieces, dim=1)
 
 
