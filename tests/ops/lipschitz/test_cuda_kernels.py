@@ -199,6 +199,8 @@ def compare_with_triton(
         (2, 16, 256, torch.float16, "rk4"),
         (8, 16, 512, torch.bfloat16, "euler"),
         (12, 16, 750, torch.bfloat16, "euler"),
+        (12, 24, 750, torch.bfloat16, "euler"),
+        (12, 24, 700, torch.float16, "midpoint"),
         (16, 8, 750, torch.bfloat16, "euler"),
         (16, 16, 750, torch.float16, "euler"),
     ],

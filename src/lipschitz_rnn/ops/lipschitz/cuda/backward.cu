@@ -136,14 +136,14 @@ extern "C" __global__ void LAUNCHED backward(const __grid_constant__ BackwardArg
                     u32 source = exchange.receive(phase, turn, group);
 #if TOGETHER
                     u32 place = exchange.shared + BARRIERS + (turn & 1) * exchange.bytes;
-                    place += share.row[group] * exchange.row_bytes + 4 * share.word[group];
+                    place += (share.row + 8 * group) * exchange.row_bytes + 4 * share.word;
                     u32 written = read_word(place), written_d = read_word(place + 2 * PADDED);
 #endif
                     matrices.of(eta, source, exchange, at, turn, group, [&]() {
                         if (CLUSTER == 1) meanwhile();
 #if TOGETHER
                         if (share.exists[group]) {
-                            element* row = out + 2 * share.cell[group] - 2 * share.word[group];  // twice as long
+                            element* row = out + share.place + 16 * group * (i64)p.width;
                             *(u32*)row = written, *(u32*)(row + p.width) = written_d;
                         }
 #endif

@@ -97,22 +97,19 @@ struct Exchange {
     }
 };
 
-// A thread's part of what its block writes together: words of two units, OWN of them.
+// A thread's part of what its block writes together: of each group of 8 samples a word of two units.
 struct Share {
     static constexpr u32 words = 4 * WARPS;  // of a row
-    u32 row[OWN], word[OWN];
+    u32 row, word;
     bool exists[OWN];
-    i64 cell[OWN];  // in a (B, width) matrix
+    i64 place;  // of the first one in a (B, 2 width) matrix
 
     __device__ __forceinline__ Share(u32 tiles, u32 B, u32 N, u32 width) {
+        row = threadIdx.x / words, word = rank() * words + threadIdx.x % words;
+        u32 sample = (group() % tiles) * SAMPLES + row;
+        place = (i64)sample * 2 * width + 2 * word;
 #pragma unroll
-        for (int j = 0; j < OWN; j++) {
-            u32 item = threadIdx.x + j * 32 * WARPS;
-            row[j] = item / words, word[j] = rank() * words + item % words;
-            u32 sample = (group() % tiles) * SAMPLES + row[j];
-            exists[j] = sample < B && 2 * word[j] < N;
-            cell[j] = (i64)sample * width + 2 * word[j];
-        }
+        for (int j = 0; j < OWN; j++) exists[j] = sample + 8 * j < B && 2 * word < N;
     }
 };
 

@@ -10,7 +10,7 @@
 //   CLUSTER, WARPS   blocks of a cluster (1: a block alone), warps of a block
 //   DEPTH            units that a product adds up: all that exist, in whole pairs of tiles of 16; at most PADDED
 //   HEIGHT           tiles of 16 hidden units of a warp; in a cluster half a tile, and an even number of warps
-//   SAMPLES          of a cluster: 8 or 16; of a block: 8
+//   SAMPLES          of a cluster: 8, 16 or 24; of a block: 8
 //   LEAST_BLOCKS     of a multiprocessor at once: what limits the registers
 //   FAR              steps by which memory is fetched ahead of its use: into the cache, or into rings; a power of two
 //   PARTS            matrices of 16 bits that add up to one: 1; 2 (three products) or 3 (six)
@@ -38,8 +38,8 @@ typedef long long i64;
 #define APART 8
 #endif
 #define TILES (DEPTH / 16)  // of 16 columns; even
-// A cluster with 16 samples takes them in turns of 8: while one group of samples is on its way to the other blocks, the
-// tensor cores work on the other.
+// A cluster takes its samples in groups of 8: while one group is on its way to the other blocks, the tensor cores work
+// on another.
 #define GROUPS (CLUSTER > 1 ? OWN : 1)
 #define OF_GROUP (OWN / GROUPS)  // samples of a thread in one of them
 #define BARRIERS 128  // bytes at the start of shared memory
