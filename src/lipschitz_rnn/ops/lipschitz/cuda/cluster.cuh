@@ -1,6 +1,6 @@
 // A cluster: a warp owns 8 hidden units, of which one tile of 16 rows has both products. It sends its part of a new state
 // to the shared memory of all blocks; the stores count the bytes that arrived on a barrier of the receiver, so a block
-// goes on as soon as it has the whole state, and nothing else waits.
+// goes on with a group of samples as soon as it has their whole state.
 
 // A product gives a thread one unit, g, of two samples, 2q and 2q + 1. Threads work on two neighbouring units of one
 // sample instead, which lie side by side in memory: those of even g take sample 2q, those of odd g the other.

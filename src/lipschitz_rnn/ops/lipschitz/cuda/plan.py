@@ -16,7 +16,7 @@ from lipschitz_rnn.ops.common.triton.device import shared_memory
 from lipschitz_rnn.ops.common.triton.launching import divide_up
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
-MOST_UNITS = 768  # more do not fit into the registers of a cluster; with several parts each counts
+MOST_UNITS = 768  # the rows of more do not fit into a warp's registers; with several parts each counts
 BLOCK_UNITS, FULL_BLOCK_UNITS = 128, 192  # of a block alone: at its best up to, and at most with one part
 # Blocks of a cluster, its samples, the time of a step where a multiprocessor has one such block, and what each further
 # one adds; relative to the first, measured on an H200 at N = 256, or beside each other at the sizes that need them.
@@ -151,7 +151,7 @@ def find_plan(
         return plan
     if capability < (9, 0):
         return f"a hidden size of {N} in precision {precision} needs clusters, from compute capability 9.0 on"
-    return f"matrices of hidden size {N} in precision {precision} do not fit into the registers of 16 multiprocessors"
+    return f"matrices of hidden size {N} in precision {precision} do not fit into the registers of a cluster"
 
 
 def block_plan(N: int, precision: str, kernel: Kernel, room: int) -> CudaPlan | None:
