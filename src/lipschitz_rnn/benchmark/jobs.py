@@ -196,7 +196,8 @@ def _filled(layer: Unit, values: Sequence[Tensor], device: torch.device) -> Unit
 class _Readout(nn.Module):
     """Returns what the loss reads from a layer: every state, (1, T, B, N), or the last one, (1, B, N).
 
-    A copy, and its gradient, would take longer than some of the launches that a short call consists of.
+    A copy, and its gradient, would take longer than some of the launches that a short call consists of. So a graphed
+    layer's states lie in the memory that its next call overwrites.
     """
 
     def __init__(self, layer: nn.Module, readout: str) -> None:

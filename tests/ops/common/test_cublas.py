@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,6 +19,19 @@ def test_rows_are_copied_where_they_have_gaps_or_begin_anywhere(N: int, width: i
     assert wide.shape == (2, 3, 3, width)
     assert wide.is_contiguous()
     assert torch.equal(wide[..., :N], values)
+
+
+@pytest.mark.parametrize(("first", "word"), [(0, torch.int64), (1, torch.float16), (2, torch.int32)])
+def test_words_follow_the_address(first: int, word: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory of another library begins anywhere, and a GPU cannot read words across their borders."""
+    memory = np.arange(2 * 3 * 260 + 4, dtype=np.float16)[first:][: 2 * 3 * 260]
+    values = torch.from_dlpack(memory.reshape(2, 1, 3, 260))
+    assert values.storage_offset() == 0
+    words = []
+    copy = torch.Tensor.copy_
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda to, given: (words.append(given.dtype), copy(to, given))[1])
+    assert torch.equal(wide_rows(values, 264)[..., :260], values)
+    assert words == [word]
 
 
 def test_rows_without_gaps_are_taken_as_they_are() -> None:

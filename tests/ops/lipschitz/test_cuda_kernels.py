@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
 from gpu_clusters import h200_clusters
 
 from lipschitz_rnn import lipschitz_scan
-from lipschitz_rnn.ops.common.cuda import compiler
+from lipschitz_rnn.ops.common.cuda import compiler, driver
 from lipschitz_rnn.ops.lipschitz.cuda import launch, plan
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel, best_cluster, find_plan
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
@@ -74,6 +75,35 @@ def test_no_cluster_is_larger_than_the_gpu_allows() -> None:
     assert small.cluster <= 8
 
 
+def test_older_gpus_are_not_asked_for_clusters() -> None:
+    def never(cluster: int) -> int:
+        raise AssertionError(f"asked for clusters of {cluster}")
+
+    for N in (64, 160, 192):
+        assert isinstance(find_plan((1, 128, N), "bf16", EULER, (8, 0), never, 163 * KB), CudaPlan)
+
+
+@pytest.mark.parametrize(("status", "counted"), [(912, True), (801, True), (2, False), (700, False)])
+def test_only_a_refusal_counts_as_no_clusters(status: int, counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without memory, say, the driver knows nothing about clusters, and is asked again by the next call."""
+
+    class Refusing:
+        def __init__(self, *_: object) -> None:
+            raise driver.DriverError(status, "no")
+
+    properties = SimpleNamespace(shared_memory_per_multiprocessor=228 * KB)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(driver, "compiled", lambda *_: b"")
+    monkeypatch.setattr(driver, "Function", Refusing)
+    ask = driver.clusters_beside.__wrapped__
+    if counted:
+        assert ask(torch.device("cuda", 0), 16) == 0
+        return
+    with pytest.raises(driver.DriverError, match="driver reports: no"):
+        ask(torch.device("cuda", 0), 16)
+
+
 def test_what_it_does_not_serve_says_why() -> None:
     A = torch.zeros(1, 256, 256)
     given = Problem(torch.zeros(1, 2, 4, 256), A, A, None, None, None, None, Scheme(0.1, 1.0, "euler", "tanh"))
@@ -82,6 +112,7 @@ def test_what_it_does_not_serve_says_why() -> None:
     assert "noise" in str(plan.make_plan(noisy, "bf16"))
     assert "7.5" in str(find_plan((1, 8, 64), "bf16", EULER, (7, 5), h200_clusters, 64 * KB))
     assert "256" in str(plan_for(80, 1, 128, 256, "bf16"))
+    assert "runs none" in str(find_plan((1, 128, 256), "bf16", EULER, (9, 0), lambda _: 0, 227 * KB))
     assert "1000" in str(plan_for(90, 1, 128, 1000, "bf16"))
 
 

@@ -45,9 +45,11 @@ def wide_rows(values: Tensor, width: int) -> Tensor:
     wide = values.new_empty((*values.shape[:-1], width))
     rows = wide[..., :N]
     # PyTorch copies rows with gaps between them number by number: the wider the number, the faster.
+    size = values.element_size()
     for dtype in (torch.int64, torch.int32):
-        many = dtype.itemsize // values.element_size()
-        places = [N, width, values.storage_offset(), *values.stride()[:-1]]
+        many = dtype.itemsize // size
+        # What comes from another library may begin anywhere, with an offset of 0.
+        places = [N, width, values.storage_offset(), values.data_ptr() // size, *values.stride()[:-1]]
         if values.stride(-1) == 1 and all(place % many == 0 for place in places):
             rows, values = rows.view(dtype), values.view(dtype)
             break

@@ -12,6 +12,7 @@ from lipschitz_rnn.ops.common.cuda.compiler import compiled
 
 _DYNAMIC_SHARED_BYTES, _ANY_CLUSTER_SIZE = 8, 14  # attributes of a function
 _CLUSTER_DIMENSION = 4  # an attribute of a launch
+_REFUSALS = (1, 801, 912)  # of clusters of a size: invalid value, not supported, invalid cluster size
 
 
 class _Attribute(ctypes.Structure):
@@ -35,6 +36,10 @@ _Pointers = ctypes.c_char_p * 1  # the addresses of a kernel's arguments
 class DriverError(RuntimeError):
     """CUDA's driver refused; the message is its own."""
 
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"CUDA's driver reports: {message}")
+        self.status = status
+
 
 @cache
 def _driver() -> ctypes.CDLL:
@@ -54,7 +59,7 @@ def _check(status: int) -> None:
     if status != 0:
         name = ctypes.c_char_p()
         _driver().cuGetErrorString(status, ctypes.byref(name))
-        raise DriverError(f"CUDA's driver reports: {(name.value or b'error ' + str(status).encode()).decode()}")
+        raise DriverError(status, (name.value or b"error " + str(status).encode()).decode())
 
 
 class Function:
@@ -76,14 +81,14 @@ class Function:
         self._index = device.index
 
     def clusters_at_once(self) -> int:
-        """How many clusters the whole GPU runs at once; 0 if it cannot run one."""
+        """How many clusters the whole GPU runs at once."""
         attribute = _Attribute(_CLUSTER_DIMENSION, b"", (ctypes.c_uint * 16)(self._cluster, 1, 1))
         grid, block = (ctypes.c_uint * 3)(self._cluster, 1, 1), (ctypes.c_uint * 3)(self._threads, 1, 1)
         given = _Configuration(grid, block, self._shared, None, ctypes.pointer(attribute), 1)
         count = ctypes.c_int()
         with torch.cuda.device(self._device):
-            status = _driver().cuOccupancyMaxActiveClusters(ctypes.byref(count), self._function, ctypes.byref(given))
-        return count.value if status == 0 else 0
+            _check(_driver().cuOccupancyMaxActiveClusters(ctypes.byref(count), self._function, ctypes.byref(given)))
+        return count.value
 
     def launch(self, groups: int, arguments: bytes) -> None:
         """``groups`` clusters; ``arguments`` is the one structure that the kernel takes, by value."""
@@ -109,5 +114,7 @@ def clusters_beside(device: torch.device, cluster: int) -> int:
     whole = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor // 2 + 1024
     try:
         return Function(code, "nothing", device, 256, whole, cluster).clusters_at_once()
-    except DriverError:  # a card that takes no clusters of more than eight blocks
+    except DriverError as error:  # many cards take no clusters of more than eight blocks
+        if error.status not in _REFUSALS:  # such as no memory at this moment, which says nothing about clusters
+            raise
         return 0

@@ -143,14 +143,17 @@ def find_plan(
         return f"the kernels need compute capability 8.0, and the GPU has {capability[0]}.{capability[1]}"
     operand = "bf16x3" if precision == "tf32" else precision
     block = block_plan(N, operand, kernel, room)
-    if block is not None and (N <= BLOCK_UNITS or S * divide_up(B, 8) > beside(4)):
+    has_clusters = capability >= (9, 0)
+    if block is not None and (N <= BLOCK_UNITS or not has_clusters or S * divide_up(B, 8) > beside(4)):
         return block
-    cluster = best_cluster(shape, operand, kernel, beside, room) if capability >= (9, 0) else None
+    cluster = best_cluster(shape, operand, kernel, beside, room) if has_clusters else None
     plan = block if cluster is None else cluster
     if plan is not None:
         return plan
-    if capability < (9, 0):
+    if not has_clusters:
         return f"a hidden size of {N} in precision {precision} needs clusters, from compute capability 9.0 on"
+    if not any(beside(blocks) for blocks, *_ in CLUSTERS):
+        return f"a hidden size of {N} in precision {precision} needs clusters, and the driver runs none on this GPU"
     return f"matrices of hidden size {N} in precision {precision} do not fit into the registers of a cluster"
 
 
