@@ -16,7 +16,7 @@ struct BackwardArguments {
 };
 
 extern "C" __global__ void LAUNCHED backward(const __grid_constant__ BackwardArguments p) {
-    extern __shared__ __align__(128) unsigned char memory[];
+    SHARED_MEMORY(memory);
     const Place at(p.tiles, p.B, p.N);
     const BackwardProduct matrices(p.weights + at.network * PARTS * 2 * PADDED * PADDED, at,
                                    memory + BARRIERS + 2 * Exchange<2 * PADDED>::bytes);

@@ -46,9 +46,8 @@ struct Exchange {
         shared = (u32)__cvta_generic_to_shared(memory);
         if (threadIdx.x == 0) {
             for (int turn = 0; turn < 2; turn++)
-                for (int group = 0; group < GROUPS; group++)
-                    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(barrier(turn, group, shared)) : "memory");
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+                for (int group = 0; group < GROUPS; group++) start_barrier(barrier(turn, group, shared));
+            barriers_started();
             for (int turn = 0; turn < 2; turn++)
                 for (int group = 0; group < GROUPS; group++) expect_all(turn, group);
         }
@@ -155,7 +154,7 @@ struct BackwardProduct {
         u32 warp = threadIdx.x >> 5;
         float2* here = given + (turn & 1) * rows + group * 32 + (threadIdx.x & 31);
         here[warp * GROUPS * 32] = make_float2(select(half, sum[0][0], sum[0][2]), select(half, sum[0][1], sum[0][3]));
-        asm volatile("bar.sync %0, 64;" :: "r"(1 + (warp >> 1)) : "memory");
+        meet_pair(warp >> 1);
         float2 other = here[(warp ^ 1) * GROUPS * 32];
         at.own(eta[0][group], select(half, sum[0][2], sum[0][0]) + other.x,
                select(half, sum[0][3], sum[0][1]) + other.y);

@@ -15,7 +15,7 @@ struct ForwardArguments {
 };
 
 extern "C" __global__ void LAUNCHED forward(const __grid_constant__ ForwardArguments p) {
-    extern __shared__ __align__(128) unsigned char memory[];
+    SHARED_MEMORY(memory);
     const Place at(p.tiles, p.B, p.N);
     const ForwardProduct matrices(p.weights + at.network * PARTS * 2 * PADDED * PADDED, at);
     Exchange<PADDED> exchange(at, memory);

@@ -1,4 +1,43 @@
-// The tensor cores, the barriers of a cluster, and what a warp's lanes do together.
+// The instructions that C++ has no words for: numbers of 16 bits, the tensor cores, shared memory, the barriers of a
+// cluster, and what a warp's lanes do together. All assembly is in this file and in access.cuh.
+
+#define SHARED_MEMORY(name) extern __shared__ __align__(128) unsigned char name[]
+
+__device__ __forceinline__ u32 pack(float low, float high) {
+    u32 both;
+#if OPERAND == 0
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+#endif
+    return both;
+}
+
+__device__ __forceinline__ float low_of(u32 both) {
+#if OPERAND == 0
+    return __uint_as_float(both << 16);
+#else
+    float value;
+    asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, a;}" : "=f"(value) : "r"(both));
+    return value;
+#endif
+}
+
+__device__ __forceinline__ float high_of(u32 both) {
+#if OPERAND == 0
+    return __uint_as_float(both & 0xffff0000u);
+#else
+    float value;
+    asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, b;}" : "=f"(value) : "r"(both));
+    return value;
+#endif
+}
+
+__device__ __forceinline__ float quick_tanh(float z) {  // to 11 bits
+    float s;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(s) : "f"(z));
+    return s;
+}
 
 __device__ __forceinline__ void load_right(u32 (&b)[4], u32 address) {  // two tiles of 16 units by 8 samples
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -40,6 +79,13 @@ __device__ __forceinline__ void meet_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// A barrier of this block, for one arrival and the bytes that it expects.
+__device__ __forceinline__ void start_barrier(u32 barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void barriers_started() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
 __device__ __forceinline__ void expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
@@ -55,6 +101,10 @@ __device__ __forceinline__ void wait_for(u32 barrier, u32 parity) {
 __device__ __forceinline__ void send(u32 place, u32 barrier, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
                  :: "r"(place), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void meet_pair(u32 pair) {  // of warps
+    asm volatile("bar.sync %0, 64;" :: "r"(1 + pair) : "memory");
 }
 #else
 __device__ __forceinline__ void meet_cluster() {}

@@ -160,7 +160,8 @@ def _compiled(name: str, plan: CudaPlan, device: torch.device, key: tuple[Any, .
 @cache
 def source(name: str, cluster: int) -> str:
     """The text of the kernel ``forward`` or ``backward``, with what both share in front of it."""
-    headers = ("setting", "numbers", "hardware", "matrix", "cluster" if cluster > 1 else "block", "memory", "supply")
+    kind = "cluster" if cluster > 1 else "block"
+    headers = ("setting", "hardware", "access", "numbers", "matrix", kind, "memory", "supply")
     parts = (*(f"{header}.cuh" for header in headers), f"{name}.cu")
     return "\n".join((files(__package__) / part).read_text() for part in parts)
 

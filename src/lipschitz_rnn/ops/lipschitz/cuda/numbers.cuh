@@ -1,34 +1,4 @@
-// Numbers of 16 bits and 32, and σ.
-
-__device__ __forceinline__ u32 pack(float low, float high) {
-    u32 both;
-#if OPERAND == 0
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#else
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#endif
-    return both;
-}
-
-__device__ __forceinline__ float low_of(u32 both) {
-#if OPERAND == 0
-    return __uint_as_float(both << 16);
-#else
-    float value;
-    asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, a;}" : "=f"(value) : "r"(both));
-    return value;
-#endif
-}
-
-__device__ __forceinline__ float high_of(u32 both) {
-#if OPERAND == 0
-    return __uint_as_float(both & 0xffff0000u);
-#else
-    float value;
-    asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, b;}" : "=f"(value) : "r"(both));
-    return value;
-#endif
-}
+// Numbers as tensors hold them, and σ.
 
 __device__ __forceinline__ float to_float(element value) {
 #if MEMORY == 2
@@ -48,9 +18,7 @@ __device__ __forceinline__ element to_element(float value) {
 
 __device__ __forceinline__ float tanh_of(float z) {
 #if PARTS == 1 && OPERAND == 0
-    float s;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(s) : "f"(z));
-    return s;
+    return quick_tanh(z);
 #elif PARTS == 2
     return 1.0f - __fdividef(2.0f, 1.0f + __expf(2.0f * z));
 #else
