@@ -51,6 +51,8 @@ def plan_of(case: Case, shape: tuple[int, int]) -> CudaPlan:
         ((4, 8), Case(3, 9, 33, networks=2, integrator="midpoint", precision="highest", lengths=True)),
         ((8, 16), Case(2, 18, 40, integrator="rk4", nonlinearity="sigmoid", precision="float16", timespans=True)),
         ((12, 24), Case(3, 27, 50, precision="bfloat16", one_feature=True)),
+        pytest.param((8, 16), Case(2, 17, 512, precision="float16", timespans=True), marks=pytest.mark.full),
+        pytest.param((12, 24), Case(2, 26, 750, precision="bfloat16", one_feature=True), marks=pytest.mark.full),
     ],
     ids=str,
 )
