@@ -21,6 +21,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.triton.support import interpreting
 from lipschitz_rnn.ops.lipschitz.cuda import launch
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
@@ -51,6 +52,8 @@ def emulated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     """``emulated(plan)``: from then on scans of the Triton backend run the CUDA kernels of this plan."""
     if shutil.which("g++") is None or platform.machine() != "x86_64":
         pytest.skip("the emulator needs g++ and an x86-64 processor")
+    if not interpreting():
+        pytest.skip("here is a GPU, which runs the kernels itself; Triton's part of a call would not take CPU tensors")
     folder = tmp_path_factory.getbasetemp() / "emulated"
     folder.mkdir(exist_ok=True)
     launch.settled.cache_clear()
