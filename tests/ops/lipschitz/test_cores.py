@@ -113,8 +113,11 @@ def test_bits_do_not_depend_on_threads(
 
 
 @pytest.mark.usefixtures("compiled")
-def test_a_sample_does_not_depend_on_its_batch(generator: torch.Generator) -> None:
-    problem = converted(random_problem(generator, steps=12, batch=21, size=35, initial=False), torch.float32)
+@pytest.mark.parametrize(
+    "size", [35, 60, 100, 130, 200]
+)  # a sample alone takes 8 or 12 vectors at once, if it has so many
+def test_a_sample_does_not_depend_on_its_batch(size: int, generator: torch.Generator) -> None:
+    problem = converted(random_problem(generator, steps=12, batch=21, size=size, initial=False), torch.float32)
     together = lipschitz_scan(**problem.arguments, backend="cpu")[0]
     assert together is not None
     for count in (1, 2, 13):

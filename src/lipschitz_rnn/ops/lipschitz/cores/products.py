@@ -7,7 +7,9 @@ from typing import Any
 from lipschitz_rnn.ops.lipschitz.cores.code import Code, Pointer, Value, Variable
 
 PANEL = 2  # vectors in a panel, the columns that a tile of several rows spans
-ALONE = 8  # vectors that a single row takes at once: fewer would wait for each other's sums
+# Vectors that a single row takes at once, and how many must be left for later turns. Fewer than eight wait for each
+# other's sums, and twelve read from the second cache faster; two turns of eight beat one of twelve and a rest of four.
+ALONE = ((12, 8), (8, 8), (12, 0), (8, 0))
 UNROLL = 4
 
 
@@ -67,9 +69,11 @@ def write_product(code: Code, *, transposed: bool) -> Any:
                     done.set(first + rows)
 
         begin = Variable(code, code.like(0, None))
-        with code.when(M.compare("==", 1)), code.loop(V, step=ALONE) as column:
-            tile(code.like(0, None), 1, [column + PANEL * q for q in range(ALONE // PANEL)], PANEL)
-            begin.set(column + ALONE)
+        with code.when(M.compare("==", 1)):
+            for vectors, left in ALONE:
+                with code.loop(V - left, start=begin.get(), step=vectors) as column:
+                    tile(code.like(0, None), 1, [column + PANEL * q for q in range(vectors // PANEL)], PANEL)
+                    begin.set(column + vectors)
         with code.loop(V, start=begin.get(), step=PANEL) as column:
             all_rows(column, PANEL)
             begin.set(column + PANEL)
