@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, partial
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -83,25 +86,69 @@ def test_older_gpus_are_not_asked_for_clusters() -> None:
         assert isinstance(find_plan((1, 128, N), "bf16", EULER, (8, 0), never, 163 * KB), CudaPlan)
 
 
-@pytest.mark.parametrize(("status", "counted"), [(912, True), (801, True), (2, False), (700, False)])
-def test_only_a_refusal_counts_as_no_clusters(status: int, counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without memory, say, the driver knows nothing about clusters, and is asked again by the next call."""
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
+    """A GPU of compute capability 9.0 whose driver refuses every kernel."""
 
-    class Refusing:
-        def __init__(self, *_: object) -> None:
-            raise driver.DriverError(status, "no")
+    def install(error: Exception) -> None:
+        def refusing(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(driver, "Function", refusing)
 
     properties = SimpleNamespace(shared_memory_per_multiprocessor=228 * KB)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(plan, "shared_memory", lambda _: 227 * KB)
+    monkeypatch.setattr(plan.compiler, "library", lambda: "some NVRTC")
     monkeypatch.setattr(driver, "compiled", lambda *_: b"")
-    monkeypatch.setattr(driver, "Function", Refusing)
-    ask = driver.clusters_beside.__wrapped__
-    if counted:
-        assert ask(torch.device("cuda", 0), 16) == 0
-        return
-    with pytest.raises(driver.DriverError, match="driver reports: no"):
-        ask(torch.device("cuda", 0), 16)
+    monkeypatch.setattr(driver, "obstacle", cache(driver.obstacle.__wrapped__))
+    monkeypatch.setattr(driver, "clusters_beside", cache(driver.clusters_beside.__wrapped__))
+    return install
+
+
+@pytest.mark.parametrize("status", [801, 912])
+def test_only_a_refusal_counts_as_no_clusters(status: int, refuse: Callable[[Exception], None]) -> None:
+    """Without memory, say, the driver knows nothing about clusters, and is asked again by the next call."""
+    gpu = torch.device("cuda", 0)
+    for other in (2, 700):
+        refuse(driver.DriverError(other, "no"))
+        with pytest.raises(driver.DriverError, match="driver reports: no"):
+            driver.clusters_beside(gpu, 16)
+    refuse(driver.DriverError(status, "no"))
+    assert driver.clusters_beside(gpu, 16) == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        driver.DriverError(209, "no kernel image is available for execution on the device"),
+        compiler.CompilationError("invalid value for --gpu-architecture"),
+    ],
+)
+def test_a_gpu_that_does_not_run_what_is_compiled_here_gets_other_kernels(
+    error: Exception, refuse: Callable[[Exception], None]
+) -> None:
+    refuse(driver.DriverError(2, "out of memory"))  # at this moment
+    ask = partial(plan.plan_on.__wrapped__, torch.device("cuda", 0), (1, 128, 128), "bf16", EULER)
+    with pytest.raises(driver.DriverError, match="out of memory"):
+        ask()
+    refuse(error)
+    assert ask() == str(error)
+
+
+def test_the_compiler_of_pytorch_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "nvidia" / "cuda_nvrtc" / "lib"
+    folder.mkdir(parents=True)
+    for name in compiler.NAMES[:2]:
+        (folder / name).touch()
+    monkeypatch.setattr(compiler.sys, "path", ["", str(tmp_path)])
+    newer, older, unnamed = compiler.NAMES
+    first = [older, str(folder / older)]
+    second = [newer, str(folder / newer)]
+    assert list(compiler._places("12.8")) == [*first, *second, unnamed]
+    for version in ("13.0", None):
+        assert list(compiler._places(version)) == [*second, *first, unnamed]
 
 
 def test_what_it_does_not_serve_says_why() -> None:
@@ -241,16 +288,16 @@ def test_clusters_of_every_shape_agree(
 ) -> None:
     (shape,) = (shape for shape in plan.CLUSTERS if shape[:2] == (blocks, samples))
     monkeypatch.setattr(plan, "CLUSTERS", (shape,))
-    plan._plan.cache_clear()
+    plan.plan_on.cache_clear()
     try:
         kernel = Kernel(len(get_integrator(integrator)), dtype.itemsize)
         precision = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "bf16x6")
-        made = plan._plan((1, 32, N), precision, kernel, torch.device("cuda", torch.cuda.current_device()))
+        made = plan.plan_on(torch.device("cuda", torch.cuda.current_device()), (1, 32, N), precision, kernel)
         assert isinstance(made, CudaPlan), made
         assert (made.cluster, made.samples) == (blocks, samples)
         in_cuda = outcome(dtype, N, integrator)
     finally:
-        plan._plan.cache_clear()
+        plan.plan_on.cache_clear()
     compare_with_triton(in_cuda, dtype, N, integrator, monkeypatch)
 
 

@@ -11,8 +11,11 @@ import hashlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import torch
 
 NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
 
@@ -24,14 +27,21 @@ class CompilationError(RuntimeError):
 @cache
 def library() -> ctypes.CDLL | None:
     """NVRTC, as PyTorch has loaded it or as an installed package has it; None where there is none."""
-    folders = [os.path.join(folder, "nvidia", "*", "lib") for folder in sys.path if folder]
-    found = [path for name in NAMES for folder in folders for path in sorted(glob.glob(os.path.join(folder, name)))]
-    for name in (*NAMES[:-1], *found, NAMES[-1]):
+    for place in _places(torch.version.cuda):
         try:
-            return ctypes.CDLL(name)
+            return ctypes.CDLL(place)
         except OSError:
             continue
     return None
+
+
+def _places(version: str | None) -> Iterator[str]:
+    """Where it may be. That of PyTorch's own ``version`` of CUDA comes first: it is as old as the driver may be."""
+    own = "libnvrtc.so." + (version or "").split(".")[0]
+    for name in sorted(NAMES, key=lambda name: name != own):
+        yield name  # what is loaded, or where the system looks
+        for folder in filter(None, sys.path):
+            yield from sorted(glob.glob(os.path.join(folder, "nvidia", "*", "lib", name)))
 
 
 def compiled(source: str, name: str, architecture: str, macros: dict[str, str]) -> bytes:

@@ -8,11 +8,12 @@ from functools import cache
 
 import torch
 
-from lipschitz_rnn.ops.common.cuda.compiler import compiled
+from lipschitz_rnn.ops.common.cuda.compiler import CompilationError, compiled
 
 _DYNAMIC_SHARED_BYTES, _ANY_CLUSTER_SIZE = 8, 14  # attributes of a function
 _CLUSTER_DIMENSION = 4  # an attribute of a launch
 _REFUSALS = (1, 801, 912)  # of clusters of a size: invalid value, not supported, invalid cluster size
+_NO_MEMORY = 2
 
 
 class _Attribute(ctypes.Structure):
@@ -104,17 +105,39 @@ class Function:
 
 
 @cache
+def obstacle(device: torch.device) -> str | None:
+    """Why kernels that are compiled here do not run on this GPU, or None.
+
+    An NVRTC older than the GPU does not know it, and a driver older than NVRTC may refuse what NVRTC makes.
+    """
+    try:
+        _nothing(device, 32, 0, 1)
+    except CompilationError as error:
+        return str(error)
+    except DriverError as error:
+        if error.status == _NO_MEMORY:  # another time there may be some
+            raise
+        return str(error)
+    return None
+
+
+@cache
 def clusters_beside(device: torch.device, cluster: int) -> int:
     """How many clusters of this many blocks run at once, with one block on a multiprocessor; 0 if none does.
 
     Clusters do not cross the borders of a GPU's own groups of multiprocessors, whose sizes differ from card to card.
     """
-    architecture = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
-    code = compiled('extern "C" __global__ void nothing() {}', "nothing.cu", architecture, {})
     whole = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor // 2 + 1024
     try:
-        return Function(code, "nothing", device, 256, whole, cluster).clusters_at_once()
+        return _nothing(device, 256, whole, cluster).clusters_at_once()
     except DriverError as error:  # many cards take no clusters of more than eight blocks
         if error.status not in _REFUSALS:  # such as no memory at this moment, which says nothing about clusters
             raise
         return 0
+
+
+def _nothing(device: torch.device, threads: int, shared_bytes: int, cluster: int) -> Function:
+    """A kernel that does nothing."""
+    architecture = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+    code = compiled('extern "C" __global__ void nothing() {}', "nothing.cu", architecture, {})
+    return Function(code, "nothing", device, threads, shared_bytes, cluster)

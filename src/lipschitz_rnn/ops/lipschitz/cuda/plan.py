@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import torch
 
-from lipschitz_rnn.ops.common.cuda import compiler
-from lipschitz_rnn.ops.common.cuda.driver import clusters_beside
+from lipschitz_rnn.ops.common.cuda import compiler, driver
 from lipschitz_rnn.ops.common.triton.device import shared_memory
 from lipschitz_rnn.ops.common.triton.launching import divide_up
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
+LEAST_CAPABILITY = (8, 0)
 MOST_UNITS = 768  # the rows of more do not fit into a warp's registers; with several parts each counts
 BLOCK_UNITS, FULL_BLOCK_UNITS = 128, 192  # of a block alone: at its best up to, and at most with one part
 # Blocks of a cluster, its samples, the time of a step where a multiprocessor has one such block, and what each further
@@ -105,22 +105,21 @@ def make_plan(problem: Problem, precision: str) -> CudaPlan | str:
         return "noise on the state is not in its kernels"
     S, _, B, N = problem.shape
     kernel = Kernel(len(problem.scheme.tableau), problem.A.element_size())
-    return _plan((S, B, N), precision, kernel, problem.A.device)
+    return plan_on(problem.A.device, (S, B, N), precision, kernel)
 
 
 @lru_cache(maxsize=1024)
-def _plan(shape: tuple[int, int, int], precision: str, kernel: Kernel, device: torch.device) -> CudaPlan | str:
+def plan_on(device: torch.device, shape: tuple[int, int, int], precision: str, kernel: Kernel) -> CudaPlan | str:
+    """The same for (S, B, N) on a device."""
     if device.type != "cuda":
         return f"the tensors are on {device}"
     if compiler.library() is None:
         return "NVRTC is not installed"
+    capability = torch.cuda.get_device_capability(device)
+    if capability >= LEAST_CAPABILITY and (lacking := driver.obstacle(device)) is not None:
+        return lacking
     return find_plan(
-        shape,
-        precision,
-        kernel,
-        torch.cuda.get_device_capability(device),
-        partial(clusters_beside, device),
-        shared_memory(device),
+        shape, precision, kernel, capability, partial(driver.clusters_beside, device), shared_memory(device)
     )
 
 
@@ -139,7 +138,7 @@ def find_plan(
         room: bytes of shared memory that a block can have.
     """
     S, B, N = shape
-    if capability < (8, 0):
+    if capability < LEAST_CAPABILITY:
         return f"the kernels need compute capability 8.0, and the GPU has {capability[0]}.{capability[1]}"
     operand = "bf16x3" if precision == "tf32" else precision
     block = block_plan(N, operand, kernel, room)

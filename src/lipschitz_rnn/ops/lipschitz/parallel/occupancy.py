@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import torch
 
-from lipschitz_rnn.ops.common.cuda import compiler
 from lipschitz_rnn.ops.common.cuda.driver import clusters_beside
-from lipschitz_rnn.ops.common.triton.device import multiprocessors, shared_memory
+from lipschitz_rnn.ops.common.triton.device import multiprocessors
 from lipschitz_rnn.ops.common.triton.launching import divide_up
-from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel, find_plan
+from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan, Kernel, plan_on
 from lipschitz_rnn.ops.lipschitz.parallel.plan import ROWS_OF_A_BLOCK
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 from lipschitz_rnn.ops.lipschitz.triton.backend import problem_precision
@@ -29,15 +28,12 @@ def rows_at_once(problem: Problem) -> int:
 def _rows_at_once(
     networks: int, units: int, dtype: torch.dtype, device: torch.device, stages: int, precision: str
 ) -> int:
-    processors, room = multiprocessors(device), shared_memory(device)
+    processors = multiprocessors(device)
     # Which kernel runs depends on the batch: ask for the one of a batch that fills the GPU.
     shape = (networks, divide_up(ROWS_OF_A_BLOCK * processors, networks), units)
-    if compiler.library() is not None:
-        kernel, capability = Kernel(stages, dtype.itemsize), torch.cuda.get_device_capability(device)
-        beside = partial(clusters_beside, device)
-        plan = find_plan(shape, precision, kernel, capability, beside, room)
-        if isinstance(plan, CudaPlan):
-            return rows_of_cuda(plan, processors if plan.cluster == 1 else beside(plan.cluster))
+    plan = plan_on(device, shape, precision, Kernel(stages, dtype.itemsize))
+    if isinstance(plan, CudaPlan):
+        return rows_of_cuda(plan, processors if plan.cluster == 1 else clusters_beside(device, plan.cluster))
     return rows_of_triton(triton_plan(shape, dtype, stages, precision, device), processors)
 
 
