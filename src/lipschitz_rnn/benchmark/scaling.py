@@ -51,6 +51,7 @@ def values_around(work: Workload, axis: str, device: torch.device, *, quick: boo
 def sweep(
     work: Workload,
     device: torch.device,
+    contestants: Sequence[Contestant],
     effort: Effort,
     *,
     quick: bool,
@@ -58,7 +59,7 @@ def sweep(
 ) -> Sweep:
     """One report per size on each axis, the other sizes as in the workload; each is checked like any other."""
     effort = replace(effort, rounds=1, repeats=min(effort.repeats, 5), most_seconds=1.5, forward=False, replay=False)
-    contestants, reports = drawn_contestants(device), Sweep()
+    reports = Sweep()
     for axis in AXES:
         reports[axis] = []
         for value in values_around(work, axis, device, quick=quick):

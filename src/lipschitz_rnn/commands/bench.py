@@ -57,7 +57,7 @@ def bench(
         int | None,
         typer.Option(
             max=100_000,
-            help="Timed calls of each kind. Default: 21, or 3 with --quick.",
+            help="Timed calls of each kind; at most 5 with --parallel. Default: 21, or 3 with --quick.",
             show_default=False,
             rich_help_panel=METHOD,
         ),
@@ -118,7 +118,7 @@ def bench(
         typer.Option(
             "--growth",
             metavar="FILE",
-            help="Only measure how the cost grows with N to 2,048, T to a million and S to 64; draw it as SVG.",
+            help="Only measure how the cost grows with N, T and S (on a GPU to 2,048, a million, 64); draw it as SVG.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -175,7 +175,8 @@ def bench(
         raise ValueError(f"--weights is {weights!r}, but it chooses the layer of --parallel; pass both, or neither")
     modes = {"explain": explain, "growth_plot": growth_plot is not None, "parallel": parallel}
     for mode in (name for name, chosen in modes.items() if chosen):
-        others = {"plot", "markdown", "same_thread", *modes} - {mode}
+        others = {"plot", "markdown", "same_thread", "only", "compile_loop", *modes} - {mode}
+        others |= set() if mode == "parallel" else {"repeats"}
         option = "--" + mode.removesuffix("_plot")
         refuse_given(context, others, f"cannot be used with {option}, which does something else; leave one of them out")
     explanation = explain_choice(work, place)
@@ -193,6 +194,7 @@ def bench(
         _bench_parallel(work if sized else None, work, place, timed, quick, weights, json_file, command)
         return
 
+    drawn = [] if plot is None else choose(scaling.drawn_contestants(place), only or ())
     sized = any(was_given(context, name) for name in SIZE_OPTIONS)
     works = [work] if sized or place.type != "cpu" else [work, SMALL, ONE_SEQUENCE]
     with progress_bar(quiet=json_file == "-") as show:
@@ -205,7 +207,7 @@ def bench(
             reports.append(measure(size, place, choose(rows, only or ()), own, lambda text: show(text, 0, None)))
         report, swept = reports[0], None
         if plot is not None:
-            swept = scaling.sweep(work, place, effort, quick=quick, note=lambda text: show(text, 0, None))
+            swept = scaling.sweep(work, place, drawn, effort, quick=quick, note=lambda text: show(text, 0, None))
     not_timed = [f"{row.key}: {row.reason}" for each in reports for row in each.wrong]
     document: dict[str, Any] = {"command": _command(context), **report.to_dict(), "explanation": explanation}
     document |= {"small_sizes": [each.to_dict() for each in reports[1:]]} if reports[1:] else {}

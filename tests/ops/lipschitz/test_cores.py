@@ -94,6 +94,31 @@ def test_other_registers(generator: torch.Generator) -> None:
 
 
 @pytest.mark.usefixtures("compiled")
+def test_the_named_processors_are_known_and_have_these_registers(capfd: pytest.CaptureFixture[str]) -> None:
+    """LLVM ends the process at a name it does not know."""
+    from llvmlite import binding
+
+    source = "define <16 x float> @f(<16 x float> %a) { %b = fadd <16 x float> %a, %a ret <16 x float> %b }"
+    machine._kernels(4)  # has prepared LLVM
+    for name in machine.AVX512 + machine.AVX2:
+        target = binding.Target.from_default_triple().create_target_machine(cpu=name, opt=3)
+        assert ("zmm" in target.emit_assembly(binding.parse_assembly(source))) == (name in machine.AVX512), name
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_processor_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = machine.processor.__wrapped__
+    monkeypatch.setenv(machine.CPU_NAME, "pentium")
+    with pytest.raises(ValueError, match=r"is 'pentium'; this processor, .* can run kernels compiled for .*haswell"):
+        find()
+    monkeypatch.setenv(machine.CPU_NAME, "haswell")
+    found = find()
+    assert (found.name, found.register, found.tile_rows) == ("haswell", 32, 6)
+    assert "+" not in found.features  # what this processor lacks is taken from the name, and nothing is added
+
+
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("integrator", ["euler", "rk4"])
 def test_bits_do_not_depend_on_threads(
     integrator: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch

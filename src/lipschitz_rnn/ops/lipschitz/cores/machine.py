@@ -13,6 +13,16 @@ from typing import Any
 
 CPU_NAME = "LIPSCHITZ_RNN_CPU_NAME"  # compiles for a processor by LLVM's name for it, such as haswell
 
+# LLVM ends the process at a name that it does not know, and does not tell what a name stands for.
+AVX512 = (
+    *("skylake-avx512", "cascadelake", "cooperlake", "cannonlake", "icelake-client", "icelake-server", "rocketlake"),
+    *("tigerlake", "sapphirerapids", "emeraldrapids", "graniterapids", "znver4", "znver5", "x86-64-v4"),
+)
+AVX2 = (
+    *("haswell", "broadwell", "skylake", "alderlake", "raptorlake", "meteorlake"),
+    *("znver1", "znver2", "znver3", "x86-64-v3"),
+)
+
 OLDEST = (0, 45)
 
 Kernel = Callable[..., None]
@@ -58,17 +68,23 @@ def processor() -> Processor | None:
     """The processor at hand; None if its registers and instructions would not pay."""
     from llvmlite import binding
 
-    name = os.environ.get(CPU_NAME)
-    if name:  # its features follow from the name
-        wide = name.startswith(("skylake-avx512", "icelake", "sapphirerapids", "znver4", "znver5"))
-        return Processor(name, "", 64 if wide else 32, 8 if wide else 6)
-    found = binding.get_host_cpu_features()
+    found, chosen = binding.get_host_cpu_features(), os.environ.get(CPU_NAME)
     name, features = binding.get_host_cpu_name(), found.flatten()
-    if found.get("avx512f") and found.get("avx512vl"):
+    narrow = found.get("avx2") and found.get("fma")
+    wide = narrow and found.get("avx512f") and found.get("avx512vl")
+    if chosen:
+        known = (AVX512 if wide else ()) + (AVX2 if narrow else ())
+        if chosen not in known:
+            raise ValueError(
+                f"{CPU_NAME} is {chosen!r}; this processor, {name}, can run kernels compiled for "
+                f"{', '.join(known) or 'none'}; choose one of these, or unset it"
+            )
+        # What follows from the name, less what is missing here.
+        name, wide = chosen, chosen in AVX512
+        features = ",".join(f"-{feature}" for feature, there in found.items() if not there)
+    if wide:
         return Processor(name, features, 64, 8)
-    if found.get("avx2") and found.get("fma"):
-        return Processor(name, features, 32, 6)
-    return None
+    return Processor(name, features, 32, 6) if narrow else None
 
 
 def describe() -> str:
