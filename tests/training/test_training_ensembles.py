@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_tasks import Letters, NextValue, SignTask, one_sample, tiny_settings
+from tiny_tasks import CLOSE, FLOAT64, Letters, NextValue, SignTask, one_sample, tiny_settings
 from torch import nn
 
 from lipschitz_rnn.tasks import Task
@@ -88,23 +88,23 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_an_ensemble_equals_its_members_trained_alone(case: str) -> None:
     changes, build, make_task = CASES[case]
-    changes = {"task": make_task().name} | changes
+    changes = {"task": make_task().name} | FLOAT64 | changes
     together = fit(tiny_settings(seeds=(3, 0, 7), **changes), make_task(), build=build)
     for index, seed in enumerate((3, 0, 7)):
         alone = fit(tiny_settings(seeds=(seed,), **(changes | {"ensemble": "auto"})), make_task(), build=build)
         for name, value in weights(alone, 0).items():
-            torch.testing.assert_close(weights(together, index)[name], value, rtol=1e-4, atol=2e-6)
+            torch.testing.assert_close(weights(together, index)[name], value, **CLOSE)
         assert together.seeds[index].test == pytest.approx(alone.seeds[0].test, rel=1e-4, abs=one_sample(make_task()))
     assert not torch.equal(weights(together, 0)["head.weight"], weights(together, 1)["head.weight"])
 
 
 def test_members_in_one_call_and_one_after_another_agree() -> None:
     task = SignTask(noise=0.3)
-    fast = fit(tiny_settings(seeds=(0, 1), ensemble="vmap"), task, build=build_plain)
-    slow = fit(tiny_settings(seeds=(0, 1), ensemble="sequential"), task, build=build_plain)
+    fast = fit(tiny_settings(seeds=(0, 1), ensemble="vmap", **FLOAT64), task, build=build_plain)
+    slow = fit(tiny_settings(seeds=(0, 1), ensemble="sequential", **FLOAT64), task, build=build_plain)
     assert (fast.ensemble, slow.ensemble) == ("vmap", "sequential")
     for name, value in weights(fast, 1).items():
-        torch.testing.assert_close(value, weights(slow, 1)[name], rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(value, weights(slow, 1)[name], **CLOSE)
 
 
 def test_auto_says_why_it_runs_one_after_another() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from test_training_ensembles import weights
 from test_training_nothing_lost import SignalAt, assert_same_run
-from tiny_tasks import Letters, NextValue, SignTask, one_sample, tiny_settings
+from tiny_tasks import CLOSE, FLOAT64, Letters, NextValue, SignTask, one_sample, tiny_settings
 
 from lipschitz_rnn.training import Interrupted, Settings, build_model, evaluate, fit
 from lipschitz_rnn.training.ensemble import Ensemble
@@ -37,13 +37,13 @@ def noisy(**changes: Any) -> Settings:
 @pytest.mark.parametrize("case", CASES)
 def test_an_ensemble_equals_its_members_trained_alone(case: str) -> None:
     changes, make_task = CASES[case]
-    changes = {"task": make_task().name} | changes
+    changes = {"task": make_task().name} | FLOAT64 | changes
     together = fit(noisy(seeds=(3, 0), **changes), make_task())
     assert together.ensemble == changes["ensemble"]
     for index, seed in enumerate((3, 0)):
         alone = fit(noisy(seeds=(seed,), **(changes | {"ensemble": "auto"})), make_task())
         for name, value in weights(alone, 0).items():
-            torch.testing.assert_close(weights(together, index)[name], value, rtol=1e-4, atol=2e-6)
+            torch.testing.assert_close(weights(together, index)[name], value, **CLOSE)
         assert together.seeds[index].test == pytest.approx(alone.seeds[0].test, rel=1e-4, abs=one_sample(make_task()))
     quiet = fit(tiny_settings(**(changes | {"seeds": (3,), "epochs": 2, "ensemble": "auto"})), make_task())
     assert any(not torch.allclose(value, weights(together, 0)[name]) for name, value in weights(quiet, 0).items())
@@ -53,12 +53,13 @@ def test_an_ensemble_equals_its_members_trained_alone(case: str) -> None:
 def test_strengths_vary_within_one_run(mode: str) -> None:
     """A member without noise is the run without the option, beside members with it; steps may differ too."""
     variants = [{"noise": 0.0}, {"noise": 0.4, "step_size": 0.3}, {"multiplicative_noise": 0.5}]
-    settings = tiny_settings(unit="lipschitz", seeds=(2,), epochs=2, variants=variants, ensemble=mode, dropout=0.3)
+    common: dict[str, Any] = {"unit": "lipschitz", "seeds": (2,), "epochs": 2, "dropout": 0.3} | FLOAT64
+    settings = tiny_settings(variants=variants, ensemble=mode, **common)
     together = fit(settings, SignTask(noise=0.3))
     for index, variant in enumerate(({}, *variants[1:])):
         alone = fit(replace(settings.of_variant(variant), ensemble="auto"), SignTask(noise=0.3))
         for name, value in weights(alone, 0).items():
-            torch.testing.assert_close(weights(together, index)[name], value, rtol=1e-4, atol=2e-6)
+            torch.testing.assert_close(weights(together, index)[name], value, **CLOSE)
 
 
 def test_zero_noise_trains_bit_for_bit_as_without_the_option() -> None:

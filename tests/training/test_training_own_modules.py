@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_tasks import SignTask, tiny_settings
+from tiny_tasks import CLOSE, FLOAT64, SignTask, tiny_settings
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lipschitz_rnn.training import fit
+from lipschitz_rnn.training import fit, load_run
 from lipschitz_rnn.training.model import SequenceModel, build_model
 
 
@@ -136,11 +136,22 @@ def test_the_head_reads_the_output_of_an_own_unit_and_not_its_state() -> None:
 
 
 def test_shared_modules_and_parameters_stay_shared() -> None:
-    results = [fit(settings(ensemble=mode), SignTask(), build=builder(TwoNames)) for mode in ("vmap", "sequential")]
+    results = [
+        fit(settings(ensemble=mode, **FLOAT64), SignTask(), build=builder(TwoNames)) for mode in ("vmap", "sequential")
+    ]
     for together, alone in zip(*(result.models for result in results), strict=True):
         assert together.unit.same is together.unit.w
         assert together.unit.tied.weight is together.unit.w.weight
-        torch.testing.assert_close(together.unit.w.weight, alone.unit.w.weight, rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(together.unit.w.weight, alone.unit.w.weight, **CLOSE)
+
+
+def test_an_own_model_is_converted_to_float64(tmp_path: Path) -> None:
+    trained = fit(settings(**FLOAT64), SignTask(), tmp_path / "run", build=builder(Elman)).models
+    loaded = load_run(tmp_path / "run", build=builder(Elman), task=SignTask()).networks
+    for one, other in zip(trained, loaded, strict=True):
+        values = dict(other.named_parameters())
+        assert {value.dtype for value in values.values()} == {torch.float64}
+        assert all(torch.equal(value, values[name]) for name, value in one.named_parameters())
 
 
 def test_an_own_unit_may_have_no_state() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_tasks import Letters, SignTask, one_sample, tiny_settings
+from tiny_tasks import CLOSE, FLOAT64, Letters, SignTask, one_sample, tiny_settings
 
 from lipschitz_rnn import LipschitzRNN
 from lipschitz_rnn.training import Result, Settings, build_model, evaluate, fit
@@ -37,13 +37,14 @@ def weights(result: Result, index: int) -> dict[str, torch.Tensor]:
 
 
 def assert_equal_to_separate_runs(settings: Settings, task: Any) -> Result:
+    settings = replace(settings, **FLOAT64)
     together = fit(settings, task)
     index = 0
     for variant in settings.variants:
         alone = fit(replace(settings.of_variant(variant), ensemble="auto"), task)
         for member in range(len(settings.seeds)):
             for name, value in weights(alone, member).items():
-                torch.testing.assert_close(weights(together, index)[name], value, rtol=1e-4, atol=2e-6)
+                torch.testing.assert_close(weights(together, index)[name], value, **CLOSE)
             assert together.seeds[index].variant == variant
             assert together.seeds[index].seed == alone.seeds[member].seed
             assert together.seeds[index].test == pytest.approx(alone.seeds[member].test, rel=1e-4, abs=one_sample(task))

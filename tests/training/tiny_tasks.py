@@ -132,6 +132,12 @@ class Uneven(Classification):
         return with_times(Batch(x.transpose(-3, -2), targets, lengths, spans.transpose(-2, -1)), self.times)
 
 
+# Trainings that must agree up to rounding run in float64: Adam turns the rounding of a gradient near zero into a step
+# of any size, so that in float32 it depends on the processor how far their weights come apart.
+FLOAT64: dict[str, Any] = {"precision": "float64"}
+CLOSE = {"rtol": 1e-7, "atol": 1e-9}
+
+
 def tiny_settings(**changes: Any) -> Settings:
     """Small, quick and complete."""
     values: dict[str, Any] = {

@@ -16,7 +16,7 @@ from lipschitz_rnn.training.evaluation import Scores, evaluate_members
 from lipschitz_rnn.training.folder import RunError, RunFolder, Saved
 from lipschitz_rnn.training.graph import GraphedStep
 from lipschitz_rnn.training.interrupts import Interrupted, Interrupts, describe_rest, resume_command
-from lipschitz_rnn.training.model import SequenceModel, State, count_parameters, read_size
+from lipschitz_rnn.training.model import SequenceModel, State, count_parameters, in_precision, read_size
 from lipschitz_rnn.training.parallel import World
 from lipschitz_rnn.training.patience import Patience
 from lipschitz_rnn.training.probing import Moment, Probe, Probing
@@ -53,7 +53,8 @@ class Trainer:
         self.watcher = watcher
         self.sources = describe_sources(settings, task, build)
         self.members = settings.members
-        models = [build(settings.of_variant(member.variant), task, member.seed) for member in self.members]
+        built = (build(settings.of_variant(member.variant), task, member.seed) for member in self.members)
+        models = [in_precision(model, settings) for model in built]
         check_variants(models[0], settings.unit, settings.variants)
         if settings.embedding_dropout and not (isinstance(models[0], SequenceModel) and read_size(models[0])):
             raise ValueError(

@@ -26,6 +26,7 @@ class Shapes(Protocol):
 
 
 _Sequence = TypeVar("_Sequence", Tensor, Tensor | None)
+_Model = TypeVar("_Model", bound=nn.Module)
 State = Any  # the state of a unit: a tensor (layers, B, N), a tuple of such tensors, or None for zeros
 
 
@@ -191,6 +192,11 @@ def _assemble(settings: Settings, task: Shapes) -> SequenceModel:
     unit = units.build(settings.unit, task.input_size, settings.hidden_size, **options)
     head = nn.Linear(unit.output_size, task.output_size)  # type: ignore[arg-type]
     model = SequenceModel(unit, head, task.readout, embedding)
+    return in_precision(model, settings)
+
+
+def in_precision(model: _Model, settings: Settings) -> _Model:
+    """The model with parameters in float64 if the settings say so; other precisions are about products alone."""
     return model.double() if settings.precision == "float64" else model
 
 

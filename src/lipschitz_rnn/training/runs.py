@@ -17,7 +17,7 @@ from lipschitz_rnn import plugins, tasks, units
 from lipschitz_rnn.tasks import Split, Task
 from lipschitz_rnn.training.errors import RunError
 from lipschitz_rnn.training.evaluation import Scores, score_networks
-from lipschitz_rnn.training.model import build_model
+from lipschitz_rnn.training.model import build_model, in_precision
 from lipschitz_rnn.training.parallel import device_of_run
 from lipschitz_rnn.training.reading import check_sources, read_shapes, read_sources, require_same_series
 from lipschitz_rnn.training.run_settings import read_settings
@@ -95,7 +95,8 @@ class LoadedRun:
         given: Any = self._given_task if isinstance(self._given_task, Task) else self.shapes
         try:
             with torch.random.fork_rng(devices=[]):  # a user's builder may draw from the global generator
-                return self._build(self.settings.of_variant(member.variant), given, member.seed).eval()
+                model = self._build(self.settings.of_variant(member.variant), given, member.seed)
+                return in_precision(model, self.settings).eval()
         except AttributeError as error:
             if error.obj is not self.shapes:
                 raise
