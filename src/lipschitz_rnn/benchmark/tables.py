@@ -89,7 +89,7 @@ def captions(report: Report) -> list[str]:
         first.append(f"The cpu backend, which the layer uses, ran on {report.environment['cpu_backend']}.")
     largest = ", and of the gradients of all weights the largest," if effort.backward else ""
     second = [
-        f"Errors are relative to float64, of the state that is furthest off{largest} and were checked before anything "
+        f"Errors are relative to float64, of the state that is furthest off{largest}, and were checked before anything "
         "was timed: rounding must explain them.",
         "× is how many times faster a row is than that peer at its fastest precision no coarser than the row's.",
     ]
