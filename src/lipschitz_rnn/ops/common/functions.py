@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import without_autocast
+from lipschitz_rnn.ops.common.memory import signed
 from lipschitz_rnn.ops.common.tracing import forward_mode, plain_eager
 from lipschitz_rnn.ops.common.vjp import vector_jacobian
 from lipschitz_rnn.ops.common.vmap import run_folded
@@ -91,7 +92,7 @@ class ScanFunction(EnsembleFunction):
         needs, grads = ctx.needs_input_grad[:-_OPTIONS], grads[: cls.results]
         if all(grad is None for grad in grads):
             return (None,) * len(ctx.needs_input_grad)
-        args = (*ctx.saved_tensors, *grads, *ctx.options)
+        args = (*signed(*ctx.saved_tensors, *grads), *ctx.options)
         with without_autocast(args[0].device):
             if plain_eager() and not torch.is_grad_enabled() and not forward_mode():
                 found = cls.gradients.by_hand(needs, *args)

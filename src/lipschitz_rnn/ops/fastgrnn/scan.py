@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import operand_dtype, without_autocast
 from lipschitz_rnn.ops.common.functions import ScanFunction, ScanGradients
+from lipschitz_rnn.ops.common.memory import signed
 from lipschitz_rnn.ops.common.tracing import traceless, tracked
 from lipschitz_rnn.ops.common.triton import support
 from lipschitz_rnn.ops.common.validation import require_floating, require_like, require_shape
@@ -58,7 +59,7 @@ def fastgrnn_scan(
         if not traceless() or W.dtype not in (torch.float32, torch.float64):  # half-precision parameters: the loop
             return reference(given, compute)
         name = ("triton" if _has_kernels(W) else "torch") if backend == "auto" else backend
-        ensemble_of_one = [tensor.unsqueeze(0) for tensor in given]
+        ensemble_of_one = [tensor.unsqueeze(0) for tensor in signed(*given)]
         save = torch.is_grad_enabled() and any(tracked(tensor) for tensor in ensemble_of_one)
         return FastGRNNScan.apply(*ensemble_of_one, compute, name, save)[0].squeeze(0)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.memory import signed
 from lipschitz_rnn.ops.common.noise import MULTIPLICATIVE, draw_factor, draw_noise
 from lipschitz_rnn.ops.lipschitz import single
 from lipschitz_rnn.ops.lipschitz.adjoint import product_over_time, stage_states, step_gradient
@@ -26,6 +27,7 @@ Gradients = tuple[Tensor | None, ...]
 
 def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Tensor:
     """Writes states and, with ``save``, the values of σ to the tape, (S, T, slots, B, N); returns the last state."""
+    problem = problem.signed()
     if support.serves_forward(problem):
         return cores.forward(problem, tape, keep_states, save)
     if single.serves(problem):
@@ -81,6 +83,8 @@ def backward(
     needs: Sequence[bool],
 ) -> Gradients:
     """Gradients of ``problem.tensors``, None where ``needs`` says so, from the tape that ``forward`` wrote."""
+    problem = problem.signed()
+    tape, grad_states, grad_last = signed(tape, grad_states, grad_last)
     if support.serves(problem):
         return cores.backward(problem, tape, grad_states, grad_last, needs)
     if needs_float64(problem):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import matmul
+from lipschitz_rnn.ops.common.memory import signed
 from lipschitz_rnn.ops.common.noise import ADDITIVE, MULTIPLICATIVE
 from lipschitz_rnn.ops.common.precision import rounds_float32
 from lipschitz_rnn.ops.lipschitz.integrators import Tableau, get_integrator
@@ -102,6 +103,10 @@ class Problem:
     def to(self, dtype: torch.dtype) -> Problem:
         tensors = [None if tensor is None else tensor.to(dtype) for tensor in self.tensors[:-1]]
         return Problem.of((*tensors, self.noise), self.scheme)
+
+    def signed(self) -> Problem:
+        """With all signs in memory, as the kernels read them."""
+        return Problem.of(signed(*self.tensors), self.scheme)
 
     def initial_state(self) -> Tensor:
         """h0, (S, B, N), as a tensor of zeros if none was given."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import operand_dtype, without_autocast
 from lipschitz_rnn.ops.common.functions import ScanFunction, ScanGradients
+from lipschitz_rnn.ops.common.memory import signed
 from lipschitz_rnn.ops.common.tracing import traceless, tracked
 from lipschitz_rnn.ops.common.triton import support
 from lipschitz_rnn.ops.common.validation import require_floating, require_like, require_shape, require_tensor
@@ -52,7 +53,7 @@ def lstm_scan(
         elif backend == "triton" and (reason := obstacle(W, compute)) is not None:
             raise ValueError(f"backend 'triton' cannot serve this call: {reason}. Use backend='auto'")
         save = torch.is_grad_enabled() and any(tracked(tensor) for tensor in tensors)
-        ensemble_of_one = [tensor.unsqueeze(0) for tensor in tensors]
+        ensemble_of_one = [tensor.unsqueeze(0) for tensor in signed(*tensors)]
         states, last_h, last_c, _, _ = LstmScan.apply(*ensemble_of_one, compute, backend, save)
         return states.squeeze(0), last_h.squeeze(0), last_c.squeeze(0)
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import operand_dtype, without_autocast
 from lipschitz_rnn.ops.common.functions import ScanFunction, ScanGradients
+from lipschitz_rnn.ops.common.memory import signed
 from lipschitz_rnn.ops.common.tracing import traceless, tracked
 from lipschitz_rnn.ops.common.triton import support
 from lipschitz_rnn.ops.common.validation import require_floating, require_like, require_shape
@@ -55,7 +56,7 @@ def modrelu_scan(inputs: Tensor, W: Tensor, bias: Tensor, h0: Tensor, *, backend
         if not traceless() or W.dtype not in (torch.float32, torch.float64):  # half-precision parameters: the loop
             return reference(inputs, W, bias, h0, compute)
         name = ("triton" if _has_kernels(W) else "torch") if backend == "auto" else backend
-        ensemble_of_one = [tensor.unsqueeze(0) for tensor in (inputs, W, bias, h0)]
+        ensemble_of_one = [tensor.unsqueeze(0) for tensor in signed(inputs, W, bias, h0)]
         save = torch.is_grad_enabled() and any(tracked(tensor) for tensor in ensemble_of_one)
         return ModReluScan.apply(*ensemble_of_one, compute, name, save)[0].squeeze(0)
 

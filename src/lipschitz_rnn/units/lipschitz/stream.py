@@ -146,11 +146,11 @@ class _ArrayUnit:
 
     @state.setter
     def state(self, h: Tensor) -> None:
-        np.divide(h.numpy(), self.scale, self.g)
+        np.divide(h.resolve_neg().numpy(), self.scale, self.g)
 
     def take(self, x: Tensor) -> Array:
         array: Array = (
-            (x if x.dtype is self.dtype else x.to(self.dtype)).detach().numpy()
+            (x if x.dtype is self.dtype else x.to(self.dtype)).detach().resolve_neg().numpy()
         )  # under autocast the dtype may differ
         return array
 

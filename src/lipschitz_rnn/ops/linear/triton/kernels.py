@@ -19,7 +19,7 @@ BLOCK = 128  # numbers of the state in one program, one for each thread
 def scan(factors: Tensor, added: Tensor, start: Tensor, backwards: bool) -> Tensor:
     """States (S, T, B, N): h_t = f_t h_{t−1} + a_t from ``start``, or h_t = f_{t+1} h_{t+1} + a_t from zero."""
     S, T, B, N = added.shape
-    given = [tensor.resolve_conj().contiguous() for tensor in (factors, added, start)]
+    given = [tensor.resolve_conj().resolve_neg().contiguous() for tensor in (factors, added, start)]
     states = torch.empty_like(given[1])
     strides = [0 if size == 1 else stride for size, stride in zip(factors.shape, given[0].stride(), strict=True)]
     paired = added.is_complex()

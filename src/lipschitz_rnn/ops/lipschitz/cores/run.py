@@ -52,7 +52,7 @@ def backward(
     both = A.new_zeros((S, N, 2 * padded))  # [αA; W] transposed: ``panels`` transposes it back
     both[:, :, :N], both[:, :, padded : padded + N] = A.mT * alpha, problem.W.mT
     plan.arrays |= {
-        "tape": tape,
+        "tape": rowwise(tape),  # as a hook on saved tensors may give it back
         "backward_panels": plan.panels((both, 1.0)),
         "slope_panels": plan.panels((A, alpha)) if recompute else None,
         "grad_states": rowwise(grad_states),

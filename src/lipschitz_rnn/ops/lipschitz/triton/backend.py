@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.cublas import cublas_is_faster, sums_by_cublas
+from lipschitz_rnn.ops.common.memory import signed
 from lipschitz_rnn.ops.common.precision import float32_setting
 from lipschitz_rnn.ops.common.triton.gradients import add_partial_sums, matrix_partial_sums
 from lipschitz_rnn.ops.lipschitz.problem import Problem
@@ -21,7 +22,7 @@ def forward(problem: Problem, tape: Tensor, keep_states: bool, save: bool) -> Te
     if 0 in problem.shape:  # nothing to launch
         S, _, B, N = problem.shape
         return problem.A.new_empty((S, B, N))
-    return scan_forward(problem, tape, problem_precision(problem), keep_states, save)
+    return scan_forward(problem.signed(), tape, problem_precision(problem), keep_states, save)
 
 
 def backward(
@@ -35,6 +36,8 @@ def backward(
     if 0 in problem.shape:
         pairs = zip(problem.tensors, needs, strict=True)
         return tuple(torch.zeros_like(tensor) if need and tensor is not None else None for tensor, need in pairs)
+    problem = problem.signed()
+    tape, grad_states, grad_last = signed(tape, grad_states, grad_last)
     tape = tape.contiguous()  # one tape for all cotangents of a vmap has a stride of 0
     # What is proved of exact products is proved of the states; gradients have the precision that the user chose.
     precision = matmul_precision(problem.A.dtype, problem.A.shape[-1])

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lipschitz_rnn.ops.common.dtypes import matmul, without_autocast
+from lipschitz_rnn.ops.common.memory import signed
 from lipschitz_rnn.ops.common.triton.gradients import MatrixSums
 from lipschitz_rnn.ops.common.triton.launching import Launch, allocator, divide_up, on_device
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan
@@ -69,6 +70,7 @@ class PairScan:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Tensor | None]:
         """The tensors as the kernels take them: all but M_A and M_W in the dtype of the scan."""
         dtype = self.call.dtype
+        x, M_A, M_W, h0, U, b = signed(x, M_A, M_W, h0, U, b)
         if x.dtype != dtype:
             x = x.to(dtype).contiguous()
         if h0 is not None:
@@ -104,7 +106,7 @@ class PairScan:
         needs: tuple[bool, ...],
     ) -> Found:
         """Gradients of x, M_A, M_W, h0, U and b, where needed; ``tensors`` are x, h0, U, the tape and the operand."""
-        call, (x, h0, U, tape, weights) = self.call, tensors
+        call, (x, h0, U, tape, weights, grad_states, grad_last) = self.call, signed(*tensors, grad_states, grad_last)
         # Hooks on saved tensors may have laid them out anew; the input is taken as it lies.
         tape, weights, h0 = tape.contiguous(), weights.contiguous(), None if h0 is None else h0.contiguous()
         with on_device(x), without_autocast(call.device):  # the forward pass has settled the dtypes
