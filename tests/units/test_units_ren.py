@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from lipschitz_rnn import units
 from lipschitz_rnn.ops.common.precision import float32_products
 from lipschitz_rnn.stability import certify
-from lipschitz_rnn.units.ren import RENCell
+from lipschitz_rnn.units.ren import RENCell, _within
 
 
 def anywhere(seed: int, **options: Any) -> units.registry.Recurrent:
@@ -115,3 +116,37 @@ def test_no_setting_voids_the_factor(how: str, depth: int) -> None:
     torch.testing.assert_close(found.float(), states, rtol=tolerance, atol=1e-5)
     assert certificate.holds
     assert certificate.precision == "float32"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_size_of_the_parameters_voids_the_factor(dtype: torch.dtype) -> None:
+    """Beyond a norm they are scaled down: beside an H of 1e12 float64 loses the εI that makes the inequality strict."""
+    generator = torch.Generator().manual_seed(0)
+    slopes = torch.tensor(list(itertools.product([0.0, 1.0], repeat=4)), dtype=torch.float64)
+    for case in range(300):
+        unit = units.build("ren", 1, 4, factor=0.999).to(dtype)
+        cell = unit.cell()
+        assert isinstance(cell, RENCell)
+
+        def normal(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+        largest = 10.0 ** (case % 20 if dtype == torch.float32 else case % 200)
+        root = (
+            torch.outer(torch.ones(12), normal(12))
+            if case % 3 == 0
+            else normal(12, 1 + case % 7) @ normal(1 + case % 7, 12)
+        )
+        with torch.no_grad():
+            cell.root.copy_(largest * root)
+            cell.rotation.copy_(largest * (case % 2) * normal(4, 4))
+            both, back, _ = (part.double() for part in cell.weights())
+        jacobians = both.mT[:4] + back.mT @ (slopes.unsqueeze(-1) * both.mT[4:])
+        assert torch.linalg.eigvals(jacobians).abs().max() <= 0.999, (case, largest)
+
+
+def test_small_parameters_are_taken_as_they_are() -> None:
+    for value in (torch.zeros(3, 3), torch.randn(3, 3), 1e-300 * torch.randn(3, 3, dtype=torch.float64)):
+        assert torch.equal(_within(value, 2.0**8), value)
+    large = _within(1e200 * torch.ones(3, 3, dtype=torch.float64), 2.0**8)
+    torch.testing.assert_close(torch.linalg.matrix_norm(large), torch.tensor(2.0**8, dtype=torch.float64))

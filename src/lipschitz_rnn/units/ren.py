@@ -19,14 +19,17 @@ from lipschitz_rnn.units.sequences import Sequences
 
 _SIGMA = {"tanh": torch.tanh, "relu": torch.relu}
 _EPSILON = 1e-4  # H ≽ εI keeps the inequality strict
+# The largest Frobenius norms of X and Y: beside a large H rounding hides εI, in float64 from 1e12 on, and in the
+# float32 of A, B and C from 1e6 on. Powers of two, so that what is smaller keeps its bits.
+_ROOT_LIMIT, _ROTATION_LIMIT = 2.0**8, 2.0**16
 
 
 class RENCell(Cell):
     """h⁺ = A h + B σ(v) + U x + b, v = C h + D σ(v) + V x + c, with (A, B, C, D) that contract for all parameters.
 
     Revay, Wang, Manchester, "Recurrent equilibrium networks: flexible dynamic models with guaranteed stability and
-    robustness", IEEE TAC 2023 (arXiv 2021). Any X and Y give H = XᵀX + εI, in blocks of sizes N, m and N, and with
-    the factor a
+    robustness", IEEE TAC 2023 (arXiv 2021). Any X and Y, scaled down where they exceed what float64 can take, give
+    H = XᵀX + εI, in blocks of sizes N, m and N, and with the factor a
 
         E = ½ (H₁₁ + H₃₃/a² + Y − Yᵀ),  F = H₃₁,  2Λ = diag H₂₂,
         A = E⁻¹ F,  B = E⁻¹ H₃₂,  C = −Λ⁻¹ H₂₁,  D = −Λ⁻¹ lower(H₂₂).
@@ -76,7 +79,7 @@ class RENCell(Cell):
     def equations(self) -> tuple[Tensor, ...]:
         """A, B, C, D, and the metric and multipliers that prove the factor; in float64."""
         n, m = self.hidden_size, self.neurons
-        X, Y = self.root.double(), self.rotation.double()
+        X, Y = _within(self.root.double(), _ROOT_LIMIT), _within(self.rotation.double(), _ROTATION_LIMIT)
         H = X.mT @ X + _EPSILON * torch.eye(2 * n + m, dtype=X.dtype, device=X.device)
         H11, H22, H33 = H[:n, :n], H[n : n + m, n : n + m], H[n + m :, n + m :]
         place = torch.zeros(m, dtype=torch.int64, device=X.device)
@@ -149,6 +152,13 @@ class RENCell(Cell):
     def extra_repr(self) -> str:
         text = f"neurons={self.neurons}, factor={self.factor}, nonlinearity={self.nonlinearity!r}"
         return text if self.depth == 1 else f"{text}, depth={self.depth}"
+
+
+def _within(matrix: Tensor, limit: float) -> Tensor:
+    """The matrix, scaled down to Frobenius norm ``limit`` if it exceeds that, otherwise the same bits."""
+    top = matrix.detach().abs().amax().clamp_min(limit)  # so that no square overflows
+    part = matrix / top
+    return part * limit * torch.maximum(part.square().sum(), (limit / top).square()).rsqrt()
 
 
 def _initial_root(n: int, m: int, factor: float, scale: float) -> Tensor:

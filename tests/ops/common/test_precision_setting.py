@@ -11,7 +11,12 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from lipschitz_rnn.ops.common.precision import float32_products, float32_setting, full_products
+from lipschitz_rnn.ops.common.precision import (
+    coarsest_float32,
+    float32_products,
+    float32_setting,
+    full_products,
+)
 
 SETTINGS = ("highest", "high", "medium")
 
@@ -99,3 +104,14 @@ def test_a_setting_of_the_backend_alone_counts(mine: str, backend: str, means: s
     with float32_products("medium"):
         assert float32_setting() == "medium"
     assert float32_setting() == means
+
+
+def test_a_setting_of_each_backend_comes_back(mine: str) -> None:
+    """PyTorch's older interface sets all backends at once; the user may have set one of them alone."""
+    matmuls = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    for precisions in (("ieee", "bf16"), ("tf32", "ieee"), ("ieee", "tf32")):
+        for matmul, precision in zip(matmuls, precisions, strict=True):
+            matmul.fp32_precision = precision
+        with float32_products("highest"), float32_products("medium"):
+            assert coarsest_float32() == "medium"
+        assert tuple(matmul.fp32_precision for matmul in matmuls) == precisions

@@ -240,3 +240,12 @@ def test_refusals() -> None:
         pair.stated_recurrences()
     with pytest.raises(TypeError, match="bounded_gain only"):
         ContractingPair(4, step_size=0.1)(torch.randn(4, 1))
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-300, 1e300, 1.7e308])
+def test_input_weights_of_any_size_leave_the_matrices_finite(size: float) -> None:
+    """Only the gain may leave the range of float64."""
+    rnn = lr.LipschitzRNN(1, 3, stability="contracting", bounded_gain=True, step_size=100.0, dtype=torch.float64)
+    with torch.no_grad():
+        rnn.cell().weight_ih.fill_(size)
+    assert all(matrix.isfinite().all() for matrix in rnn.hidden_matrices())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -109,6 +110,34 @@ def test_a_certificate_serves_until_the_parameters_change() -> None:
     rnn.attach_certificate(None)
     with pytest.raises(ValueError, match="known to contract"):
         rnn(x)
+
+
+@pytest.fixture
+def mkldnn_alone() -> Iterator[None]:
+    """The setting of the CPU's products may differ from all others."""
+    matmul = torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "bf16"
+    yield
+    matmul.fp32_precision = before
+
+
+@pytest.mark.needs("cvxpy", "scipy")
+@pytest.mark.usefixtures("mkldnn_alone")
+def test_a_certificate_for_finer_products_than_those_that_run_is_refused() -> None:
+    """A pair that contracts with matrices of 11 bits, and rounded to 8 does not."""
+    rnn = lr.LipschitzRNN(1, 4, step_size=0.1, nonlinearity="identity", beta=0.5, gamma=0.0, init_scale=0.0)
+    with torch.no_grad():
+        rnn.cell().hidden.M_A.copy_(-(1 + 0.9 * 2.0**-8) * torch.eye(4))  # type: ignore[union-attr]
+        rnn.cell().hidden.M_W.copy_(torch.eye(4))  # type: ignore[union-attr]
+    certificate = lr.stability.certify(rnn, precision="high")
+    assert certificate.holds
+    assert lr.stability.certify(rnn).precision == "medium"
+    assert not lr.stability.certify(rnn).holds
+    rnn.attach_certificate(certificate)
+    rnn.parallel = 4
+    with pytest.raises(ValueError, match="they run in medium here"):
+        rnn(torch.ones(600, 1, 1))
 
 
 @pytest.mark.needs("cvxpy", "scipy")

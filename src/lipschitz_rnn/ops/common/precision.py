@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -65,9 +65,39 @@ def float32_setting() -> str:
     return "high" if newer == "tf32" and older == "highest" else older
 
 
+def coarsest_float32() -> str:
+    """The coarsest float32 product that PyTorch may take now; each backend can be set on its own."""
+    try:
+        found = {torch.get_float32_matmul_precision()}
+    except RuntimeError:  # raised if a backend has its own setting; the backends are asked below
+        found = set()
+    found |= {str(matmul.fp32_precision) for matmul in _newer_settings()}
+    if found & {"medium", "bf16"}:
+        return "medium"
+    return "high" if found & {"high", "tf32"} else "float32"
+
+
+def _newer_settings() -> list[Any]:
+    """Of each backend that has one of its own."""
+    return [backend.matmul for backend in (torch.backends.cuda, torch.backends.mkldnn)]
+
+
+def _restorer() -> Callable[[], None]:
+    """What brings both interfaces back to what they say now."""
+    older, newer = float32_setting(), [(matmul, matmul.fp32_precision) for matmul in _newer_settings()]
+
+    def restore() -> None:
+        torch.set_float32_matmul_precision(older)
+        for matmul, precision in newer:
+            if matmul.fp32_precision != precision:
+                matmul.fp32_precision = precision
+
+    return restore
+
+
 _lock = threading.Lock()
 _asked_for: list[list[str]] = []  # one entry for each open block, in any thread; the last one applies
-_before = "highest"
+_restore: Callable[[], None]  # to what the user had set before the first of them
 
 
 @contextmanager
@@ -77,15 +107,14 @@ def float32_products(precision: str) -> Iterator[None]:
     The setting belongs to the whole process. Blocks may be nested, overlap in different threads and end in any
     order: the one that began last applies, and after all of them have ended the user's setting is restored.
     """
-    global _before
+    global _restore
     if precision not in SETTINGS:
         raise ValueError(f"precision is {precision!r}; choose one of {', '.join(SETTINGS)}")
     entry = [precision]
     with _lock:
-        before = float32_setting()
-        torch.set_float32_matmul_precision(precision)
         if not _asked_for:
-            _before = before
+            _restore = _restorer()
+        torch.set_float32_matmul_precision(precision)
         _asked_for.append(entry)
     try:
         yield
@@ -93,4 +122,7 @@ def float32_products(precision: str) -> Iterator[None]:
         with _lock:
             place = next(i for i, other in enumerate(_asked_for) if other is entry)
             del _asked_for[place]
-            torch.set_float32_matmul_precision(_asked_for[-1][0] if _asked_for else _before)
+            if _asked_for:
+                torch.set_float32_matmul_precision(_asked_for[-1][0])
+            else:
+                _restore()

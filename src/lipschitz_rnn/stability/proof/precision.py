@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import autocast_enabled
+from lipschitz_rnn.ops.common.precision import coarsest_float32
 from lipschitz_rnn.stability.proof.rounding import Ball, Matrix
 
 _FLOAT32 = 2.0**-24
@@ -79,20 +80,7 @@ def in_force(A: Tensor) -> str:
     name = str(dtype).removeprefix("torch.")
     if name not in PRECISIONS:
         raise TypeError(f"the matrices are {dtype}; certificates know float64, float32, bfloat16 and float16")
-    return float32_setting() if name == "float32" else name
-
-
-def float32_setting() -> str:
-    """The coarsest float32 product that PyTorch may take now; each backend can be set on its own."""
-    try:
-        found = {torch.get_float32_matmul_precision()}
-    except RuntimeError:  # raised if a backend has its own setting; the backends are asked below
-        found = set()
-    for backend in (torch.backends.cuda, torch.backends.mkldnn):
-        found.add(str(getattr(getattr(backend, "matmul", None), "fp32_precision", "none")))
-    if found & {"medium", "bf16"}:
-        return "medium"
-    return "high" if found & {"high", "tf32"} else "float32"
+    return coarsest_float32() if name == "float32" else name
 
 
 def rounded(values: Matrix, precision: Precision) -> Matrix:

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.precision import coarsest_float32
 from lipschitz_rnn.ops.lipschitz.substeps import count_substeps
 from lipschitz_rnn.stability.certification import certify
 from lipschitz_rnn.stability.proof.certificate import Certificate
 from lipschitz_rnn.stability.proof.gain import step_gain
 from lipschitz_rnn.stability.proof.peak import PeakBound, anywhere, checked_vector
-from lipschitz_rnn.stability.proof.precision import as_precision, float32_setting, in_force, rounded
+from lipschitz_rnn.stability.proof.precision import as_precision, in_force, rounded
 from lipschitz_rnn.stability.proof.rounding import Ball, Matrix
 from lipschitz_rnn.stability.proof.running import Disturbance, PartBound, RunningPart, measured, trajectory
 from lipschitz_rnn.stability.proof.stepping import OWN
@@ -251,7 +252,7 @@ def running_precision(cell: Any, asked: str) -> tuple[str, str]:
     if name != "float32":
         return name, name
     chosen = as_precision(asked).name
-    return name, chosen if chosen in ("high", "medium") else float32_setting()
+    return name, chosen if chosen in ("high", "medium") else coarsest_float32()
 
 
 def _in_half(cell: Any, part: RunningPart) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lipschitz_rnn.ops.common.precision import float32_setting, rounds_float32
+from lipschitz_rnn.ops.common.precision import coarsest_float32, rounds_float32
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 
@@ -117,8 +117,7 @@ def _require_same(
 
 def _running_precision(held: Tensor) -> str:
     if held.dtype == torch.float32 and rounds_float32(held.device):
-        setting = float32_setting()
-        return "high" if setting == "highest" else setting  # another setting of PyTorch's allows it
+        return coarsest_float32()
     return str(held.dtype).removeprefix("torch.")
 
 

@@ -32,13 +32,21 @@ class Intake(NamedTuple):
 def intake(numbers: Numbers, U: Tensor, restoring: Tensor, stretch: Tensor, share: Tensor) -> Intake:
     """K and γ with K γ = diag(t/r) ε s U for slopes up to s, r² = εω(2 − εω), and ‖K‖_F² = share."""
     rows = stretch / (restoring * (2.0 - restoring)).sqrt()
-    k = (numbers.step * numbers.slopes[1]) * rows.unsqueeze(-1) * U.double()
-    top = k.detach().abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    k = k / top  # so that no square leaves the range of float64
+    U = U.double()
+    # So that no product and no square leaves the range of float64; the gain alone may.
+    largest = _largest(U)
+    k = (numbers.step * numbers.slopes[1]) * rows.unsqueeze(-1) * (U / largest)
+    top = _largest(k)
+    k = k / top
     length = (k.square().sum((-2, -1), keepdim=True) + 1e-30).sqrt()
     free = torch.sigmoid(share.double())
     taken = (_SMALLEST_SHARE + (_LARGEST_SHARE - _SMALLEST_SHARE) * free).sqrt().unsqueeze(-1)  # (…, 1, 1)
-    return Intake(k * (taken / length), (length * top / taken).squeeze(-1).squeeze(-1), rows)
+    return Intake(k * (taken / length), (length * top / taken * largest).squeeze(-1).squeeze(-1), rows)
+
+
+def _largest(matrix: Tensor) -> Tensor:
+    """The largest magnitude of its entries, a constant to autograd."""
+    return matrix.detach().abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def make_room(numbers: Numbers, A: Tensor, W: Tensor, restoring: Tensor, entering: Intake) -> Tensor:
