@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError
 from itertools import product
@@ -258,6 +259,10 @@ def test_what_the_kernels_leave_to_others() -> None:
     assert not support.serves(outline(torch.bfloat16))
     assert not support.serves_forward(outline(batch=1))
     assert support.serves(outline(batch=1))
+    U, bag = torch.zeros(1, 4, support.MOST_FEATURES + 1), torch.zeros(1, 2, 3, support.MOST_FEATURES + 1)
+    wide = replace(outline(size=4), drive=bag, input_weight=U)
+    assert "features" in str(support.obstacle(wide))
+    assert support.serves(replace(wide, drive=bag[..., 1:], input_weight=U[..., 1:]))
 
 
 def test_no_vector_unit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from problems import INTEGRATORS, Problem, random_problem, relative_error
 
-from lipschitz_rnn import lipschitz_scan
+from lipschitz_rnn import LipschitzRNN, lipschitz_scan
 
 BACKENDS = ("reference", "cpu")
 
@@ -117,3 +117,21 @@ def test_gradients_that_are_sums_over_many_samples_keep_their_digits(size: int, 
         found = gradients(backend, torch.float32)
         errors[backend] = max(relative_error(one, true) for one, true in zip(found, exact, strict=True))
     assert errors["cpu"] < 3 * errors["reference"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_recomputing_rounds_nothing_between_its_pieces(dtype: torch.dtype) -> None:
+    """On a CPU 16 bits are computed in float32, from the first step to the last; a piece of one step would show."""
+    torch.manual_seed(0)
+    rnn = LipschitzRNN(3, 32, step_size=0.003).to(dtype)
+    x = (torch.randn(200, 2, 3) + 0.5).to(dtype)
+    found = []
+    for every in (None, 1, 8):
+        rnn.recompute_every = every
+        states, last = rnn(x)
+        loss = states.float().sum() + last.float().sum()
+        found.append([states, last, *torch.autograd.grad(loss, list(rnn.parameters()))])
+    for other in found[1:]:
+        for one, again in zip(found[0], other, strict=True):
+            assert one.dtype == again.dtype
+            torch.testing.assert_close(one, again, rtol=torch.finfo(dtype).eps, atol=1e-6)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lipschitz_rnn.ops.common.deprecation import renamed_keywords
-from lipschitz_rnn.ops.common.dtypes import state_dtype, without_autocast
+from lipschitz_rnn.ops.common.dtypes import compute_dtype, state_dtype, without_autocast
 from lipschitz_rnn.ops.common.noise import StateNoise, shifted
 from lipschitz_rnn.ops.common.tracing import exporting
 from lipschitz_rnn.ops.common.validation import (
@@ -268,16 +268,23 @@ def _run_in_chunks(problem: Problem, backend: str, need_output: bool, every: int
     """The same scan in pieces, each recomputed in the backward pass instead of stored."""
     if not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None:
         return run(problem, backend, need_output)  # function transforms do not support checkpoints
+    dtype, exact = problem.A.dtype, problem.scheme.exact_products
+    wide = compute_dtype(dtype, problem.A.device, exact)
+    # As in ``run``, which would round the last state of each piece, and its share of the gradients.
+    widened = wide != dtype and (exact or backend != "triton")
 
     def piece(
         h: Tensor | None, drive: Tensor, timespans: Tensor | None, *shared: Tensor | None
     ) -> tuple[Tensor | None, Tensor]:
         A, W, input_weight, bias, noise = shared
         tensors = (drive, A, W, h, input_weight, bias, timespans, noise)
-        return run(Problem.of(tensors, problem.scheme), backend, need_output)
+        given = Problem.of(tensors, problem.scheme)
+        states, last = run(given.to(wide) if widened else given, backend, need_output)
+        return (states.to(dtype) if widened and states is not None else states), last
 
     h, collected = problem.h0, []
-    shared = (problem.A, problem.W, problem.input_weight, problem.bias)
+    given = (problem.A, problem.W, problem.input_weight, problem.bias)
+    shared = [None if tensor is None else tensor.to(wide) if widened else tensor for tensor in given]
     for start in range(0, problem.drive.shape[-3], every):
         span = slice(start, start + every)
         timespans = None if problem.timespans is None else problem.timespans[..., span, :]
@@ -285,4 +292,4 @@ def _run_in_chunks(problem: Problem, backend: str, need_output: bool, every: int
         states, h = checkpoint(piece, h, problem.drive[..., span, :, :], timespans, *shared, noise, use_reentrant=False)
         collected.append(states)
     assert h is not None  # there is at least one step
-    return (torch.cat(collected, dim=-3) if need_output else None), h
+    return (torch.cat(collected, dim=-3) if need_output else None), h.to(dtype)

@@ -10,6 +10,8 @@ from lipschitz_rnn.ops.lipschitz.problem import Problem
 # By the bytes of a register. Beyond, the matrices leave a core's own cache, and PyTorch's products are as fast;
 # measured at N = 512, 750 and 1,024.
 MOST_UNITS = {32: 512, 64: 768}
+# Beyond, the sums for the gradient of U, one for each group of samples, take longer than all else.
+MOST_FEATURES = 8192
 FEW_STEPS = 8  # of one sequence, which are over before its matrices are packed
 
 DTYPES = (torch.float32, torch.float64)
@@ -27,7 +29,12 @@ def obstacle(problem: Problem) -> str | None:
     if reason is not None:
         return reason
     N, most = problem.A.shape[-1], most_units()
-    return f"the hidden size is {N}, and up to {most} they are faster here" if most < N else None
+    if most < N:
+        return f"the hidden size is {N}, and up to {most} they are faster here"
+    features = 0 if problem.input_weight is None else problem.drive.shape[-1]
+    if features > MOST_FEATURES:
+        return f"an input has {features} features, and up to {MOST_FEATURES} they are faster"
+    return None
 
 
 def most_units() -> int:
