@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache, partial
 from itertools import product
@@ -101,6 +104,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(plan, "shared_memory", lambda _: 227 * KB)
     monkeypatch.setattr(plan.compiler, "library", lambda: "some NVRTC")
+    monkeypatch.setattr(plan.compiler, "version", lambda _: (12, 8))
     monkeypatch.setattr(driver, "compiled", lambda *_: b"")
     monkeypatch.setattr(driver, "obstacle", cache(driver.obstacle.__wrapped__))
     monkeypatch.setattr(driver, "clusters_beside", cache(driver.clusters_beside.__wrapped__))
@@ -122,19 +126,65 @@ def test_only_a_refusal_counts_as_no_clusters(status: int, refuse: Callable[[Exc
 @pytest.mark.parametrize(
     "error",
     [
-        driver.DriverError(209, "no kernel image is available for execution on the device"),
-        compiler.CompilationError("invalid value for --gpu-architecture"),
+        *(driver.DriverError(status, "no kernel image") for status in (200, 209, 218, 222, 801)),
+        compiler.CompilationError("invalid value for --gpu-architecture", 5),
+        compiler.CompilationError("NVRTC is not installed"),
     ],
 )
 def test_a_gpu_that_does_not_run_what_is_compiled_here_gets_other_kernels(
     error: Exception, refuse: Callable[[Exception], None]
 ) -> None:
-    refuse(driver.DriverError(2, "out of memory"))  # at this moment
-    ask = partial(plan.plan_on.__wrapped__, torch.device("cuda", 0), (1, 128, 128), "bf16", EULER)
-    with pytest.raises(driver.DriverError, match="out of memory"):
-        ask()
+    ask = partial(cache(plan.plan_on.__wrapped__), torch.device("cuda", 0), (1, 128, 128), "bf16", EULER)
+    passing = (
+        driver.DriverError(2, "at this moment"),
+        driver.DriverError(700, "at this moment"),
+        driver.DriverError(901, "at this moment"),
+        torch.cuda.OutOfMemoryError("at this moment"),
+        compiler.CompilationError("at this moment", compiler.NO_MEMORY),
+    )
+    for other in passing:
+        refuse(other)
+        with pytest.raises(type(other), match="at this moment"):
+            ask()
     refuse(error)
     assert ask() == str(error)
+    refuse(AssertionError("asked again"))
+    assert ask() == str(error)
+
+
+def test_why_there_are_no_kernels_is_logged_once(
+    refuse: Callable[[Exception], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse(driver.DriverError(209, "no kernel image"))
+    plan.plan_on.cache_clear()
+    try:
+        with caplog.at_level("DEBUG", logger="lipschitz_rnn"):
+            for batch in (128, 128, 64):
+                plan.plan_on(torch.device("cuda", 0), (1, batch, 100), "bf16", EULER)
+    finally:
+        plan.plan_on.cache_clear()
+    assert {record.levelname for record in caplog.records} == {"DEBUG"}
+    reason = "CUDA's driver reports: no kernel image"
+    assert caplog.messages == [f"no CUDA kernels for S, B, N = 1, {batch}, 100: {reason}" for batch in (128, 64)]
+
+
+def test_an_older_compiler_makes_blocks_alone(
+    refuse: Callable[[Exception], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(AssertionError("asked for clusters"))
+    monkeypatch.setattr(driver, "obstacle", lambda _: None)
+    monkeypatch.setattr(plan.compiler, "version", lambda _: (12, 0))
+    ask = partial(plan.plan_on.__wrapped__, torch.device("cuda", 0), precision="bf16", kernel=EULER)
+    for N in (64, 160):
+        found = ask((1, 8, N))
+        assert isinstance(found, CudaPlan)
+        assert found.cluster == 1
+    assert ask((1, 8, 256)) == (
+        "a hidden size of 256 in precision bf16 needs clusters, which NVRTC compiles from 12.1 on, and this one is 12.0"
+    )
+    monkeypatch.setattr(plan.compiler, "version", lambda _: plan.CLUSTER_NVRTC)
+    monkeypatch.setattr(driver, "clusters_beside", lambda _, cluster: h200_clusters(cluster))
+    assert isinstance(ask((1, 8, 256)), CudaPlan)
 
 
 def test_the_compiler_of_pytorch_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +213,17 @@ def test_what_it_does_not_serve_says_why() -> None:
     assert "1000" in str(plan_for(90, 1, 128, 1000, "bf16"))
 
 
+def test_a_gpu_without_large_clusters_says_which_it_would_need() -> None:
+    def portable(cluster: int) -> int:
+        return h200_clusters(cluster) if cluster <= 8 else 0
+
+    lacking = find_plan((1, 128, 750), "bf16", EULER, (9, 0), portable, 227 * KB)
+    assert "needs clusters of 12 or 16 blocks, and the driver runs none of them" in str(lacking)
+    for beside in (portable, h200_clusters, lambda _: 0):
+        too_large = find_plan((1, 128, 1000), "bf16", EULER, (9, 0), beside, 227 * KB)
+        assert "do not fit into the registers" in str(too_large)
+
+
 def compile_plan(
     made: CudaPlan,
     capability: int,
@@ -184,15 +245,23 @@ def own_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignor
 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(("capability", "N"), [(80, 128), (90, 256), (120, 64)])
-def test_the_source_compiles(capability: int, N: int, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_the_source_compiles(capability: int, N: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = plan_for(capability, 1, 128, N, "bf16")
     assert isinstance(made, CudaPlan)
     code = compile_plan(made, capability, "euler", torch.bfloat16, PLAIN)
     assert code.startswith(b"\x7fELF")
     (kept,) = (tmp_path / "lipschitz-rnn").iterdir()
     assert compile_plan(made, capability, "euler", torch.bfloat16, ODD, "backward").startswith(b"\x7fELF")
-    kept.write_bytes(code + b"!")  # what is there is taken
-    assert compile_plan(made, capability, "euler", torch.bfloat16, PLAIN).endswith(b"!")
+    content = kept.read_bytes()
+    kept.write_bytes(content[: len(content) // 2])  # a file that was cut off is compiled again
+    assert compile_plan(made, capability, "euler", torch.bfloat16, PLAIN).startswith(b"\x7fELF")
+    assert len(kept.read_bytes()) == len(content)
+
+    def compile_again(*_: object) -> bytes:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(compiler, "_compile", compile_again)  # what is there is taken
+    assert compile_plan(made, capability, "euler", torch.bfloat16, PLAIN).startswith(b"\x7fELF")
 
 
 @pytest.mark.full
@@ -320,3 +389,80 @@ def test_strided_inputs_and_gradients(N: int) -> None:
         assert given.grad is not None
         assert made.grad is not None
         assert torch.equal(given.grad, made.grad)
+
+
+FRESH_THREAD = """
+import threading
+import torch
+from lipschitz_rnn import lipschitz_scan
+from lipschitz_rnn.ops.lipschitz.cuda.launch import _compiled
+
+given = [torch.randn(shape, device="cuda") / 8 for shape in ((5, 8, 64), (64, 64), (64, 64))]
+found = []
+for _ in range(2):  # the first thread loads the kernels, the second one finds them loaded
+    thread = threading.Thread(target=lambda: found.append(lipschitz_scan(*given)[1]))
+    thread.start()
+    thread.join()
+first, second = found
+torch.testing.assert_close(first, lipschitz_scan(*given, backend="reference")[1])
+assert torch.equal(first, second)
+print(_compiled.cache_info().currsize)
+"""
+
+FRESH_AUTOGRAD = """
+import torch
+from lipschitz_rnn import LipschitzRNN
+from lipschitz_rnn.ops.lipschitz.cuda.launch import _compiled
+
+layer = LipschitzRNN(1, 64).cuda()
+states, _ = layer(torch.randn(5, 8, 1, device="cuda"))
+states.sum().backward()
+assert all(parameter.grad.isfinite().all() for parameter in layer.parameters() if parameter.grad is not None)
+print(_compiled.cache_info().currsize)
+"""
+
+CAPTURES = """
+import torch
+from lipschitz_rnn import lipschitz_scan
+
+def given(N):
+    return [torch.randn(shape, device="cuda") / 8 for shape in ((5, 8, N), (N, N), (N, N))]
+
+known, other, side = given(64), given(32), torch.cuda.Stream()
+torch.cuda.synchronize()
+with torch.cuda.stream(side):
+    expected = lipschitz_scan(*known)[1]
+    lipschitz_scan(*other, integrator="rk4")  # loads what is not ours: Triton's kernels
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph, stream=side):
+    last = lipschitz_scan(*known)[1]
+graph.replay()
+torch.cuda.synchronize()
+assert torch.equal(last, expected)
+try:
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=side):
+        lipschitz_scan(*other)
+except RuntimeError as error:
+    assert "before the capture" in str(error), error
+else:
+    raise AssertionError("a first use was captured")
+lipschitz_scan(*other)
+with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=side):
+    lipschitz_scan(*other)
+print(1)
+"""
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize(
+    "program", [FRESH_THREAD, FRESH_AUTOGRAD, CAPTURES], ids=["thread", "autograd's thread", "captures"]
+)
+def test_a_fresh_process(program: str) -> None:
+    """Threads in which nothing has used the GPU yet, and kernels that no other test has loaded."""
+    command = [sys.executable, "-c", program]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) > 0

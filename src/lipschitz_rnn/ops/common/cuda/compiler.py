@@ -1,10 +1,12 @@
 """CUDA C++ to machine code by NVRTC: a library that comes with PyTorch's CUDA builds, so no compiler is installed.
 
-What was compiled is kept on disk, named by all that it depends on.
+What was compiled is kept on disk, named by all that it depends on, and with a hash: a file that was cut off or damaged
+is no machine code.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
 import hashlib
@@ -18,10 +20,16 @@ from pathlib import Path
 import torch
 
 NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
+NO_MEMORY = 1  # a status of NVRTC
+_HASH_BYTES = 32  # at the end of a file
 
 
 class CompilationError(RuntimeError):
-    """The source does not compile; the message is the compiler's."""
+    """The source does not compile; the message is the compiler's, and so is the status, where it gave one."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @cache
@@ -54,12 +62,11 @@ def compiled(source: str, name: str, architecture: str, macros: dict[str, str]) 
         "--std=c++17",
         *(f"-D{key}={value}" for key, value in macros.items()),
     ]
-    place = _cache_folder() / (_digest(source, options, _version(nvrtc)) + ".cubin")
-    try:
-        return place.read_bytes()
-    except OSError:
+    place = _cache_folder() / (_digest(source, options, version(nvrtc)) + ".cubin")
+    code = _kept(place)
+    if code is None:
         code = _compile(nvrtc, source, name, options)
-    _keep(place, code)
+        _keep(place, code)
     return code
 
 
@@ -68,8 +75,10 @@ def _compile(nvrtc: ctypes.CDLL, source: str, name: str, options: list[str]) -> 
     _check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None))
     try:
         given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-        if nvrtc.nvrtcCompileProgram(program, len(options), given) != 0:
-            raise CompilationError(f"{name} does not compile with {' '.join(options)}:\n{_log(nvrtc, program)}")
+        status = nvrtc.nvrtcCompileProgram(program, len(options), given)
+        if status != 0:
+            log = _log(nvrtc, program)
+            raise CompilationError(f"{name} does not compile with {' '.join(options)}:\n{log}", status)
         size = ctypes.c_size_t()
         _check(nvrtc, nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
         code = ctypes.create_string_buffer(size.value)
@@ -90,17 +99,18 @@ def _log(nvrtc: ctypes.CDLL, program: ctypes.c_void_p) -> str:
 def _check(nvrtc: ctypes.CDLL, status: int) -> None:
     if status != 0:
         nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
-        raise CompilationError(f"NVRTC failed: {nvrtc.nvrtcGetErrorString(status).decode()}")
+        raise CompilationError(f"NVRTC failed: {nvrtc.nvrtcGetErrorString(status).decode()}", status)
 
 
-def _version(nvrtc: ctypes.CDLL) -> str:
+def version(nvrtc: ctypes.CDLL) -> tuple[int, int]:
+    """That of CUDA which it belongs to."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _check(nvrtc, nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
-    return f"{major.value}.{minor.value}"
+    return major.value, minor.value
 
 
-def _digest(source: str, options: list[str], version: str) -> str:
-    return hashlib.sha256("\0".join((version, *options, source)).encode()).hexdigest()
+def _digest(source: str, options: list[str], version: tuple[int, int]) -> str:
+    return hashlib.sha256("\0".join((str(version), *options, source)).encode()).hexdigest()
 
 
 def _cache_folder() -> Path:
@@ -108,12 +118,28 @@ def _cache_folder() -> Path:
     return Path(base) / "lipschitz-rnn"
 
 
+def _kept(place: Path) -> bytes | None:
+    """The machine code of a file, if there is one and its hash is right."""
+    try:
+        content = place.read_bytes()
+    except OSError:
+        return None
+    code, digest = content[:-_HASH_BYTES], content[-_HASH_BYTES:]
+    return code if digest == _hash(code) else None
+
+
 def _keep(place: Path, code: bytes) -> None:
     """A whole file or none, also with several processes at once; without a place to write it is compiled again."""
-    try:
+    with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
-            file.write(code)
-        os.replace(file.name, place)
-    except OSError:
-        return
+        handle, name = tempfile.mkstemp(dir=place.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(code + _hash(code))
+            os.replace(name, place)
+        finally:
+            Path(name).unlink(missing_ok=True)  # still there where the disk is full
+
+
+def _hash(code: bytes) -> bytes:
+    return hashlib.sha256(code).digest()

@@ -8,12 +8,15 @@ from functools import cache
 
 import torch
 
+from lipschitz_rnn.ops.common.cuda import compiler
 from lipschitz_rnn.ops.common.cuda.compiler import CompilationError, compiled
 
 _DYNAMIC_SHARED_BYTES, _ANY_CLUSTER_SIZE = 8, 14  # attributes of a function
 _CLUSTER_DIMENSION = 4  # an attribute of a launch
 _REFUSALS = (1, 801, 912)  # of clusters of a size: invalid value, not supported, invalid cluster size
-_NO_MEMORY = 2
+# Of all that is compiled here: invalid image, no binary for the GPU, invalid PTX, too new a PTX, not supported.
+_LASTING = (200, 209, 218, 222, 801)
+_NO_MEMORY, _NO_CONTEXT = 2, 201
 
 
 class _Attribute(ctypes.Structure):
@@ -63,6 +66,35 @@ def _check(status: int) -> None:
         raise DriverError(status, (name.value or b"error " + str(status).encode()).decode())
 
 
+def _bind(index: int) -> bool:
+    """Gives this thread the context of a GPU that PyTorch uses, if it has none; whether it had none.
+
+    PyTorch's guard does nothing where its GPU is the current one, as GPU 0 is in every new thread: autograd's, say.
+    """
+    driver, context, gpu = _driver(), ctypes.c_void_p(), ctypes.c_int()
+    _check(driver.cuCtxGetCurrent(ctypes.byref(context)))
+    if context.value is not None:
+        return False
+    _check(driver.cuDeviceGet(ctypes.byref(gpu), index))
+    _check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), gpu))  # for good, as PyTorch does
+    _check(driver.cuCtxSetCurrent(context))
+    return True
+
+
+def _with_memory(name: str, device: torch.device, call: Callable[..., int], *arguments: object) -> None:
+    """A call that loads ``name``. Blocks that PyTorch only keeps for later may hold all memory: they are given up."""
+    status = call(*arguments)
+    if status == _NO_MEMORY:
+        torch.cuda.empty_cache()
+        status = call(*arguments)
+    if status == _NO_MEMORY:
+        raise torch.cuda.OutOfMemoryError(
+            f"{device} has no memory left to load the CUDA kernel {name!r}, not even after torch.cuda.empty_cache(); "
+            "free some, or use another GPU, and call again"
+        )
+    _check(status)
+
+
 class Function:
     """One kernel of a module, for launches of one size of block, cluster and shared memory."""
 
@@ -71,9 +103,14 @@ class Function:
     ) -> None:
         driver, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
         with torch.cuda.device(device):
-            torch.cuda.current_stream()  # makes sure that this thread has a context
-            _check(driver.cuModuleLoadData(ctypes.byref(module), code))
-            _check(driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()))
+            if torch.cuda.is_current_stream_capturing():
+                raise RuntimeError(
+                    "a CUDA kernel is compiled and loaded at its first use, which a CUDA graph cannot capture; run the "
+                    "same call once before the capture"
+                )
+            _bind(device.index)
+            _with_memory(name, device, driver.cuModuleLoadData, ctypes.byref(module), code)
+            _with_memory(name, device, driver.cuModuleGetFunction, ctypes.byref(function), module, name.encode())
             _check(driver.cuFuncSetAttribute(function, _DYNAMIC_SHARED_BYTES, shared_bytes))
             if cluster > 8:
                 _check(driver.cuFuncSetAttribute(function, _ANY_CLUSTER_SIZE, 1))
@@ -88,6 +125,7 @@ class Function:
         given = _Configuration(grid, block, self._shared, None, ctypes.pointer(attribute), 1)
         count = ctypes.c_int()
         with torch.cuda.device(self._device):
+            _bind(self._index)
             _check(_driver().cuOccupancyMaxActiveClusters(ctypes.byref(count), self._function, ctypes.byref(given)))
         return count.value
 
@@ -101,6 +139,9 @@ class Function:
             self._function, self._cluster * groups, 1, 1, self._threads, 1, 1, self._shared,
             _current_stream(self._index), _Pointers(arguments), None,
         )  # fmt: skip
+        if status == _NO_CONTEXT and _bind(self._index):  # asked only now: a launch has to be quick
+            self.launch(groups, arguments)
+            return
         _check(status)
 
 
@@ -108,14 +149,17 @@ class Function:
 def obstacle(device: torch.device) -> str | None:
     """Why kernels that are compiled here do not run on this GPU, or None.
 
-    An NVRTC older than the GPU does not know it, and a driver older than NVRTC may refuse what NVRTC makes.
+    An NVRTC older than the GPU does not know it, and a driver older than NVRTC may refuse what NVRTC makes. Any other
+    error, such as no memory at this moment, says nothing about the next call: it is raised, and not remembered.
     """
     try:
         _nothing(device, 32, 0, 1)
     except CompilationError as error:
+        if error.status == compiler.NO_MEMORY:
+            raise
         return str(error)
     except DriverError as error:
-        if error.status == _NO_MEMORY:  # another time there may be some
+        if error.status not in _LASTING:
             raise
         return str(error)
     return None
@@ -131,7 +175,7 @@ def clusters_beside(device: torch.device, cluster: int) -> int:
     try:
         return _nothing(device, 256, whole, cluster).clusters_at_once()
     except DriverError as error:  # many cards take no clusters of more than eight blocks
-        if error.status not in _REFUSALS:  # such as no memory at this moment, which says nothing about clusters
+        if error.status not in _REFUSALS:  # such as a lost GPU, which says nothing about clusters
             raise
         return 0
 

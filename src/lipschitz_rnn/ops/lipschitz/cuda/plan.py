@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
@@ -16,6 +17,8 @@ from lipschitz_rnn.ops.common.triton.launching import divide_up
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
 LEAST_CAPABILITY = (8, 0)
+CLUSTER_CAPABILITY = (9, 0)
+CLUSTER_NVRTC = (12, 1)  # the first whose PTX, 8.1, has st.async, by which the blocks of a cluster exchange states
 MOST_UNITS = 768  # the rows of more do not fit into a warp's registers; with several parts each counts
 BLOCK_UNITS, FULL_BLOCK_UNITS = 128, 192  # of a block alone: at its best up to, and at most with one part
 # Blocks of a cluster, its samples, the time of a step where a multiprocessor has one such block, and what each further
@@ -34,6 +37,8 @@ BARRIER_BYTES = 128
 REGISTERS = 65536  # of a multiprocessor
 ClusterCount = Callable[[int], int]
 _PARTS = {"bf16": 1, "fp16": 1, "tf32": 2, "bf16x3": 2, "bf16x6": 3}
+
+logger = logging.getLogger("lipschitz_rnn")
 
 
 class Kernel(NamedTuple):
@@ -110,17 +115,24 @@ def make_plan(problem: Problem, precision: str) -> CudaPlan | str:
 
 @lru_cache(maxsize=1024)
 def plan_on(device: torch.device, shape: tuple[int, int, int], precision: str, kernel: Kernel) -> CudaPlan | str:
-    """The same for (S, B, N) on a device."""
+    """The same for (S, B, N) on a device; the log tells why there is none, once."""
+    found = _plan_on(device, shape, precision, kernel)
+    if isinstance(found, str):
+        logger.debug("no CUDA kernels for S, B, N = %d, %d, %d: %s", *shape, found)
+    return found
+
+
+def _plan_on(device: torch.device, shape: tuple[int, int, int], precision: str, kernel: Kernel) -> CudaPlan | str:
     if device.type != "cuda":
         return f"the tensors are on {device}"
-    if compiler.library() is None:
+    nvrtc = compiler.library()
+    if nvrtc is None:
         return "NVRTC is not installed"
     capability = torch.cuda.get_device_capability(device)
     if capability >= LEAST_CAPABILITY and (lacking := driver.obstacle(device)) is not None:
         return lacking
-    return find_plan(
-        shape, precision, kernel, capability, partial(driver.clusters_beside, device), shared_memory(device)
-    )
+    beside, room = partial(driver.clusters_beside, device), shared_memory(device)
+    return find_plan(shape, precision, kernel, capability, beside, room, compiler.version(nvrtc))
 
 
 def find_plan(
@@ -130,29 +142,36 @@ def find_plan(
     capability: tuple[int, int],
     beside: ClusterCount,
     room: int,
+    nvrtc: tuple[int, int] = CLUSTER_NVRTC,
 ) -> CudaPlan | str:
     """The same for a GPU of which only these facts are known.
 
     Args:
         beside: how many clusters of a size run at once, with one block on a multiprocessor.
         room: bytes of shared memory that a block can have.
+        nvrtc: the version of the compiler.
     """
     S, B, N = shape
     if capability < LEAST_CAPABILITY:
         return f"the kernels need compute capability 8.0, and the GPU has {capability[0]}.{capability[1]}"
     operand = "bf16x3" if precision == "tf32" else precision
     block = block_plan(N, operand, kernel, room)
-    has_clusters = capability >= (9, 0)
+    has_clusters = capability >= CLUSTER_CAPABILITY and nvrtc >= CLUSTER_NVRTC
     if block is not None and (N <= BLOCK_UNITS or not has_clusters or S * divide_up(B, 8) > beside(4)):
         return block
     cluster = best_cluster(shape, operand, kernel, beside, room) if has_clusters else None
     plan = block if cluster is None else cluster
     if plan is not None:
         return plan
+    need = f"a hidden size of {N} in precision {precision} needs"
+    if capability < CLUSTER_CAPABILITY:
+        return f"{need} clusters, from compute capability 9.0 on"
     if not has_clusters:
-        return f"a hidden size of {N} in precision {precision} needs clusters, from compute capability 9.0 on"
-    if not any(beside(blocks) for blocks, *_ in CLUSTERS):
-        return f"a hidden size of {N} in precision {precision} needs clusters, and the driver runs none on this GPU"
+        return f"{need} clusters, which NVRTC compiles from 12.1 on, and this one is {nvrtc[0]}.{nvrtc[1]}"
+    sizes = sorted({plan.cluster for plan, *_ in _clusters(N, operand, kernel, room)})
+    if sizes:
+        blocks = " or ".join(map(str, sizes))
+        return f"{need} clusters of {blocks} blocks, and the driver runs none of them on this GPU"
     return f"matrices of hidden size {N} in precision {precision} do not fit into the registers of a cluster"
 
 
@@ -171,19 +190,26 @@ def best_cluster(
     """The cluster for (S, B, N) that should take the least time."""
     S, B, N = shape
     best, least = None, math.inf
-    depth = _depth(N)
-    for cluster, samples, alone, further in CLUSTERS:
-        plan = CudaPlan(precision, cluster, 2 * divide_up(depth, 16 * cluster), depth, samples)
-        at_once = beside(cluster) if plan.fits(room, kernel) else 0
+    for plan, alone, further in _clusters(N, precision, kernel, room):
+        at_once = beside(plan.cluster)
         if at_once == 0:
             continue
-        waves, rest = divmod(S * divide_up(B, samples), at_once * plan.least_blocks)
+        waves, rest = divmod(S * divide_up(B, plan.samples), at_once * plan.least_blocks)
         time = waves * (alone + (plan.least_blocks - 1) * further)
         if rest:
             time += alone + (divide_up(rest, at_once) - 1) * further
         if time < least:
             best, least = plan, time
     return best
+
+
+def _clusters(N: int, precision: str, kernel: Kernel, room: int) -> Iterator[tuple[CudaPlan, float, float]]:
+    """Those that hold all, with both times of ``CLUSTERS``, whether or not the GPU runs clusters of that size."""
+    depth = _depth(N)
+    for cluster, samples, alone, further in CLUSTERS:
+        plan = CudaPlan(precision, cluster, 2 * divide_up(depth, 16 * cluster), depth, samples)
+        if plan.fits(room, kernel):
+            yield plan, alone, further
 
 
 def _depth(N: int) -> int:
