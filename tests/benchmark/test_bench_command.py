@@ -17,10 +17,14 @@ from typer.testing import CliRunner, Result
 
 from lipschitz_rnn.benchmark import Effort, Report, Workload, compiled, jobs
 from lipschitz_rnn.benchmark.growth import Growth
+from lipschitz_rnn.benchmark.measuring import Row
+from lipschitz_rnn.benchmark.timing import Times
 from lipschitz_rnn.cli import app
+from lipschitz_rnn.ops.lipschitz.cores import machine
 from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
 from lipschitz_rnn.training.environment import describe_environment
 
+FURTHEST_OFF = "Errors are relative to float64, of the state that is furthest off"
 TINY = ["--device", "cpu", "--batch", "3", "--length", "8", "--hidden", "5"]
 
 
@@ -76,6 +80,9 @@ def test_tables_in_the_terminal_and_as_markdown(tmp_path: Path) -> None:
     for text in (done.stdout, page):
         for word in ("cpu backend", "nn.LSTM", "µs a step", "of gradients", "× LSTM", "midpoint", "every state"):
             assert word in text, word
+        assert FURTHEST_OFF + ", and of the gradients of all weights the largest, and were checked before" in (
+            " ".join(text.split())
+        )
     assert page.count("| nn.GRU | float32 highest |") == 2
     assert "`lipschitz-rnn bench --batch 3 --length 8 --hidden 5 --integrator rk2 --readout all" in page
     assert str(tmp_path) not in page
@@ -151,10 +158,13 @@ def test_small_sizes_follow_the_default_ones_on_a_cpu(
 ) -> None:
     measured: list[tuple[Workload, bool]] = []
     environment = describe_environment(torch.device("cpu")) | {"cpu_backend": "kernels compiled for a test"}
+    ours = Row("cpu backend", "float32 highest", "float32", ours=True, forward=Times((1.0,)))
+    machine.obstacle()  # reads the environment, once, before it changes
+    monkeypatch.setenv(machine.CPU_NAME, "haswell")
 
     def measure(work: Workload, device: torch.device, rows: object, effort: Effort, note: object) -> Report:
         measured.append((work, effort.backward))
-        return Report(work, device, effort, [], environment)
+        return Report(work, device, effort, [ours], environment)
 
     monkeypatch.setattr("lipschitz_rnn.benchmark.measure", measure)
     page, record = tmp_path / "page.md", tmp_path / "record.json"
@@ -168,6 +178,9 @@ def test_small_sizes_follow_the_default_ones_on_a_cpu(
     text = page.read_text()
     assert text.count("## ") == text.count(environment["device"]) == sizes
     assert text.count("kernels compiled for a test") == sizes
+    assert text.count(f"Made by `{machine.CPU_NAME}=haswell lipschitz-rnn bench ") == sizes
+    assert text.count(FURTHEST_OFF + ", and were checked before anything was timed: ") == (1 if sizes == 3 else 0)
+    assert ",," not in text
 
 
 def test_explain_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,6 +333,8 @@ def test_only_measures_the_rows_that_it_names() -> None:
     document = json.loads(done.stdout)
     assert list(rows_of(document)) == ["LipschitzRNN layer", "nn.RNN"]
     assert document["command"].endswith("--only LAYER --only 'nn.RNN [float32'")
+    assert "The cpu backend" in bench("--quick", "--only", "LAYER").stdout
+    assert "The cpu backend" not in bench("--quick", "--only", "nn.RNN").stdout  # nothing of ours ran
     wrong = bench("--quick", "--only", "nn.Transformer")
     assert wrong.exit_code == 2
     assert "'nn.Transformer'" in wrong.output
@@ -337,6 +352,15 @@ def test_only_measures_the_rows_that_it_names() -> None:
         (["--growth", "g.svg", "--repeats", "3"], "--repeats cannot be used with --growth"),
         (["--parallel", "--only", "layer"], "--only cannot be used with --parallel"),
         (["--explain", "--no-compile"], "--compile cannot be used with --explain"),
+        (["--explain", "--quick"], "--quick cannot be used with --explain"),
+        (["--parallel", "--features", "2"], "--features cannot be used with --parallel"),
+        (["--parallel", "--networks", "2"], "--networks cannot be used with --parallel"),
+        (["--parallel", "--readout", "all"], "--readout cannot be used with --parallel"),
+        (["--parallel", "--batch-one"], "--batch-one cannot be used with --parallel"),
+        (["--parallel", "--weights", "run"], "--hidden cannot be used with --weights"),
+        (["--growth", "g.svg", "--batch-one"], "--batch-one cannot be used with --growth"),
+        (["--batch-one"], "--batch cannot be used with --batch-one"),
+        (["--quick", "--compile"], "--compile cannot be used with --quick"),
         (["--scaling", "s.png", "--only", "nn.GRU"], "no row matches 'nn.GRU'"),
         (["--append"], "--append is about the file of --markdown"),
         (["--growth", "g.png"], "--growth is 'g.png'; it draws into a .svg file"),
@@ -344,11 +368,11 @@ def test_only_measures_the_rows_that_it_names() -> None:
     ],
     ids=lambda value: "+".join(value) if isinstance(value, list) else "",
 )
-def test_what_would_not_be_written_is_refused(
+def test_what_would_be_ignored_or_not_written_is_refused(
     options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = bench("--quick", *options)
+    done = bench(*options)
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
     assert not list(tmp_path.iterdir())

@@ -85,9 +85,9 @@ def captions(report: Report) -> list[str]:
         "Memory is the most that a call needs beyond its inputs and weights"
         + ("." if gpu else ", from the growth of the resident set (Linux), so small sizes say little.")
     )
-    if not gpu:
+    if not gpu and any(row.ours and row.main for row in report.rows):
         first.append(f"The cpu backend, which the layer uses, ran on {report.environment['cpu_backend']}.")
-    largest = ", and of the gradients of all weights the largest," if effort.backward else ""
+    largest = ", and of the gradients of all weights the largest" if effort.backward else ""
     second = [
         f"Errors are relative to float64, of the state that is furthest off{largest}, and were checked before anything "
         "was timed: rounding must explain them.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,15 @@ SIZES = "Sizes"
 METHOD = "Method"
 SIZE_OPTIONS = ("batch", "length", "features", "hidden", "networks", "integrator", "readout", "batch_one")
 OUTPUT_OPTIONS = ("plot", "growth_plot", "json_file", "markdown", "append")
+
+OF_THE_TABLES = ("plot", "markdown", "same_thread", "only", "compile_loop")
+IGNORED = {  # by the options that change what is done, those that play no part then
+    "explain": (*OF_THE_TABLES, "growth_plot", "parallel", "repeats", "quick"),
+    "growth_plot": (*OF_THE_TABLES, "parallel", "repeats", "batch_one"),
+    "parallel": (*OF_THE_TABLES, "features", "networks", "readout", "batch_one"),
+    "weights": ("hidden", "integrator"),
+    "batch_one": ("batch", "networks", "plot"),
+}
 
 
 @guarded
@@ -151,10 +161,7 @@ def bench(
     from lipschitz_rnn.benchmark.workload import ONE_SEQUENCE, SMALL
     from lipschitz_rnn.training.parallel import choose_device
 
-    if batch_one and (was_given(context, "batch") or networks != 1 or plot is not None):
-        raise ValueError(
-            "--batch-one measures one sequence and one network; leave out --batch, --networks and --scaling"
-        )
+    _refuse_ignored(context)
     work = Workload(1 if batch_one else batch, length, features, hidden, networks, integrator, readout)
     place = choose_device(device)
     if not explain:
@@ -173,12 +180,6 @@ def bench(
         raise ValueError("--append is about the file of --markdown; pass both, or neither")
     if weights is not None and not parallel:
         raise ValueError(f"--weights is {weights!r}, but it chooses the layer of --parallel; pass both, or neither")
-    modes = {"explain": explain, "growth_plot": growth_plot is not None, "parallel": parallel}
-    for mode in (name for name, chosen in modes.items() if chosen):
-        others = {"plot", "markdown", "same_thread", "only", "compile_loop", *modes} - {mode}
-        others |= set() if mode == "parallel" else {"repeats"}
-        option = "--" + mode.removesuffix("_plot")
-        refuse_given(context, others, f"cannot be used with {option}, which does something else; leave one of them out")
     explanation = explain_choice(work, place)
     if explain:
         _write_json({"workload": work.to_dict(), "device": str(place), "explanation": explanation}, json_file)
@@ -224,6 +225,18 @@ def bench(
     _write_json(document, json_file)
     if not_timed:
         raise fail("; ".join(not_timed), 1)
+
+
+def _refuse_ignored(context: typer.Context) -> None:
+    """Raise for an option that another one leaves without effect: it would stand in the recorded command."""
+    names = {option.name: option.opts[0] for option in context.command.params}
+    for mode, ignored in IGNORED.items():
+        if context.params[mode] not in (None, False):
+            why = f"cannot be used with {names[mode]}, which would ignore it; leave one of them out"
+            refuse_given(context, ignored, why)
+    if context.params["quick"] and context.params["compile_loop"]:
+        why = "cannot be used with --quick, which compiles nothing; leave one of them out"
+        refuse_given(context, ["compile_loop"], why)
 
 
 def _draw_growth(
@@ -283,7 +296,11 @@ def _bench_parallel(
 
 def _command(context: typer.Context) -> str:
     """The command that reproduces these numbers: options as given, without output files."""
-    words = ["lipschitz-rnn bench"]
+    from lipschitz_rnn.ops.lipschitz.cores.machine import CPU_NAME
+
+    chosen = os.environ.get(CPU_NAME)  # it changes the numbers
+    words = [f"{CPU_NAME}={shlex.quote(chosen)}"] if chosen else []
+    words.append("lipschitz-rnn bench")
     for option in context.command.params:
         value = context.params.get(str(option.name))
         if not was_given(context, str(option.name)) or option.name in OUTPUT_OPTIONS:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 CPU_NAME = "LIPSCHITZ_RNN_CPU_NAME"  # compiles for a processor by LLVM's name for it, such as haswell
@@ -26,6 +26,13 @@ AVX2 = (
 OLDEST = (0, 45)
 
 Kernel = Callable[..., None]
+
+# Held wherever llvmlite is imported or called. A fork waits for it: a child that began with the locks of a thread which
+# it does not have, of ours, of llvmlite or of an import, would wait for them forever.
+_llvm = RLock()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_llvm.acquire, after_in_parent=_llvm.release, after_in_child=_llvm.release)
 
 
 @dataclass(frozen=True)
@@ -66,10 +73,11 @@ def obstacle() -> str | None:
 @cache
 def processor() -> Processor | None:
     """The processor at hand; None if its registers and instructions would not pay."""
-    from llvmlite import binding
+    with _llvm:
+        from llvmlite import binding
 
-    found, chosen = binding.get_host_cpu_features(), os.environ.get(CPU_NAME)
-    name, features = binding.get_host_cpu_name(), found.flatten()
+        found, name = binding.get_host_cpu_features(), binding.get_host_cpu_name()
+    features, chosen = found.flatten(), os.environ.get(CPU_NAME)
     narrow = found.get("avx2") and found.get("fma")
     wide = narrow and found.get("avx512f") and found.get("avx512vl")
     if chosen:
@@ -95,12 +103,9 @@ def describe() -> str:
     return f"PyTorch's operations: {reason}" if target is None else f"kernels compiled for {target.name}"
 
 
-_compiling = Lock()
-
-
 def kernels(size: int) -> Kernels:
     """The kernels for reals of 4 or 8 bytes; the first call compiles them, in about a second."""
-    with _compiling:
+    with _llvm:
         return _kernels(size)
 
 
@@ -123,6 +128,7 @@ def _kernels(size: int) -> Kernels:
     passes.getModulePassManager().run(module, passes)
     engine = binding.create_mcjit_compiler(module, machine)
     engine.finalize_object()
+    engine.close = None  # its code lasts as long as Python; at its end llvmlite could no longer free it
     whole, address = ctypes.c_int64, ctypes.c_void_p
     scan = ctypes.CFUNCTYPE(None, address, address, whole, whole, whole, whole)
     each = ctypes.CFUNCTYPE(None, whole, whole, address)

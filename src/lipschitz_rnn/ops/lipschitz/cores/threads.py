@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from threading import Lock
 from typing import TypeVar
@@ -18,7 +18,7 @@ def share(tasks: Iterable[Task], threads: int, worker: Callable[[Iterator[Task]]
         worker(iter(tasks))
         return
     queue = _shared(iter(tasks))
-    helpers = [_pool(threads - 1).submit(worker, queue) for _ in range(threads - 1)]
+    helpers = _start(worker, queue, threads - 1)
     try:
         worker(queue)
     finally:
@@ -26,6 +26,35 @@ def share(tasks: Iterable[Task], threads: int, worker: Callable[[Iterator[Task]]
             helper.exception()  # waits: nothing may be written once the caller has gone on
     for helper in helpers:
         helper.result()
+
+
+def _start(worker: Callable[[Iterator[Task]], None], queue: Iterator[Task], count: int) -> list[Future[None]]:
+    """At most so many helpers; fewer or none where no thread can be started, as while Python shuts down."""
+    helpers: list[Future[None]] = []
+    pool = _pool(count)
+    for _ in range(count):
+        helper: Future[None] = Future()
+        try:
+            pool.submit(_help, helper, worker, queue)
+        except RuntimeError:
+            # The pool has queued it all the same: an older thread may have begun it, and it would keep it forever.
+            if not helper.cancel():
+                helpers.append(helper)
+            _pool.cache_clear()
+            break
+        helpers.append(helper)
+    return helpers
+
+
+def _help(helper: Future[None], worker: Callable[[Iterator[Task]], None], queue: Iterator[Task]) -> None:
+    if not helper.set_running_or_notify_cancel():
+        return
+    try:
+        worker(queue)
+    except BaseException as error:
+        helper.set_exception(error)
+    else:
+        helper.set_result(None)
 
 
 def _shared(tasks: Iterator[Task]) -> Iterator[Task]:

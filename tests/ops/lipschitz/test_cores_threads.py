@@ -1,0 +1,110 @@
+"""The kernels' threads where none can be started, and forks while the kernels are compiled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from threading import Event, Thread, get_ident
+from typing import Any
+
+import pytest
+
+from lipschitz_rnn.ops.lipschitz.cores import machine, threads
+
+# The main thread ends while another one runs; the handler is then called when no thread can be started any more.
+LATE = """
+import atexit, sys, threading, time, torch, lipschitz_rnn as lr
+torch.set_num_threads(2)
+rnn, x = lr.LipschitzRNN(3, 64), torch.randn(100, 64, 3)
+def run(place):
+    if place == "thread":
+        threading.main_thread().join()
+    rnn(x)[0].sum().backward()
+    print(place)
+if "thread" in sys.argv:
+    threading.Thread(target=run, args=["thread"]).start()
+atexit.register(run, "handler")
+"""
+
+
+@pytest.mark.parametrize("where", [["thread"], []], ids=["in a thread first", "only in the handler"])
+def test_the_layer_runs_while_python_shuts_down(where: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", LATE, *where], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == [*where, "handler"]
+
+
+class Failing:
+    """A pool that starts so many threads, and then no more."""
+
+    def __init__(self, count: int, *, begins: bool = False) -> None:
+        self.left, self.begins = count, begins
+
+    def submit(self, function: Callable[..., None], *arguments: Any) -> None:
+        self.left -= 1
+        if self.left >= 0 or self.begins:
+            Thread(target=function, args=arguments).start()
+        if self.left < 0:
+            time.sleep(0.05)  # until the thread, if there is one, has begun
+            raise RuntimeError("can't start new thread at interpreter shutdown")
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["not begun", "begun by another thread"])
+@pytest.mark.parametrize("count", [0, 1])
+def test_where_threads_cannot_be_started(count: int, begins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller does what is left, and waits for those that were started."""
+    pool = Failing(count, begins=begins)
+    monkeypatch.setattr(threads, "_pool", cache(lambda size: pool))
+    done: list[int] = []
+    begun: set[int] = set()
+    ended: set[int] = set()
+
+    def worker(queue: Iterator[int]) -> None:
+        begun.add(get_ident())
+        for task in queue:
+            time.sleep(0.01)
+            done.append(task)
+        if get_ident() != caller:
+            time.sleep(0.1)
+        ended.add(get_ident())
+
+    caller = get_ident()
+    threads.share(range(20), 4, worker)
+    assert sorted(done) == list(range(20))
+    assert len(begun) == 1 + count + begins
+    assert ended == begun
+    assert pool.left == -1  # after a failure, no other is tried
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.usefixtures("compiled")
+def test_a_fork_while_the_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child waits for no lock of a thread that it does not have, and finds the kernels compiled."""
+    compiling, write = Event(), machine.written
+
+    def written(*arguments: Any) -> str:
+        compiling.set()
+        return write(*arguments)
+
+    monkeypatch.setattr(machine, "written", written)
+    monkeypatch.setattr(machine, "_kernels", cache(machine._kernels.__wrapped__))
+    thread = Thread(target=machine.kernels, args=[4])
+    thread.start()
+    assert compiling.wait(60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: that a fork leaves threads behind
+        child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        machine.kernels(4)
+        machine.kernels(8)  # compiled in the child
+        os._exit(machine._kernels.cache_info().misses - 2)
+    thread.join()
+    _, status = os.waitpid(child, 0)
+    assert status == 0
