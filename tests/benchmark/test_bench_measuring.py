@@ -227,5 +227,18 @@ def test_a_peer_is_compared_at_its_fastest_fair_precision() -> None:
     assert "CUDA graph" in captions(report)[0]
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_tables_of_a_cpu_fit_into_80_columns(streaming: bool) -> None:
+    contestants = contestants_for(CPU, compile_loop=False, streaming=streaming)
+    report = measure(replace(SMALL, batch=1), CPU, contestants, replace(ONCE, backward=not streaming))
+    shown = io.StringIO()
+    print_report(Console(width=80, file=shown), report)
+    lines = shown.getvalue().splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    for row in report.rows:  # in one line of each table
+        assert sum(line.startswith(f" {row.name} ") for line in lines) == 2
+    assert " ".join(shown.getvalue().split()).count("float32 highest") == 1  # in the heading, not in every row
+
+
 def test_compiled_steps_divide_the_length() -> None:
     assert [steps_at_once(length) for length in (784, 63, 101, 6)] == [8, 7, 1, 6]

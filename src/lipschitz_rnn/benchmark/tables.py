@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as TerminalTable
 
 from lipschitz_rnn.benchmark.measuring import Report, Row
@@ -17,7 +19,8 @@ from lipschitz_rnn.documents.blocks import Heading, Paragraph, Table
 
 MISSING = "–"
 WORDS = 2  # columns that hold words
-WIDTH = 124
+UNLIMITED = 1000  # columns of characters
+TITLE_WIDTH = 7  # of a column; longer titles take several lines, so that a CPU's tables fit into 80 columns
 COARSENESS = {"float32": 0, "tf32": 1, "float16": 1, "bfloat16": 2}  # by the bits that operands keep
 
 PEERS = {
@@ -116,13 +119,22 @@ def heading(report: Report) -> str:
 
 
 def print_report(console: Console, report: Report) -> None:
-    console.width = max(console.width, WIDTH)  # rows that break into several lines cannot be compared
-    console.print(f"[bold]{heading(report)}[/]", highlight=False)
+    precisions = {row.precision for row in report.rows}
+    same = f", {precisions.pop()}" if len(precisions) == 1 else ""  # said once instead of in every row
+    console.print(f"[bold]{heading(report)}{same}[/]", highlight=False)
     for table, caption in zip((time_table(report), comparison_table(report)), captions(report), strict=True):
-        console.print(_for_terminal(table, report.rows))
+        _print_whole(console, _for_terminal(table, report.rows, without="precision" if same else None))
         console.print(caption, style="dim", highlight=False, markup=False)
     for line in footnotes(report):
         console.print(line, highlight=False, markup=False)
+
+
+def _print_whole(console: Console, table: TerminalTable) -> None:
+    """In as many columns as it needs: rows that take several lines, and cells that are cut, cannot be compared."""
+    before = console.width
+    console.width = max(before, Measurement.get(console, console.options.update(max_width=UNLIMITED), table).maximum)
+    console.print(table)
+    console.width = before
 
 
 def print_explanation(console: Console, work: Workload, device: torch.device, answers: list[dict[str, Any]]) -> None:
@@ -148,12 +160,15 @@ def to_markdown(report: Report, command: str) -> str:
     return "\n\n".join(part.markdown() for part in parts) + "\n"
 
 
-def _for_terminal(table: Table, found: Sequence[Row]) -> TerminalTable:
+def _for_terminal(table: Table, found: Sequence[Row], without: str | None) -> TerminalTable:
     shown = TerminalTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for index, title in enumerate(table.header):
-        shown.add_column(title, justify="left" if index < table.left else "right", no_wrap=True)
+    kept = [index for index, title in enumerate(table.header) if title != without]
+    for index in kept:
+        title = table.header[index].replace("× ", "×\N{NO-BREAK SPACE}")
+        title = textwrap.fill(title, TITLE_WIDTH, break_long_words=False)
+        shown.add_column(title, justify="left" if index < table.left else "right", no_wrap=True, vertical="bottom")
     for cells, row in zip(table.rows, found, strict=True):
-        shown.add_row(*cells, style="red" if row.wrong else "bold" if row.ours else "")
+        shown.add_row(*(cells[index] for index in kept), style="red" if row.wrong else "bold" if row.ours else "")
     return shown
 
 
