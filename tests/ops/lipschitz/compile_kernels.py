@@ -17,8 +17,8 @@ capability, precision, integrator = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
 row = compile_instead_of_launching(capability)
 # Imported only now: the modules take what was replaced by name.
+from lipschitz_rnn.ops.lipschitz.pair_call import PairCall  # noqa: E402
 from lipschitz_rnn.ops.lipschitz.triton import backend, inputs, pair_scan  # noqa: E402
-from lipschitz_rnn.ops.lipschitz.triton.pair_launches import PairCall  # noqa: E402
 
 torch.set_float32_matmul_precision({"bf16x6": "highest", "tf32": "high", "bf16x3": "high"}.get(precision, "highest"))
 S, T, B = 1, 3, 128

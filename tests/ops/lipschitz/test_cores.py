@@ -17,7 +17,7 @@ from problems import INTEGRATORS, NONLINEARITIES, Problem, random_problem
 from torch import Tensor
 
 from lipschitz_rnn import lipschitz_scan
-from lipschitz_rnn.ops.lipschitz.cores import machine, plan, support, threads
+from lipschitz_rnn.ops.lipschitz.cores import layout, machine, support, threads
 from lipschitz_rnn.ops.lipschitz.problem import Problem as Scan
 from lipschitz_rnn.ops.lipschitz.problem import Scheme
 
@@ -124,7 +124,7 @@ def test_a_processor_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_bits_do_not_depend_on_threads(
     integrator: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(layout, "WORTH_A_THREAD", 1)
     options = {"steps": 20, "batch": 70, "size": 12, "networks": 2, "inputs": True, "timespans": True}
     problem = converted(random_problem(generator, integrator=integrator, **options), torch.float32)
     before, found = torch.get_num_threads(), []
@@ -319,7 +319,8 @@ def test_chunks_of_time(generator: torch.Generator, monkeypatch: pytest.MonkeyPa
     """However many steps enter the gradients together."""
     problem = random_problem(generator, integrator="midpoint", timespans=True, steps=10, batch=3)
     exact = results(problem, "reference")
+    monkeypatch.setattr(layout, "_layout", layout.Layout)  # one that is kept knows no other depth
     for depth in (1, 9, 12, 1000):
-        monkeypatch.setattr(plan, "DEPTH", depth)
+        monkeypatch.setattr(layout, "DEPTH", depth)
         for one, other in zip(results(problem), exact, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)

@@ -11,16 +11,31 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import lipschitz_rnn as lr
+from lipschitz_rnn.ops.lipschitz.cores import machine
 from lipschitz_rnn.units.lipschitz import layer as layer_module
 
 pytestmark = pytest.mark.usefixtures("nan_memory")
 T, B = 3, 2
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.fixture(autouse=True)
-def kernels() -> None:
-    pytest.importorskip("triton", reason="Triton is not installed (it exists for Linux only)")
+class Kernels:
+    """Those that the layers of a test ask for, and where they run."""
+
+    backend = "triton"
+    device = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True, params=["cpu", "triton"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    backend: str = request.param
+    if backend == "triton":
+        pytest.importorskip("triton", reason="Triton is not installed (it exists for Linux only)")
+    elif (reason := machine.obstacle()) is not None:
+        pytest.skip(reason)
+    on_gpu = backend == "triton" and torch.cuda.is_available()
+    monkeypatch.setattr(Kernels, "backend", backend)
+    monkeypatch.setattr(Kernels, "device", torch.device("cuda" if on_gpu else "cpu"))
+    return backend
 
 
 @pytest.fixture
@@ -47,15 +62,15 @@ def build(features: int = 1, units: int = 5, dtype: torch.dtype = torch.float32,
     usual: dict[str, Any] = {"beta": (0.7, 0.8), "gamma": (0.01, 0.02), "step_size": 0.1, "init_scale": 2.0}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        rnn = lr.LipschitzRNN(features, units, backend="triton", dtype=dtype, **usual | options)
-    return rnn.to(DEVICE)
+        rnn = lr.LipschitzRNN(features, units, backend=Kernels.backend, dtype=dtype, **usual | options)
+    return rnn.to(Kernels.device)
 
 
 def inputs(rnn: lr.LipschitzRNN, dtype: torch.dtype = torch.float32, start: bool = False) -> list[Tensor]:
     generator = torch.Generator().manual_seed(5)
     shape = (B, T, rnn.input_size) if rnn.batch_first else (T, B, rnn.input_size)
     shapes = [shape, *([(1, B, rnn.hidden_size)] if start else [])]
-    return [torch.randn(s, generator=generator).to(DEVICE, dtype).requires_grad_() for s in shapes]
+    return [torch.randn(s, generator=generator).to(Kernels.device, dtype).requires_grad_() for s in shapes]
 
 
 def objective(output: Tensor | None, h_n: Tensor) -> Tensor:
@@ -69,10 +84,12 @@ def relative(found: Tensor, exact: Tensor) -> float:
     return float((found - exact).norm() / exact.norm().clamp_min(1e-30))
 
 
-ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+ROUNDING = {torch.float64: 4e-15, torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+SERVED = {"cpu": (torch.float32, torch.float64), "triton": (torch.float32, torch.bfloat16, torch.float16)}
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
     ({"units": 17, "integrator": "rk4", "alpha": 0.9}, {"start": True}),
+    ({"units": 32, "dtype": torch.float64, "integrator": "heun", "alpha": -0.5, "bias": False}, {"start": True}),
     ({"features": 3, "integrator": "midpoint", "batch_first": True}, {"start": True}),
     ({"dtype": torch.bfloat16, "bias": False, "nonlinearity": "relu"}, {"need_output": False}),
     ({"dtype": torch.float16, "features": 2, "batch_first": True, "gamma": 0.0, "nonlinearity": "sigmoid"}, {}),
@@ -80,8 +97,11 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("options", "call"), CASES)
-def test_values_and_gradients(options: dict[str, Any], call: dict[str, Any], ways: Any) -> None:
-    rnn, dtype = build(**options), options.get("dtype", torch.float32)
+def test_values_and_gradients(options: dict[str, Any], call: dict[str, Any], ways: Any, kernels: str) -> None:
+    dtype = options.get("dtype", torch.float32)
+    if kernels == "triton" and dtype == torch.float64:
+        pytest.skip("the Triton kernels have no float64")
+    rnn, served = build(**options), dtype in SERVED[kernels]
     given = inputs(rnn, dtype, call.get("start", False))
     need_output = call.get("need_output", True)
     found: list[list[Tensor | None]] = []
@@ -92,7 +112,7 @@ def test_values_and_gradients(options: dict[str, Any], call: dict[str, Any], way
     ways.long = False
     with torch.no_grad():
         found.append([*rnn(*given, need_output=need_output), *gradients])
-    assert ways.taken == [True, False, True]
+    assert ways.taken == [served, False, served]
     for short, long, plain in zip(*found, strict=True):
         assert (short is None) == (long is None)
         if short is not None and long is not None and plain is not None:
@@ -102,16 +122,16 @@ def test_values_and_gradients(options: dict[str, Any], call: dict[str, Any], way
 
 
 @pytest.mark.parametrize("features", [1, 3])
-def test_autocast(features: int, ways: Any) -> None:
+def test_autocast(features: int, ways: Any, kernels: str) -> None:
     rnn = build(features, 8)
     given = inputs(rnn, start=True)
     found = []
     for ways.long in (False, True):
-        with torch.autocast(DEVICE.type, torch.bfloat16):
+        with torch.autocast(Kernels.device.type, torch.bfloat16):
             output, h_n = rnn(*given)
         assert output.dtype == h_n.dtype == torch.bfloat16
         found.append([output, h_n, *torch.autograd.grad(objective(output, h_n), [*given, *rnn.parameters()])])
-    assert ways.taken == [True, False]
+    assert ways.taken == [kernels == "triton", False]  # a CPU computes such products in float32
     for short, long in zip(*found, strict=True):
         assert short.dtype == long.dtype
         assert relative(short, long) < 2e-2
@@ -180,8 +200,8 @@ def test_other_calls_take_the_long_way(ways: Any) -> None:
     (x,) = inputs(rnn)
     rnn(x[:, 0])
     rnn(x, lengths=torch.tensor([1, 3]))
-    rnn(x, timespans=torch.full((T, B), 0.1, device=DEVICE))
-    subclass = Doubled(1, 5, backend="triton").to(DEVICE)
+    rnn(x, timespans=torch.full((T, B), 0.1, device=Kernels.device))
+    subclass = Doubled(1, 5, backend=Kernels.backend).to(Kernels.device)
     subclass(x)
     torch.func.functional_call(rnn, {}, (x,))
     assert ways.taken == [False, True]
@@ -234,7 +254,11 @@ def test_results_may_be_changed_in_place(ways: Any) -> None:
 def test_wrong_shapes_reach_the_checks(ways: Any) -> None:
     rnn = build()
     (x,) = inputs(rnn)
-    for wrong, hx in ((x.double(), None), (torch.zeros(T, B, 2, device=DEVICE), None), (x, torch.zeros(1, B, 4))):
+    for wrong, hx in (
+        (x.double(), None),
+        (torch.zeros(T, B, 2, device=Kernels.device), None),
+        (x, torch.zeros(1, B, 4)),
+    ):
         with pytest.raises((ValueError, TypeError)):
             rnn(wrong, hx)
     assert not any(ways.taken)

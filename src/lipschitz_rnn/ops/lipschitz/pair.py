@@ -1,7 +1,8 @@
 """A layer with symmetric-skew matrices as one operation: from its parameters and inputs to its states, and back.
 
-For plain eager code on the resident kernels, where Python and launches take longer than the GPU: one node of the graph,
-six launches, and nothing that is asked twice. Everything else goes through ``lipschitz_scan``, with the same results.
+For plain eager code on resident or compiled kernels, where Python and launches take longer than a short scan: one node
+of the graph, on a GPU six launches, and nothing that is asked twice. Everything else goes through ``lipschitz_scan``,
+with the same results.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from torch import Tensor
 from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.common.precision import float32_setting
 from lipschitz_rnn.ops.common.tracing import older_vmap, plain_eager
+from lipschitz_rnn.ops.lipschitz.cores import pair_scan as cores
 from lipschitz_rnn.ops.lipschitz.differentiation import ScanBackward, plain_gradients
+from lipschitz_rnn.ops.lipschitz.pair_call import PairCall
 from lipschitz_rnn.ops.lipschitz.problem import Problem, Scheme
 from lipschitz_rnn.ops.lipschitz.triton import support
 
@@ -41,6 +44,7 @@ def pair_scan(
     maps: tuple[float, float, float, float],
     scheme: tuple[float, float, str, str],
     dtype: torch.dtype,
+    backend: str,
     need_output: bool,
     batch_first: bool,
 ) -> tuple[Tensor | None, Tensor] | None:
@@ -52,6 +56,7 @@ def pair_scan(
         maps: f and γ of A, then of W.
         scheme: ε, α, integrator and nonlinearity.
         dtype: in which to compute and to return the results; other tensors are converted, as autocast does.
+        backend: ``cpu`` or ``triton``.
     """
     if batch_first:
         x = x.transpose(0, 1)
@@ -63,14 +68,25 @@ def pair_scan(
         or (b is not None and b.requires_grad)
         or (hx is not None and hx.requires_grad)
     )
-    setting = float32_setting() if dtype == torch.float32 else None
+    setting = float32_setting() if dtype == torch.float32 and backend == "triton" else None
     kinds = (_kind(x), _kind(M_A), _kind(M_W), _kind(U), None if b is None else _kind(b))
-    key = (kinds, None if hx is None else _kind(hx), maps, scheme, dtype, need_output, save, batch_first, setting)
+    key = (
+        kinds,
+        None if hx is None else _kind(hx),
+        maps,
+        scheme,
+        dtype,
+        backend,
+        need_output,
+        save,
+        batch_first,
+        setting,
+    )
     try:
         run = _runs[key]
     except KeyError:
         tensors = (x, M_A, M_W, hx, U, b)
-        run = _prepared(tensors, maps, Scheme(*scheme), dtype, need_output, save, batch_first)
+        run = _prepared(tensors, maps, Scheme(*scheme), dtype, backend, need_output, save, batch_first)
         _remember(key, run)
     if run is None:
         return None
@@ -81,7 +97,7 @@ def pair_scan(
 
 
 def _kind(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device()
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 def _remember(key: tuple[Any, ...], run: Any) -> None:
@@ -95,11 +111,12 @@ def _prepared(
     maps: tuple[float, float, float, float],
     scheme: Scheme,
     dtype: torch.dtype,
+    backend: str,
     need_output: bool,
     save: bool,
     batch_first: bool,
 ) -> Any:
-    """The launches for such tensors; None if they do not fit together, or where other kernels serve them."""
+    """What runs for such tensors; None if they do not fit together, or where other code serves them."""
     x, M_A, M_W, hx, U, b = tensors
     if x.dim() != 3 or M_A.dim() != 2:
         return None
@@ -111,20 +128,20 @@ def _prepared(
     own = M_A.dtype
     if min(T, B) < 1 or any(tensor.dtype != own for tensor in (M_W, U, b) if tensor is not None):
         return None
-    if x.dtype == torch.float64 or own == torch.float64:
-        return None
     h0 = None if hx is None else hx.squeeze(0)
     problem = Problem(x, M_A, M_W, h0, U, b, None, scheme).to(dtype).lifted()
-    if support.obstacle(problem) is not None:
-        return None
-    from lipschitz_rnn.ops.lipschitz.triton.pair_launches import PairCall
-    from lipschitz_rnn.ops.lipschitz.triton.pair_scan import prepare
-
     strides = (*M_A.stride(), *M_W.stride())
     # What is converted is new memory; of the rest, the input alone may lie as it likes.
     x_strides = x.stride() if x.dtype == dtype else x.contiguous().stride()
     facts = (x_strides, strides, maps, scheme, dtype, own, x.device, hx is not None, b is not None)
-    return prepare(problem, PairCall((T, B, p, N), *facts, need_output, save, batch_first))
+    call = PairCall((T, B, p, N), *facts, need_output, save, batch_first)
+    if backend == "cpu":
+        return cores.prepare(problem, call)
+    if torch.float64 in (x.dtype, own) or support.obstacle(problem) is not None:
+        return None
+    from lipschitz_rnn.ops.lipschitz.triton.pair_scan import prepare
+
+    return prepare(problem, call)
 
 
 class PairLayer(torch.autograd.Function):
@@ -180,7 +197,7 @@ def _differentiable_gradients(
             found = plain_gradients(problem, grad_states, grad_last, wanted)
         else:
             given = (*problem.tensors, tape.unsqueeze(0), grad_states, grad_last)
-            found = ScanBackward.apply(*given, *call.scheme.arguments, "triton", wanted)
+            found = ScanBackward.apply(*given, *call.scheme.arguments, run.backend, wanted)
         grad_x, grad_A, grad_W, grad_h, grad_U, grad_b, _, _ = found
         pairs = zip((grad_A, grad_W), needs[1:3], factors, strict=True)
         matrices = [_transposed(G[0].to(M_A.dtype), factor) if need else None for G, need, factor in pairs]

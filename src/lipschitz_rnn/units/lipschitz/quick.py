@@ -28,15 +28,17 @@ _PLAIN = (Tensor, nn.Parameter)
 
 def quick_call(layer: LipschitzRNN, input: Any, hx: Any, need_output: Any) -> tuple[Tensor | None, Tensor] | None:
     """The output and h_n of a plain call with a batch; None for any other."""
-    if type(input) not in _PLAIN or not (input.is_cuda or (layer.backend == "triton" and interpreting())):
+    if type(input) not in _PLAIN or (backend := _backend(layer.backend, input)) is None:
         return None
     if not plain_eager() or forward_mode() or torch.jit.is_tracing():  # type: ignore[attr-defined]
         return None
-    if layer.backend not in ("auto", "triton") or layer.recompute_every is not None or input.dim() != 3:
+    if layer.recompute_every is not None or input.dim() != 3:
         return None
     if layer.parallel is not None:
         return None
     if not (need_output is True or need_output is False) or not (hx is None or type(hx) in _PLAIN):
+        return None
+    if input.layout is not torch.strided or (hx is not None and hx.layout is not torch.strided):
         return None
     cells: Any = layer._modules["cells"]
     cell: Any = cells._modules.get("l0")
@@ -65,11 +67,18 @@ def quick_call(layer: LipschitzRNN, input: Any, hx: Any, need_output: Any) -> tu
         return None
     found = pair_scan(
         input, M_A, M_W, hx, U, b,
-        maps=maps, scheme=scheme, dtype=dtype, need_output=need_output, batch_first=layer.batch_first,
+        maps=maps, scheme=scheme, dtype=dtype, backend=backend, need_output=need_output, batch_first=layer.batch_first,
     )  # fmt: skip
     if found is not None and logger.isEnabledFor(logging.DEBUG):
-        logger.debug("lipschitz_scan runs on %s (%s)", "triton", "the whole layer as one operation")
+        logger.debug("lipschitz_scan runs on %s (%s)", backend, "the whole layer as one operation")
     return found
+
+
+def _backend(requested: str, input: Tensor) -> str | None:
+    """The backend with kernels for a plain call on this device, if it may be that one."""
+    if input.is_cuda or (requested == "triton" and interpreting()):
+        return "triton" if requested in ("auto", "triton") else None
+    return "cpu" if input.is_cpu and requested in ("auto", "cpu") else None
 
 
 def _maps(hidden: Any) -> tuple[float, float, float, float] | None:

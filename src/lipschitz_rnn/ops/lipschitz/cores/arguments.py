@@ -56,6 +56,7 @@ ARRAYS = {
 
 FIELDS = (*SIZES, *(field for name, axes in ARRAYS.items() for field in (name, *(f"{name}.{axis}" for axis in axes))))
 PLACES = {field: place for place, field in enumerate(FIELDS)}
+_ROWS = {name: (PLACES[name], [PLACES[f"{name}.{axis}"] for axis in axes]) for name, axes in ARRAYS.items()}
 
 
 def filled(sizes: Mapping[str, int], arrays: Mapping[str, Tensor | None]) -> Array[c_int64]:
@@ -65,10 +66,11 @@ def filled(sizes: Mapping[str, int], arrays: Mapping[str, Tensor | None]) -> Arr
         table[PLACES[name]] = size
     for name, tensor in arrays.items():
         if tensor is not None:
+            place, axes = _ROWS[name]
             # What a function transform has left wrapped, when it ended, has an address only inside.
-            table[PLACES[name]] = torch._C._functorch.unwrap_if_dead(tensor).data_ptr()
-            for axis, stride in zip(ARRAYS[name], tensor.stride(), strict=False):
-                table[PLACES[f"{name}.{axis}"]] = stride
+            table[place] = torch._C._functorch.unwrap_if_dead(tensor).data_ptr()
+            for axis, stride in zip(axes, tensor.stride(), strict=False):
+                table[axis] = stride
     return table
 
 

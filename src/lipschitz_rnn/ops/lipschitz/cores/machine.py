@@ -45,7 +45,7 @@ class Processor:
     tile_rows: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernels:
     """Compiled for reals of one size; ``engine`` owns the machine code."""
 

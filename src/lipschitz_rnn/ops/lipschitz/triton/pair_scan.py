@@ -16,11 +16,12 @@ from lipschitz_rnn.ops.common.triton.gradients import MatrixSums
 from lipschitz_rnn.ops.common.triton.launching import Launch, allocator, divide_up, on_device
 from lipschitz_rnn.ops.lipschitz.cuda.plan import CudaPlan
 from lipschitz_rnn.ops.lipschitz.cuda.plan import make_plan as make_cuda_plan
+from lipschitz_rnn.ops.lipschitz.pair_call import PairCall
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 from lipschitz_rnn.ops.lipschitz.triton.backend import problem_precision
 from lipschitz_rnn.ops.lipschitz.triton.inputs import FEW, drive_gradient, expansion, input_gradients
 from lipschitz_rnn.ops.lipschitz.triton.pair import PairOperands, PairSums
-from lipschitz_rnn.ops.lipschitz.triton.pair_launches import CudaLaunches, Launches, PairCall, ResidentLaunches
+from lipschitz_rnn.ops.lipschitz.triton.pair_launches import CudaLaunches, Launches, ResidentLaunches
 from lipschitz_rnn.ops.lipschitz.triton.plan import LaunchPlan, make_plan
 
 Found = tuple[Tensor | None, ...]
@@ -39,6 +40,8 @@ def prepare(problem: Problem, call: PairCall) -> PairScan | None:
 
 class PairScan:
     """The launches of one kind of call."""
+
+    backend = "triton"
 
     def __init__(self, call: PairCall, plan: LaunchPlan | CudaPlan, launches: Launches) -> None:
         self.call, self.plan, self._launches = call, plan, launches
@@ -89,14 +92,7 @@ class PairScan:
             tape, last = self._new_tape(), self._new_last()
             drive = x if self.fused else self._expanded(x, U, b)
             self._launches.forward(drive, weights, h0, U, b, tape, last)
-        if not call.keep:
-            return None, last, tape, later
-        states = tape.select(1, 0)
-        if call.batch_first:
-            states = states.transpose(0, 1)
-        if call.save:  # in their own memory: the caller may change them
-            return states.clone(memory_format=torch.contiguous_format), last, tape, later
-        return states.contiguous(), last, tape, later
+        return (call.written(tape.select(1, 0)) if call.keep else None), last, tape, later
 
     def backward(
         self,
