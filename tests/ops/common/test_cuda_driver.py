@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from lipschitz_rnn.ops.common.cuda import driver
+from lipschitz_rnn.ops.common.cuda.compiler import CompilationError
 from lipschitz_rnn.ops.common.cuda.driver import DriverError, Function
 
 GPU = torch.device("cuda", 1)
@@ -146,3 +148,11 @@ def test_other_errors_of_loading_empty_no_cache(fake: FakeDriver) -> None:
     with pytest.raises(DriverError, match="error 209"):
         make_function()
     assert "empty_cache" not in fake.calls
+
+
+def test_errors_reach_other_processes() -> None:
+    """By pickle, which calls the class with what an exception keeps in ``args``."""
+    for error in (DriverError(700, "an illegal address"), CompilationError("no memory", 1)):
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error)
+        assert (str(again), again.status) == (str(error), error.status)

@@ -173,11 +173,12 @@ def test_an_older_compiler_makes_blocks_alone(
 
 
 def test_the_compiler_of_pytorch_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "nvidia" / "cuda_nvrtc" / "lib"
+    site = tmp_path / "[own] packages"  # which is no pattern
+    folder = site / "nvidia" / "cuda_nvrtc" / "lib"
     folder.mkdir(parents=True)
     for name in compiler.NAMES[:2]:
         (folder / name).touch()
-    monkeypatch.setattr(compiler.sys, "path", ["", str(tmp_path)])
+    monkeypatch.setattr(compiler.sys, "path", ["", str(site)])
     newer, older, unnamed = compiler.NAMES
     first = [older, str(folder / older)]
     second = [newer, str(folder / newer)]

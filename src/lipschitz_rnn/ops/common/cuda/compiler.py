@@ -49,7 +49,7 @@ def _places(version: str | None) -> Iterator[str]:
     for name in sorted(NAMES, key=lambda name: name != own):
         yield name  # what is loaded, or where the system looks
         for folder in filter(None, sys.path):
-            yield from sorted(glob.glob(os.path.join(folder, "nvidia", "*", "lib", name)))
+            yield from sorted(glob.glob(os.path.join(glob.escape(folder), "nvidia", "*", "lib", name)))
 
 
 def compiled(source: str, name: str, architecture: str, macros: dict[str, str]) -> bytes:

@@ -41,8 +41,11 @@ class DriverError(RuntimeError):
     """CUDA's driver refused; the message is its own."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"CUDA's driver reports: {message}")
+        super().__init__(status, message)  # as given: by these, pickle makes it again in another process
         self.status = status
+
+    def __str__(self) -> str:
+        return f"CUDA's driver reports: {self.args[1]}"
 
 
 @cache
