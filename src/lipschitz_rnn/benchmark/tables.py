@@ -164,8 +164,8 @@ def _for_terminal(table: Table, found: Sequence[Row], without: str | None) -> Te
     shown = TerminalTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     kept = [index for index, title in enumerate(table.header) if title != without]
     for index in kept:
-        title = table.header[index].replace("× ", "×\N{NO-BREAK SPACE}")
-        title = textwrap.fill(title, TITLE_WIDTH, break_long_words=False)
+        title = table.header[index].replace("× ", "×\N{NO-BREAK SPACE}")  # stays with what it multiplies
+        title = textwrap.fill(title, TITLE_WIDTH, break_long_words=False).replace("\N{NO-BREAK SPACE}", " ")
         shown.add_column(title, justify="left" if index < table.left else "right", no_wrap=True, vertical="bottom")
     for cells, row in zip(table.rows, found, strict=True):
         shown.add_row(*(cells[index] for index in kept), style="red" if row.wrong else "bold" if row.ours else "")
