@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from lipschitz_rnn.ops.common import buffers
+
 WARM_UP = 2
 WARM_UP_SECONDS = 0.05  # short calls of another contestant leave caches, allocator and interpreter set up for it
 FEWEST = 3  # repeats, however long a call takes
@@ -163,7 +165,8 @@ def _resident(field: str) -> int:
 
 
 def _give_back_free_memory() -> None:
-    """Memory that the C library keeps for reuse would hide allocations that are served from it."""
+    """Memory that we and the C library keep for reuse would hide allocations that are served from it."""
+    buffers.give_back()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

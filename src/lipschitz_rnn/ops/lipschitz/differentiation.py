@@ -85,7 +85,7 @@ class EagerScan(torch.autograd.Function):
         *tensors, scheme, keep_states, backend = args
         given = Problem.of(tensors, scheme)
         problem = given.lifted()
-        tape = new_tape(problem.A, problem.shape, scheme.tableau.name, keep_states, True, backend)
+        tape = new_tape(problem.A, problem.shape, scheme.tableau.name, keep_states, True, backend, internal=True)
         last = backend_module(backend).forward(problem, tape, True, True)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, tape)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common import buffers
 from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.common.vmap import run_folded, run_gradients_folded
 from lipschitz_rnn.ops.lipschitz.integrators import get_integrator
@@ -65,14 +66,25 @@ def _(drive: Tensor, A: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 
 def new_tape(
-    like: Tensor, shape: tuple[int, int, int, int], integrator: str, keep_states: bool, save: bool, backend: str
+    like: Tensor,
+    shape: tuple[int, int, int, int],
+    integrator: str,
+    keep_states: bool,
+    save: bool,
+    backend: str,
+    internal: bool = False,
 ) -> Tensor:
-    """Memory for the tape in the layout of a backend: a loop needs time outermost, a fused kernel the network."""
+    """Memory for the tape in the layout of a backend: a loop needs time outermost, a fused kernel the network.
+
+    Where it is ``internal``, in plain eager code, nobody but the backward pass will see it.
+    """
     S, T, B, N = shape
     steps, stages = T if keep_states or save else 0, len(get_integrator(integrator))
     if backend == "triton":
         return like.new_empty((S, steps, 2 * stages if save else 1, B, N))
-    return like.new_empty((steps, 1 + stages if save else 1, S, B, N)).permute(2, 0, 1, 3, 4)
+    sizes = (steps, 1 + stages if save else 1, S, B, N)
+    reused = internal and like.device.type == "cpu"
+    return (buffers.empty(sizes, like.dtype) if reused else like.new_empty(sizes)).permute(2, 0, 1, 3, 4)
 
 
 def run_scan_backward(

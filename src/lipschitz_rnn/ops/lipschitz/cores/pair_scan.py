@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common import buffers
 from lipschitz_rnn.ops.common.dtypes import without_autocast
 from lipschitz_rnn.ops.common.memory import signed
 from lipschitz_rnn.ops.lipschitz.cores import support
@@ -54,7 +55,7 @@ class PairScan:
         _write_skew(A := stacked[padded : padded + N], M_A, f_A, gamma_A)
         if call.scheme.alpha != 1.0:
             A.mul_(call.scheme.alpha)
-        tape = M_A.new_empty(self._tape_shape)
+        tape = buffers.empty(self._tape_shape, call.dtype) if call.save else M_A.new_empty(self._tape_shape)
         arrays = {
             "drive": rowwise(x.unsqueeze(0)),
             "start": rowwise(h0),
