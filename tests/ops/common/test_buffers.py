@@ -97,6 +97,14 @@ def test_a_kernel_that_refuses_gets_it_at_once(monkeypatch: pytest.MonkeyPatch) 
     assert not buffers._free
 
 
+def test_what_cannot_be_had_is_pytorch_s_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match=r"allocate|memory|overflow"):
+        empty(2**62)
+    with pytest.raises(RuntimeError, match=r"allocate|memory"):
+        empty(2**50)
+    assert empty(*SHAPE).shape == SHAPE
+
+
 @pytest.mark.usefixtures("nan_memory")
 def test_fresh_memory_can_be_filled() -> None:
     empty(*SHAPE).fill_(1)

@@ -43,7 +43,10 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         # What was kept is too small now, and would only take up room beside what replaces it. Private: after a fork
         # both processes go on with their own.
         give_back()
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError):  # PyTorch says what is missing
+            return torch.empty(shape, dtype=dtype, device="cpu")
     lease = np.frombuffer(memory, dtype=np.uint8, count=size).view(_Lease)
     lease.memory = memory
     tensor = torch.from_numpy(lease).view(dtype).view(*shape)
