@@ -13,7 +13,8 @@ import torch
 import lipschitz_rnn as lr
 from lipschitz_rnn.ops.common import buffers
 
-pytestmark = pytest.mark.skipif(not hasattr(mmap, "MADV_FREE"), reason="this system cannot be offered memory back")
+resource = pytest.importorskip("resource", reason="there is none on Windows")
+pytestmark = pytest.mark.skipif(not buffers._can_keep(), reason="memory is limited here, or cannot be offered back")
 SHAPE = (3, 5)
 
 
@@ -103,6 +104,20 @@ def test_what_cannot_be_had_is_pytorch_s_error(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(RuntimeError, match=r"allocate|memory"):
         empty(2**50)
     assert empty(*SHAPE).shape == SHAPE
+
+
+@pytest.mark.parametrize("name", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_nothing_is_kept_where_the_address_space_is_limited(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {getattr(resource, name): 2**40}
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: (limits.get(limit, resource.RLIM_INFINITY),) * 2)
+    empty(*SHAPE)
+    assert not buffers._free
+
+
+def test_nothing_is_kept_where_every_page_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "_counts_every_page", lambda: True)
+    empty(*SHAPE)
+    assert not buffers._free
 
 
 @pytest.mark.usefixtures("nan_memory")

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from threading import Event, Thread, get_ident
 from typing import Any
 
 import pytest
+import torch
 
-from lipschitz_rnn.ops.lipschitz.cores import machine, threads
+import lipschitz_rnn as lr
+from lipschitz_rnn.ops.lipschitz.cores import layout, machine, threads
 
 # The main thread ends while another one runs; the handler is then called when no thread can be started any more.
 LATE = """
@@ -80,6 +85,72 @@ def test_where_threads_cannot_be_started(count: int, begins: bool, monkeypatch: 
     assert len(begun) == 1 + count + begins
     assert ended == begun
     assert pool.left == -1  # after a failure, no other is tried
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_waits_for_the_helpers() -> None:
+    """Pressed twice: while the caller works, and while it waits. What nobody had begun is left out."""
+    began, ended = Event(), Event()
+    taken: list[int] = []
+
+    def worker(queue: Iterator[int]) -> None:
+        if get_ident() == caller:
+            assert began.wait(10)
+            raise KeyboardInterrupt
+        for task in queue:
+            taken.append(task)
+            began.set()
+            time.sleep(0.5)
+        ended.set()
+
+    def press() -> None:
+        began.wait(10)
+        time.sleep(0.1)
+        signal.pthread_kill(caller, signal.SIGINT)
+
+    caller = get_ident()
+    pressing = Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        threads.share(range(20), 2, worker)
+    assert ended.is_set()
+    assert taken == [0]
+    pressing.join()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_the_arrays_live_as_long_as_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A helper that outlives the caller's frame, as after an exception, writes to memory that is still its own."""
+    workers: list[Any] = []
+    alive: list[Any] = []
+    run = layout.Layout.run
+
+    def noticed(self: layout.Layout, kernel: Any, arrays: Any, *rest: Any, **named: Any) -> None:
+        alive.extend(weakref.ref(array) for array in arrays.values() if array is not None)
+        run(self, kernel, arrays, *rest, **named)
+
+    def interrupted(tasks: Any, count: int, worker: Any) -> None:
+        workers.append(worker)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(layout.Layout, "run", noticed)
+    monkeypatch.setattr(layout, "share", interrupted)
+    rnn = lr.LipschitzRNN(3, 8)
+    for options in ({}, {"lengths": torch.tensor([2, 5])}):
+        with suppress(KeyboardInterrupt):
+            rnn(torch.randn(5, 2, 3), **options)
+    gc.collect()
+    assert len(workers) == 2
+    assert len(alive) > 8
+    assert all(reference() is not None for reference in alive)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

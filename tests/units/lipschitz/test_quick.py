@@ -207,6 +207,11 @@ def test_other_calls_take_the_long_way(ways: Any) -> None:
     assert ways.taken == [False, True]
     torch.func.vmap(rnn)(torch.stack([x, x]).detach())
     assert ways.taken == [False, True, False]
+    for name in ("run", "run_layer"):  # replaced on the object
+        setattr(rnn, name, getattr(rnn, name))
+        rnn(x)
+        delattr(rnn, name)
+    assert ways.taken == [False, True, False, False, False]
 
 
 def test_parameters_are_read_at_every_call(ways: Any) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,7 @@ class _Lease(np.ndarray[Any, np.dtype[np.uint8]]):
 def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Like ``torch.empty`` on a CPU. Not for a caller's eyes: what is returned cannot be resized."""
     size = math.prod(shape) * dtype.itemsize
-    if size < LEAST or not hasattr(mmap, "MADV_FREE"):
+    if size < LEAST or not _can_keep():
         return torch.empty(shape, dtype=dtype, device="cpu")
     memory = _taken(size)
     if memory is None:
@@ -59,6 +61,28 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 def give_back() -> None:
     """Returns to the operating system what is not in use."""
     _free.clear()
+
+
+def _can_keep() -> bool:
+    """Whether the system can be offered memory back, and what waits takes nothing from others.
+
+    It always counts as address space, and could be all that a limit leaves (``ulimit -v``).
+    """
+    if not hasattr(mmap, "MADV_FREE") or _counts_every_page():
+        return False
+    import resource  # not on Windows
+
+    limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    return all(resource.getrlimit(limit)[0] == resource.RLIM_INFINITY for limit in limits)
+
+
+@cache
+def _counts_every_page() -> bool:
+    """Whether Linux promises no more memory than it has: then what waits is missing elsewhere."""
+    try:
+        return Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2"
+    except OSError:
+        return False
 
 
 def _taken(size: int) -> mmap.mmap | None:

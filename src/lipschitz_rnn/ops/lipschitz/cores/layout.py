@@ -98,12 +98,15 @@ class Layout:
         """Shares the batch among threads; ``work`` is how many products with one matrix a stage takes."""
         S, T, B, N = self.shape
         dtype, rows, group_rows = self.dtype, self.rows, self.group_rows
-        table = arguments.filled({**self.sizes, **sizes}, {"table": self.table, **arrays})
+        arrays = {"table": self.table, **arrays}
+        table = arguments.filled({**self.sizes, **sizes}, arrays)
         tasks = ((s, group) for s in range(S) for group in range(self.groups))
         useful = 1 + work * self.stages * S * T * B * N * N // WORTH_A_THREAD
         threads = min(torch.get_num_threads(), S * self.groups, useful)
 
-        def worker(queue: Iterator[tuple[int, int]]) -> None:
+        # The kernel knows addresses only. What holds the arrays is the worker itself: if an exception such as Ctrl-C
+        # takes the caller away, they stay until the last thread is done with them.
+        def worker(queue: Iterator[tuple[int, int]], _held: object = arrays) -> None:
             memory = torch.empty(scratch + ALIGNMENT, dtype=dtype, device="cpu")
             address = -(-memory.data_ptr() // ALIGNMENT) * ALIGNMENT
             for s, group in queue:

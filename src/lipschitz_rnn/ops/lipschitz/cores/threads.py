@@ -21,9 +21,12 @@ def share(tasks: Iterable[Task], threads: int, worker: Callable[[Iterator[Task]]
     helpers = _start(worker, queue, threads - 1)
     try:
         worker(queue)
+    except BaseException:
+        for _ in queue:  # helpers need not begin what nobody will read
+            pass
+        raise
     finally:
-        for helper in helpers:
-            helper.exception()  # waits: nothing may be written once the caller has gone on
+        _finish(helpers)
     for helper in helpers:
         helper.result()
 
@@ -44,6 +47,19 @@ def _start(worker: Callable[[Iterator[Task]], None], queue: Iterator[Task], coun
             break
         helpers.append(helper)
     return helpers
+
+
+def _finish(helpers: list[Future[None]]) -> None:
+    """Waits for them, also after Ctrl-C: nothing may be written once the caller has gone on."""
+    interruption = None
+    for helper in helpers:
+        while not helper.done():
+            try:
+                helper.exception()
+            except BaseException as error:
+                interruption = error
+    if interruption is not None:
+        raise interruption
 
 
 def _help(helper: Future[None], worker: Callable[[Iterator[Task]], None], queue: Iterator[Task]) -> None:
