@@ -39,3 +39,13 @@ def test_wrong_use() -> None:
     found = lr.stability.memory_length(lr.LipschitzRNN(1, 4), torch.randn(5, 1, 1))
     with pytest.raises(ValueError, match="between 0 and 1"):
         found.steps_to(2.0)
+
+
+def test_nothing_is_proved_of_stacks_and_other_steps() -> None:
+    """What an upper layer makes of a difference that fades does not fade at its own rate."""
+    settings = {"stability": "contracting", "rate": 1.0, "step_size": 0.1}
+    stack = lr.LipschitzRNN(1, 4, num_layers=3, **settings)
+    assert lr.stability.memory_length(stack, torch.randn(100, 1, 1)).proved_tau is None
+    rnn = lr.LipschitzRNN(1, 4, **settings)
+    short = lr.stability.memory_length(rnn, torch.randn(100, 1, 1), timespans=torch.full((100, 1), 0.001))
+    assert short.proved_tau is None

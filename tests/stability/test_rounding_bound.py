@@ -387,7 +387,7 @@ def test_refusals_name_what_is_wrong() -> None:
         rounding_bound(certify(stable_pair(3, 0), step_size=0.1), torch.zeros(2, 1, 3))
     with pytest.raises(ValueError, match="continuous"):
         rounding_bound(certify(stable_pair(3, 0)), torch.zeros(2, 1, 3), precision="float32")
-    with pytest.raises(ValueError, match="matrices"):
+    with pytest.raises(ValueError, match="another A than the layer has"):
         rounding_bound(layer, x, certificate=certify(lr.LipschitzRNN(1, 4, gamma=1.0, step_size=0.1)))
     with pytest.raises(ValueError, match="backend is 'gpu'"):
         arithmetic("float32", "gpu")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,7 +169,7 @@ class SeriesModel(nn.Module):
         and gives what the model gives for the series up to there."""
         from lipschitz_rnn.data.streaming import SeriesStream
 
-        return SeriesStream([self], lambda outputs: outputs[0], batch_size)
+        return SeriesStream([self], itemgetter(0), batch_size)
 
     @property
     def head_dtype(self) -> torch.dtype:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from lipschitz_rnn.stability.proof.inputs import as_array
@@ -69,6 +70,9 @@ def certify_gru(unit: nn.Module, input_bound: Any, *, precision: str | None = No
     inner = _plain_gru(unit)
     name = in_force(inner.get_parameter("weight_hh_l0")) if precision is None else as_precision(precision).name
     kind = as_precision(name)
+    largest = max(float(weight.detach().abs().max()) for weight in inner.parameters())
+    if name == "float16" and largest > torch.finfo(torch.float16).max:
+        raise ValueError(f"the largest weight of this GRU is {largest:.3g}, which float16 cannot hold; use float32")
     wider = 1.0 + _HALF.get(name, 2 * kind.products + 4 * kind.unit)
     bound = checked_vector(input_bound, "input_bound", inner.input_size)
     factors, scales = [], []

@@ -19,7 +19,8 @@ class MemoryLength:
     Attributes:
         distances: (T,), the distance of two runs after each step, relative to the largest, at its worst sample.
         tau: steps per factor e, as seen; infinite if nothing has faded.
-        proved_tau: the same as proved for every input, in the metric of the slowest layer; None if nothing is.
+        proved_tau: the same as proved for every input, in the metric, for a single contracting layer that takes its own
+            steps; None for others, and with timespans.
     """
 
     distances: Tensor
@@ -65,7 +66,7 @@ def memory_length(layer: Any, x: Tensor, **options: Any) -> MemoryLength:
     apart = (other.double() - one.double()).norm(dim=-1).movedim(time_axis, 0).flatten(1).amax(1)
     largest = float(apart.max())
     relative = apart / largest if largest > 0 else apart
-    return MemoryLength(relative, _tau(relative), _proved(layer))
+    return MemoryLength(relative, _tau(relative), _proved(layer, options.get("timespans")))
 
 
 def _tau(distances: Tensor) -> float:
@@ -79,8 +80,9 @@ def _tau(distances: Tensor) -> float:
     return (last - first) / fallen if fallen > 0 and last > first else math.inf
 
 
-def _proved(layer: Any) -> float | None:
+def _proved(layer: Any, timespans: Any) -> float | None:
+    """1/(λε) of a single contracting layer in its own steps. Of a stack no layer's rate bounds how the output fades."""
     cells = list(layer.cells.values())
-    if not all(isinstance(cell.hidden, ContractingPair) for cell in cells):
+    if timespans is not None or len(cells) != 1 or not isinstance(cells[0].hidden, ContractingPair):
         return None
-    return max(1.0 / (cell.hidden.rate * cell.hidden.step_size) for cell in cells)
+    return 1.0 / (cells[0].hidden.rate * cells[0].hidden.step_size)

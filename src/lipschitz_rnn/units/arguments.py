@@ -66,6 +66,8 @@ def require_parameter_dtype(name: str, tensor: Tensor, parameter: Tensor) -> Non
         raise ValueError(
             f"{name} is on {tensor.device} but the parameters are on {parameter.device}; move one of them with .to()"
         )
+    if parameter.is_complex():
+        raise TypeError(f"the parameters are {parameter.dtype}; they must be real. Convert the module with .float()")
     if not tensor.is_floating_point():
         raise TypeError(f"{name} is {tensor.dtype}; it must be floating point. Convert it with .to({parameter.dtype})")
     double = torch.float64 in (tensor.dtype, parameter.dtype)  # which autocast does not convert

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from lipschitz_rnn.ops.common.deprecation import warn_user
 from lipschitz_rnn.ops.common.dtypes import autocast_enabled, operand_dtype
-from lipschitz_rnn.ops.common.validation import require_count, require_number
+from lipschitz_rnn.ops.common.validation import require_count, require_number, require_tensor
 from lipschitz_rnn.units.arguments import renamed, require_parameter_dtype, true_or_false
 from lipschitz_rnn.units.call_types import Call
 from lipschitz_rnn.units.call_types import State as State
@@ -168,7 +168,7 @@ class Recurrent(nn.Module, ABC):
         return sequences
 
     def read_state(self, hx: Tensor | State, sequences: Sequences) -> State:
-        parts = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        parts = tuple(hx) if isinstance(hx, tuple | list) else (require_tensor("hx", hx),)
         widths = self.state_sizes()
         if len(parts) != len(widths):
             raise ValueError(

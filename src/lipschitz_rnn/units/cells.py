@@ -341,7 +341,7 @@ class CellStack(Recurrent):
                     "about it"
                 )
             require_own_statement(cell)
-            if self.training and getattr(cell, "noisy", False):
+            if cell.training and getattr(cell, "noisy", False):
                 raise UnstatedRecurrenceError(
                     f"this {self.registered_name()} is in training mode, where it adds noise to its state; call "
                     "eval() first"

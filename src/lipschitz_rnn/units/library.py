@@ -86,9 +86,9 @@ class ElmanRNN(LibraryUnit):
         require_no_hooks(self.inner)
         if type(self.inner) is not nn.RNN or set(vars(self.inner)) & {"forward", "__call__"}:
             raise UnstatedRecurrenceError(f"the module inside this {type(self).__name__} is not a plain torch.nn.RNN")
-        if self.training and self.num_layers > 1 and self.dropout > 0:
+        if self.inner.training and self.num_layers > 1 and self.inner.dropout > 0:
             raise UnstatedRecurrenceError(
-                f"dropout is {self.dropout:g} and this unit is in training mode, so the inputs of its layers are "
+                f"dropout is {self.inner.dropout:g} and this unit is in training mode, so the inputs of its layers are "
                 "random; call eval() first"
             )
         stated: list[Statement] = []

@@ -68,7 +68,7 @@ class Sequences:
             steps, batch = inputs.shape[:2]
             if tuple(require_tensor("lengths", lengths).shape) != (batch,):
                 raise ValueError(f"lengths has shape {shape_of(lengths)}; it must be ({batch},): one per sample")
-            require_lengths(lengths, steps)
+            lengths = require_lengths(lengths, steps)
         return cls(inputs, lengths, spans, batch_first, batched, None)
 
     @classmethod

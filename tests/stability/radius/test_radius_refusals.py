@@ -86,7 +86,7 @@ def test_a_certificate_must_be_about_this_network_and_these_steps() -> None:
         certified_radius(given, X, certificate=own, method="global").prediction, certified_radius(given, X).prediction
     )
     other = network(rate=0.2)
-    with pytest.raises(ValueError, match="A of layer 0 is not the one that the certificate is about"):
+    with pytest.raises(ValueError, match="about another A than layer 0 has"):
         certified_radius(given, X, certificate=certify(other.unit, precision="exact"))
     with pytest.raises(ValueError, match="continuous time"):
         certified_radius(given, X, certificate=certify(given.unit, precision="exact", continuous=True))

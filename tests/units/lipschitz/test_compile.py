@@ -130,3 +130,15 @@ def test_a_contracting_midpoint_layer_compiles_as_one_graph(slowed: bool) -> Non
         torch.testing.assert_close(own, expected)
     scale = layer.cell().hidden._midpoint(layer.cell().hidden._numbers())[1]  # type: ignore[operator, union-attr]
     assert (float(scale.detach()) < 1.0) == slowed
+
+
+@pytest.mark.parametrize("options", [{}, {"max_step": 0.01}, {"stability": "contracting"}])
+def test_negative_times_are_no_numbers(options: dict[str, Any]) -> None:
+    """A compiled program cannot raise, and must not integrate backwards."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lr.LipschitzRNN(3, 4, **options), backend="aot_eager")
+    times = torch.full((10, 2), 0.01)
+    times[4, 0] = -0.01
+    _, h_n = compiled(torch.randn(10, 2, 3), timespans=times)
+    assert h_n[0, 0].isnan().all()
+    assert h_n[0, 1].isfinite().all()

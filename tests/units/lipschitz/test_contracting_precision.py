@@ -263,3 +263,13 @@ def test_kernels_keep_float32_products(integrator: str, generator: torch.Generat
         exact, last = lr.lipschitz_scan(drive, A.cpu().double(), W.cpu().double(), **settings)
     error = (found[0].cpu().double() - last).abs().max()
     assert error < torch.finfo(torch.bfloat16).eps / 2 * 1.01 * exact.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_timespans_in_16_bits_may_be_the_step_itself(dtype: torch.dtype) -> None:
+    """In bfloat16 0.03 is rounded up, beyond the step that is proved; such times are the step."""
+    rnn = lr.LipschitzRNN(3, 4, stability="contracting", step_size=0.03).to(dtype)
+    x = torch.randn(20, 2, 3).to(dtype)
+    torch.testing.assert_close(rnn(x, timespans=torch.full((20, 2), 0.03, dtype=dtype))[0], rnn(x)[0])
+    with pytest.raises(ValueError, match=r"proved for steps up to 0\.03"):
+        rnn(x, timespans=torch.full((20, 2), 0.031, dtype=dtype))

@@ -180,3 +180,11 @@ def test_a_contracting_layer_is_refused_for_onnx_with_the_way_to_do_it(integrato
     contracting = lr.LipschitzRNN(3, 4, stability="contracting", integrator=integrator).eval()
     with pytest.raises(Exception, match=r"ONNX has no operator for the inverse .* stores them from hidden_matrices"):
         torch.onnx.export(contracting, (torch.zeros(5, 2, 3),), dynamo=True, verbose=False)
+
+
+@pytest.mark.parametrize("options", [{"recompute_every": 32}, {"stability": "contracting", "parallel": "auto"}])
+def test_what_is_for_training_does_not_fix_the_length(options: dict[str, Any]) -> None:
+    rnn = lr.LipschitzRNN(3, 16, **options).eval()
+    program = torch.export.export(rnn, (torch.randn(50, 8, 3),), dynamic_shapes=({0: ANY, 1: ANY},)).module()
+    x = torch.randn(70, 2, 3)
+    torch.testing.assert_close(program(x)[0], rnn(x)[0])

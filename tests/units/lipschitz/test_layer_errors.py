@@ -1,6 +1,7 @@
 """A wrong layer or a wrong call of it says what is wrong, what is allowed, and the fix."""
 
 import re
+import warnings
 from typing import Any
 
 import pytest
@@ -163,3 +164,19 @@ def test_times_packed_otherwise_than_the_input() -> None:
         rnn(x, timespans=pack(4, 7, 2))
     with pytest.raises(ValueError, match="timespans has 2 packed sequences but the input has 3"):
         rnn(x, timespans=pack(4, 7))
+
+
+def test_what_is_no_plain_tensor() -> None:
+    rnn, x = lr.LipschitzRNN(3, 4), torch.randn(5, 2, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the interface of nested tensors may change
+        nested = torch.nested.nested_tensor([torch.randn(3, 3), torch.randn(2, 3)])
+    with pytest.raises(TypeError, match="input is a nested tensor; pass a dense one"):
+        rnn(nested)
+    with pytest.raises(TypeError, match=r"hx is a int; pass a torch\.Tensor"):
+        rnn(x, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that complex modules are new
+        rnn.to(torch.complex64)
+    with pytest.raises(TypeError, match=r"parameters are torch.complex64; they must be real"):
+        rnn(x.to(torch.complex64))

@@ -1,6 +1,7 @@
 """Sequences of different length and with irregular times: every way to pass them gives the same numbers."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -153,3 +154,14 @@ def test_float32_times_with_float64_layer(generator: torch.Generator) -> None:
     rnn = layer(generator)
     x, dt = sequence(generator, 4, 2, 3), 0.05 * sequence(generator, 4, 2).abs().float()
     torch.testing.assert_close(rnn(x, timespans=dt)[0], rnn(x, timespans=dt.double())[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+@pytest.mark.parametrize("options", [{"max_step": 0.01}, {"stability": "contracting", "parallel": 3, "max_step": 0.03}])
+def test_lengths_of_any_integer_type(dtype: torch.dtype, options: dict[str, Any]) -> None:
+    """Counted in sub-steps they do not fit into a few bits."""
+    torch.manual_seed(0)
+    rnn = lr.LipschitzRNN(3, 8, step_size=0.5, **options)
+    x, lengths = torch.randn(120, 3, 3), torch.tensor([120, 50, 7])
+    for found, expected in zip(rnn(x, lengths=lengths.to(dtype)), rnn(x, lengths=lengths), strict=True):
+        assert torch.equal(found, expected)

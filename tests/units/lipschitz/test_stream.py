@@ -1,5 +1,7 @@
 """Streams: the same numbers as the whole sequence, on NumPy for one series and on the cells for the rest."""
 
+import copy
+import pickle
 import re
 from typing import Any
 
@@ -152,3 +154,17 @@ def test_bad_input_is_named() -> None:
         lr.LipschitzRNN(3, 6).stream(0)
     with pytest.raises(ValueError, match="bidirectional"):
         lr.LipschitzRNN(3, 6, bidirectional=True).stream()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda stream: pickle.loads(pickle.dumps(stream))])
+@pytest.mark.parametrize("options", [{}, {"integrator": "midpoint", "num_layers": 2}, {"stability": "contracting"}])
+def test_a_copy_goes_on_as_the_stream(copied: Any, options: dict[str, Any]) -> None:
+    """NumPy's views become arrays of their own in a copy, and memory that nobody writes to."""
+    torch.manual_seed(0)
+    rnn, x = lr.LipschitzRNN(3, 8, step_size=0.1, **options), torch.randn(2 * WINDOW, 3)
+    stream = rnn.stream()
+    first = run(stream, x[:WINDOW])
+    other = copied(stream)
+    rest = run(stream, x[WINDOW:])
+    assert torch.equal(run(other, x[WINDOW:]), rest)
+    torch.testing.assert_close(torch.cat([first, rest]), rnn(x)[0].detach())

@@ -115,9 +115,11 @@ def require_timespans(timespans: Tensor) -> None:
             )
 
 
-def require_lengths(lengths: Tensor, steps: int) -> None:
+def require_lengths(lengths: Tensor, steps: int) -> Tensor:
+    """The lengths as int64: products with them may not fit into a smaller type."""
     if lengths.is_floating_point() or lengths.dtype == torch.bool or lengths.is_complex():
         raise TypeError(f"lengths is {lengths.dtype}; it must be an integer tensor, e.g. lengths.long()")
+    lengths = lengths.long()
     if has_values(lengths) and lengths.numel() > 0:
         low, high = int(lengths.min()), int(lengths.max())
         if low < 1 or high > steps:
@@ -126,3 +128,4 @@ def require_lengths(lengths: Tensor, steps: int) -> None:
                 f"lengths contains {bad}; each must be between 1 and the number of steps, {steps}. "
                 "Drop empty sequences and pad to the longest"
             )
+    return lengths

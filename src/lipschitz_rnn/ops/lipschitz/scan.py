@@ -122,7 +122,7 @@ def lipschitz_scan(
     def run_plain(problem: Problem, ends: Tensor | None = None) -> tuple[Tensor | None, Tensor]:
         if settings is None:
             return run_whole(problem)
-        counted = None if lengths is None or mask is None else lengths * repeats
+        counted = None if lengths is None or mask is None else lengths.long() * repeats
         known = (contraction, _counted_steps(counted, ends), recompute_every, bound)
         return run_parallel(problem, backend, need_output, settings, *known, sequential=run_whole)
 
@@ -223,8 +223,7 @@ def _stop_at(problem: Problem, lengths: Tensor, repeats: int) -> tuple[Problem, 
     require_tensor("lengths", lengths)
     if tuple(lengths.shape) not in ((B,), (*networks, B)):
         raise ValueError(f"lengths has shape {shape_of(lengths)}; it must be ({B},): one number for each sample")
-    require_lengths(lengths, T // repeats)
-    lengths = lengths * repeats
+    lengths = require_lengths(lengths, T // repeats) * repeats
     if lengths.device.type == "cpu" and has_values(lengths) and bool((lengths == T).all()):
         return problem, None
     lengths = lengths.to(problem.A.device)
@@ -268,6 +267,8 @@ def _run_in_chunks(problem: Problem, backend: str, need_output: bool, every: int
     """The same scan in pieces, each recomputed in the backward pass instead of stored."""
     if not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None:
         return run(problem, backend, need_output)  # function transforms do not support checkpoints
+    if torch.compiler.is_compiling() and (exporting() or not torch.is_grad_enabled()):
+        return run(problem, backend, need_output)  # nothing is stored, and pieces would fix the number of steps
     dtype, exact = problem.A.dtype, problem.scheme.exact_products
     wide = compute_dtype(dtype, problem.A.device, exact)
     # As in ``run``, which would round the last state of each piece, and its share of the gradients.

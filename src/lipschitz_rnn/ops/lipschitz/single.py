@@ -141,13 +141,17 @@ class Step:
     """One step of any method: k = M g + σ(M′ g + u) at each stage, with [M; M′] = ``matrices``, (2N, N)."""
 
     def __init__(self, matrices: Array, apply_sigma: Sigma, tableau: Tableau) -> None:
-        self.tableau, self.apply_sigma = tableau, apply_sigma
-        self.dot = np.asfortranarray(matrices).dot
+        self.matrices, self.tableau, self.apply_sigma = np.asfortranarray(matrices), tableau, apply_sigma
+        self.dot = self.matrices.dot
         N = matrices.shape[1]
         self.both = np.empty(2 * N, matrices.dtype)
         self.linear, self.z = self.both[:N], self.both[N:]
         self.slopes = [np.empty_like(self.z) for _ in tableau.weights]
         self.point, self.change = np.empty_like(self.z), np.empty_like(self.z)
+
+    def __reduce__(self) -> tuple[type[Step], tuple[Array, Sigma, Tableau]]:
+        # What is copied or pickled by its attributes would have arrays of its own where these are views of others.
+        return Step, (self.matrices, self.apply_sigma, self.tableau)
 
     def __call__(self, g: Array, u: Array, step: float, values: Sequence[Array]) -> Array:
         """The state after g, in memory that the next call writes to; σ of each stage goes to ``values``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import torch
 from torch import nn
@@ -47,7 +47,12 @@ def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
             continue
         # Of the class, not of the instance: a wrapper that passes attributes on says nothing about what it runs.
         stating = _states(module)
-        if stating or isinstance(module, _RECURRENT) or _has_hidden_matrices(module):
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnstatedRecurrenceError(
+                f"{name or 'the module itself'} is a {type(module).__name__} ({_script_name(module)}), whose code is "
+                "not read here and may be recurrent; certify the model before it is scripted or traced"
+            )
+        if stating or isinstance(module, _RECURRENT) or _is_quantized(module) or _has_hidden_matrices(module):
             inside |= {id(child) for child in module.modules()}
         if stating:
             found.append((name, module))  # type: ignore[arg-type]
@@ -77,6 +82,16 @@ def _states(module: nn.Module) -> bool:
 def _is_compiled(module: nn.Module) -> bool:
     kind = type(module)
     return kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch._dynamo")
+
+
+def _is_quantized(module: nn.Module) -> bool:
+    """Whether a module is one of PyTorch's quantized recurrent ones, which are no `nn.RNNBase`."""
+    places = {kind.__module__ for kind in type(module).__mro__}
+    return any(place.startswith("torch.ao.nn.quantiz") and place.endswith(".rnn") for place in places)
+
+
+def _script_name(module: torch.jit.ScriptModule) -> str:
+    return str(getattr(module, "original_name", "unnamed"))
 
 
 def _has_hidden_matrices(module: nn.Module) -> bool:
@@ -121,6 +136,18 @@ def _checked(module: StatesRecurrences) -> list[Statement]:
         else:
             _require_types(item, owner)
     return list(stated)
+
+
+def require_held_in_float16(model: nn.Module, names: Container[str]) -> None:
+    """Raise if float16 cannot hold a weight of the modules of these names: zero inputs make no numbers of it then."""
+    for path, module in stating_modules(model):
+        for name, values in _weights(module) if path in names else ():  # type: ignore[arg-type]
+            largest = 0.0 if values.is_meta or values.numel() == 0 else float(values.detach().abs().max())
+            if largest > torch.finfo(torch.float16).max:
+                raise ValueError(
+                    f"{name} of this {type(module).__name__} has an entry of size {largest:.3g}, which float16 cannot "
+                    "hold; use float32"
+                )
 
 
 def require_finite(module: nn.Module) -> None:

@@ -240,8 +240,7 @@ def read_samples(network: Network, inputs: Tensor, times: Tensor | None, lengths
     if lengths is not None:
         if tuple(require_tensor("lengths", lengths).shape) != (B,):
             raise ValueError(f"lengths have shape {tuple(lengths.shape)}; they must be ({B},)")
-        require_lengths(lengths, T)
-        ends = lengths.to(inputs.device).long()
+        ends = require_lengths(lengths, T).to(inputs.device)
     valid = torch.arange(T, device=inputs.device)[:, None] < ends
     if stated.prepare is not None:
         given = stated.prepare(inputs, times, lengths)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lipschitz_rnn.stability.certification import certify
 from lipschitz_rnn.stability.proof.certificate import Certificate
+from lipschitz_rnn.stability.proof.matching import require_about
 from lipschitz_rnn.stability.proof.norms import MetricNorms
 from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, Timeline
 from lipschitz_rnn.stability.radius.network import Network, Part
@@ -83,20 +84,7 @@ def _require_same(certificate: Certificate, part: Part) -> None:
         raise ValueError(
             "the certificate is about continuous time; a radius needs one for the map that runs: leave continuous out"
         )
-    slopes = part.sigma.slope_range
-    same = {
-        "A": certificate.A is not None and np.array_equal(certificate.A, part.A),
-        "W": certificate.W is not None and np.array_equal(certificate.W, part.W),
-        "alpha": certificate.alpha == part.alpha,
-        "the integrator": certificate.dynamics == part.tableau.name,
-        "the slopes": certificate.slopes[0] <= slopes[0] and slopes[1] <= certificate.slopes[1],
-    }
-    for name, agrees in same.items():
-        if not agrees:
-            raise ValueError(
-                f"{name} of {part.name} is not the one that the certificate is about; leave certificate out, or "
-                "certify this network again"
-            )
+    require_about(certificate, part.name, part.A, part.W, part.alpha, part.tableau.name, part.sigma)
 
 
 def require_covered(proved: ProvedNetwork, timeline: Timeline) -> None:

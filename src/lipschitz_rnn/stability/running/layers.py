@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.precision import coarsest_float32
+from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
 from lipschitz_rnn.ops.lipschitz.substeps import count_substeps
 from lipschitz_rnn.stability.certification import certify
 from lipschitz_rnn.stability.proof.certificate import Certificate
 from lipschitz_rnn.stability.proof.gain import step_gain
+from lipschitz_rnn.stability.proof.matching import require_about
+from lipschitz_rnn.stability.proof.modules import statements
 from lipschitz_rnn.stability.proof.peak import PeakBound, anywhere, checked_vector
 from lipschitz_rnn.stability.proof.precision import as_precision, in_force, rounded
 from lipschitz_rnn.stability.proof.rounding import Ball, Matrix
@@ -56,6 +59,8 @@ class LayerRun:
         whole = self.certificate
         if whole is None:
             whole = certify(self.layer, step_size=spans, precision=self.asked)
+        else:  # it does not say whether the layer runs what it states, now
+            list(statements(self.layer))
         if not whole.holds:
             raise ValueError(
                 f"the layer has no certificate, so nothing bounds how rounding adds up: {whole.reason}. "
@@ -75,11 +80,16 @@ class LayerRun:
             return self._running[key]
         cell: Any = self.layer.cells[key]
         A, W = (matrix.detach().double().cpu().numpy() for matrix in cell.hidden_matrices())
-        kind = as_precision(certificate.precision)
-        for own, given in ((certificate.A, A), (certificate.W, W)):
-            if own is None or not np.array_equal(own, rounded(given, kind)):
-                raise ValueError("the certificate is not about this layer's matrices; certify the layer again")
-        name, inputs = running_precision(cell, self.asked or certificate.precision)
+        kind, sigma = as_precision(certificate.precision), get_nonlinearity(cell.nonlinearity)
+        A, W = rounded(A, kind), rounded(W, kind)
+        require_about(certificate, _named(self.layer, key), A, W, float(cell.alpha), cell.integrator, sigma)
+        if certificate.nonlinearity not in (None, cell.nonlinearity):
+            raise ValueError(
+                f"the certificate is about {certificate.nonlinearity}, but {_named(self.layer, key)} has "
+                f"{cell.nonlinearity}, which rounds differently; certify the layer again"
+            )
+        # A certificate that was passed in may be for a finer precision than the one that runs.
+        name, inputs = running_precision(cell, self.asked or ("exact" if self.certificate else certificate.precision))
         U = cell.weight_ih.detach().double().cpu().numpy()
         b = None if cell.bias_ih is None else cell.bias_ih.detach().double().cpu().numpy()
         returned = _cast_to(self.asked, result_dtype(cell.weight_ih))
@@ -93,8 +103,11 @@ class LayerRun:
                     f"input_bound is for a single layer, and this one has {len(self.layer.cells)} recurrences; pass "
                     "inputs, or bound the layers one by one"
                 )
+            self._require_any_sequence(hx, lengths)
             (certificate,) = self.certificates(None)
-            part = self.running(certificate, next(iter(self.layer.cells)))
+            key, cell = next(iter(self.layer.cells.items()))
+            part = self.running(certificate, key)
+            part.factors(np.full((1, 1), _shortest(cell)))  # raises if the certificate does not cover the layer's step
             return anywhere(part, checked_vector(limit, "input_bound", self.layer.input_size))
         sequences = self.layer.read(inputs, lengths, self.times).mask_times()
         state = None if hx is None else self.layer.read_state(hx, sequences)[0]
@@ -116,6 +129,16 @@ class LayerRun:
             if sequences.lengths is not None:  # outputs beyond the end are zero, where the state rests
                 self._rest(sequences.lengths.cpu().numpy())
         return self._run(sequences, state, parts)
+
+    def _require_any_sequence(self, hx: Any, lengths: Any) -> None:
+        given = {"hx": hx is not None, "lengths": lengths is not None, "timespans": self.times is not None}
+        given |= {"within": self.radius > 0.0, "measured": self.measure}
+        for name, present in given.items():
+            if present:
+                raise ValueError(
+                    f"{name} goes with inputs; input_bound is about all sequences from the state zero, of any length, "
+                    "with the steps of the certificate: certify with step_size=(shortest, longest) for timespans"
+                )
 
     def _rest(self, ends: Matrix) -> None:
         for sample, end in enumerate(ends):
@@ -228,6 +251,17 @@ class LayerRun:
             sizes.append(np.sum(errors, axis=0)[..., None] * one.part.reach + returned)
             arguments.append(returned @ np.abs(U).T)
         return Disturbance(np.concatenate(sizes, -1), sum(arguments[1:], arguments[0]), *totals)
+
+
+def _named(layer: LipschitzRNN, key: str) -> str:
+    return "the layer" if len(layer.cells) == 1 else f"the layer's part {key}"
+
+
+def _shortest(cell: Any) -> float:
+    """The step that a sample takes without timespans, or the sub-step into which it is divided."""
+    step, limit = float(cell.step_size), cell.step_limit(float(cell.step_size))
+    kept = torch.float64 if cell.weight_ih.dtype == torch.float64 else torch.float32
+    return step if limit is None else step / int(count_substeps(torch.tensor([step], dtype=kept), limit))
 
 
 def require_sequential(layer: LipschitzRNN) -> None:

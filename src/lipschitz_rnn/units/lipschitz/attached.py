@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.precision import coarsest_float32, rounds_float32
+from lipschitz_rnn.ops.lipschitz.nonlinearities import get_nonlinearity
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Contraction
 from lipschitz_rnn.units.lipschitz.autocast import to_compute_dtype
 
@@ -51,8 +52,13 @@ class Attached:
         for name, own, other in (("A", A, proved[0]), ("W", W, proved[1])):
             if not torch.equal(own.to(dtype).double().cpu(), other):
                 raise ValueError(f"the certificate is about another {name} than this layer's; certify this layer")
-        if part.alpha != cell.alpha or part.nonlinearity not in (None, cell.nonlinearity):
-            raise ValueError("the certificate is about another alpha or nonlinearity; certify this layer")
+        slopes = get_nonlinearity(cell.nonlinearity).slope_range
+        if part.alpha != cell.alpha or not (part.slopes[0] <= slopes[0] and slopes[1] <= part.slopes[1]):
+            raise ValueError(
+                f"the certificate is about alpha={part.alpha:g} and slopes from {part.slopes[0]:g} to "
+                f"{part.slopes[1]:g}, but this layer has alpha={cell.alpha:g} and {cell.nonlinearity}, whose slopes "
+                f"reach from {slopes[0]:g} to {slopes[1]:g}; certify this layer"
+            )
         # Euler steps shorter than a proved one are averages of it and of staying; others are proved for their range.
         shortest = 0.0 if cell.integrator == "euler" else part.step_range[0]
         contraction = Contraction.from_metric(part.factor, part.metric, (shortest, part.step_range[1]))

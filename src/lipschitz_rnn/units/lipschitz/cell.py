@@ -206,7 +206,8 @@ class LipschitzRNNCell(StepTimes, NoisyCell):
 
     def gain(self) -> Tensor:
         """γ of a unit with ``bounded_gain``, a number in float64, differentiable: ‖δh‖_P ≤ γ‖δx‖₂ after any number of
-        steps, with the metric P of ``hidden.metric()``."""
+        steps, with the metric P of ``hidden.metric()``. Where ``max_step`` divides steps into up to n, √n times that.
+        """
         if not isinstance(self.hidden, ContractingPair):
             raise ValueError(
                 "only a contracting unit has a gain; build it with stability='contracting', bounded_gain=True"

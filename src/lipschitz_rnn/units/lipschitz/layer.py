@@ -246,7 +246,8 @@ class LipschitzRNN(SettingsModule, Recurrent):
 
     def output_bound(self) -> float:
         """How far any output of the last call in parallel can be from the sequential one, in the Euclidean norm: the
-        bounds of all layers, each carried through those above it."""
+        bounds of all layers, each carried through those above it. Ask before the parameters change: layers above carry
+        what they are given with the weights that they have now."""
         return output_bound(self)
 
     def attach_certificate(self, certificate: Any) -> None:
@@ -324,7 +325,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
         if self.parallel is not None:
             refuse_directions(self)
             in_parallel = {
-                "parallel": chunks_for(self, len(x)),
+                "parallel": chunks_for(self, x.shape[0]),
                 "tolerance": self.tolerance,
                 "bound": self._new_bound(layer, direction),
             }

@@ -38,7 +38,7 @@ def quick_call(layer: LipschitzRNN, input: Any, hx: Any, need_output: Any) -> tu
         return None
     if not (need_output is True or need_output is False) or not (hx is None or type(hx) in _PLAIN):
         return None
-    if input.layout is not torch.strided or (hx is not None and hx.layout is not torch.strided):
+    if any(each is not None and (each.is_nested or each.layout is not torch.strided) for each in (input, hx)):
         return None
     cells: Any = layer._modules["cells"]
     cell: Any = cells._modules.get("l0")

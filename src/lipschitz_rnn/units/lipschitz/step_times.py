@@ -67,12 +67,14 @@ class StepTimes(SettingsModule):
 
     def without_rounding(self, times: Tensor) -> Tensor:
         """Clip times that exceed the step of a contracting unit only by rounding; leave others unchanged."""
-        if not self.contracting:
-            return times
-        times = times.to(held_dtype(self.weight_ih.dtype))
         if seen_values(times) is None:  # a traced program cannot raise: make negative times NaN
             times = times.where(times >= 0, math.nan)
-        return times.where(times > self.step_size * _ROUNDED_UP, times.clamp(max=self.step_size))
+        if not self.contracting:
+            return times
+        # Of 16 bits the step itself may be rounded up.
+        rounded_up = max(_ROUNDED_UP, 1 + torch.finfo(times.dtype).eps)
+        times = times.to(held_dtype(self.weight_ih.dtype))
+        return times.where(times > self.step_size * rounded_up, times.clamp(max=self.step_size))
 
     def require_step(self, time: float) -> float:
         """The length of a step, checked."""
