@@ -38,7 +38,9 @@ def quick_call(layer: LipschitzRNN, input: Any, hx: Any, need_output: Any) -> tu
         return None
     if not (need_output is True or need_output is False) or not (hx is None or type(hx) in _PLAIN):
         return None
-    if any(each is not None and (each.is_nested or each.layout is not torch.strided) for each in (input, hx)):
+    if input.is_nested or input.layout is not torch.strided:
+        return None
+    if hx is not None and (hx.is_nested or hx.layout is not torch.strided):
         return None
     cells: Any = layer._modules["cells"]
     cell: Any = cells._modules.get("l0")
