@@ -94,7 +94,8 @@ def read_panels(figure: Any) -> list[Panel]:
         # A line across the axes, such as the paper's number, has another transform and no points of its own.
         lines = [line for line in axis.get_lines() if not str(line.get_label()).startswith("_")]
         lines = [line for line in lines if line.get_transform() is axis.transData]
-        stride = -(-max((len(line.get_xdata()) for line in lines), default=1) // _MOST_READINGS)
+        most = max((len(line.get_xdata()) for line in lines), default=0)
+        stride = max(1, -(-most // _MOST_READINGS))  # a run of 0 epochs has curves without points
         curves = []
         for line in lines:
             values = np.column_stack([np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)])

@@ -286,3 +286,11 @@ def test_a_model_with_a_unit_that_states_nothing_is_not_certified() -> None:
     model = data.SeriesModel(preprocessing, unit, nn.Linear(3, 2), data.Target("classify", ("y",), classes=("a", "b")))
     with pytest.raises(TypeError, match="does not state its recurrence"):
         certify(model)
+
+
+@pytest.mark.parametrize("target", [["--target", "state"], ["--task", "forecast"]])
+def test_a_run_of_no_epochs_has_a_report_and_resumes(target: list[str], tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "waves.csv", waves(20, seed=3, shortest=10, longest=20))
+    for more in ([], ["--resume"]):
+        done("train", path, *target, *COLUMNS, *SMALL, "-e", "0", "-o", tmp_path / "run", *more)
+        assert "Learning curves" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

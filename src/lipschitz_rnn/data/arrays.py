@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
@@ -21,6 +21,8 @@ _VALUES, _TARGET, _TIMES = (
     ("y", "Y", "target", "targets", "labels"),
     ("times", "time", "t"),
 )
+TimeKind = Literal["number", "date", "duration"]
+_KINDS: dict[str, TimeKind] = {"M": "date", "m": "duration"}
 
 
 def from_arrays(
@@ -56,7 +58,7 @@ def from_arrays(
         raise SeriesError(f"{source} has cases without channels; give arrays (channels, time) with at least one")
     values = np.concatenate([case[:length] for case, length in zip(flat, lengths, strict=True)])
     offsets = np.concatenate(([0], np.cumsum(lengths)))
-    names = tuple(columns or (f"channel {index}" for index in range(channels)))
+    names = tuple(columns or channel_names(channels))
     if len(set(names)) < len(names):
         name = next(name for name in names if names.count(name) > 1)
         raise SeriesError(f"the columns of {source} have the name {name!r} twice; give each its own name")
@@ -87,6 +89,11 @@ def from_arrays(
         )
     require_increasing(series, None)
     return series
+
+
+def channel_names(count: int) -> tuple[str, ...]:
+    """The columns of arrays without names."""
+    return tuple(f"channel {index}" for index in range(count))
 
 
 def read_npz(path: Path, *, target: str | None = None, time: str | None = None, **unused: Any) -> SeriesSet:
@@ -183,13 +190,28 @@ def _goal(y: Any, cases: int, source: str) -> tuple[npt.NDArray[Any] | None, tup
 
 def seconds(times: Any) -> npt.NDArray[np.float64]:
     """Times as numbers: dates and durations in seconds, whatever the unit of their dtype; NaN where one is missing."""
-    row = np.asarray(times)
-    if row.dtype == object and row.size:
-        row = _plain_times(row)
+    row = _time_array(times)
     if row.dtype.kind not in "mM":
         return row.astype(np.float64)
     nanoseconds = row.astype(f"{row.dtype.kind}8[ns]").astype(np.int64) / 1e9
     return np.where(np.isnat(row), np.nan, nanoseconds)
+
+
+def kind_of_times(times: Any) -> TimeKind:
+    """What (time,), (cases, time) or a list of (time_i,) holds; raises if cases differ."""
+    rows = [times] if np.ndim(times[0]) == 0 else times
+    kinds = [_KINDS.get(_time_array(row).dtype.kind, "number") for row in rows]
+    for index, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            raise SeriesError(
+                f"the times of case {index} are {kind}s, but those of case 0 are {kinds[0]}s; write all of them alike"
+            )
+    return kinds[0]
+
+
+def _time_array(times: Any) -> npt.NDArray[Any]:
+    row = np.asarray(times)
+    return _plain_times(row) if row.dtype == object and row.size else row
 
 
 def _plain_times(row: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -209,6 +231,7 @@ def _times(times: Any, cases: list[npt.NDArray[Any]], lengths: npt.NDArray[np.in
         rows = [seconds(times)] * len(cases) if single else [seconds(row) for row in times]
     except (TypeError, ValueError, IndexError) as error:
         raise SeriesError(f"times do not hold numbers: {error}; give (time,), (cases, time) or a list") from error
+    kind_of_times(times)
     if len(rows) != len(cases):
         raise SeriesError(f"times are given for {len(rows)} series, but there are {len(cases)}; give one row for each")
     for index, (row, length) in enumerate(zip(rows, lengths, strict=True)):

@@ -13,10 +13,12 @@ import numpy.typing as npt
 NANOSECONDS = 1_000_000_000
 # pandas would also read "13.01.2026" as a duration, of 13 nanoseconds and some.
 _DURATION = re.compile(
-    r"[-+]?(\d+\s*days?,?\s+)?[-+]?\d+:\d{1,2}(:\d{1,2}(\.\d+)?)?|[-+]?P[\dYMWDTHS.,]+"
+    r"[-+]?(\d+\s*days?,?\s+)?[-+]?\d+:\d{1,2}(:\d{1,2}(\.\d+)?)?|[-+]?P[\dWD.,]*(T[\dHMS.,]+)?"
     r"|[-+]?\d+(\.\d+)?\s*(ns|us|µs|ms|s|sec|seconds?|min|minutes?|m|h|hours?|d|D|days?|W|weeks?)"
 )
-_DOTTED = re.compile(r"\d{1,2}\.\d{1,2}\.\d{4}")
+_CALENDAR = re.compile(r"[-+]?P([\d.,]+[WD])*[\d.,]+[YM]")  # PT1M is a minute, P1M a month
+_DOTTED = re.compile(r"\d{1,2}\.\d{1,2}\.\d{2}")
+_SHORT_YEAR = re.compile(r"(\d{1,2}([./])\d{1,2}\2)(\d{2})(?!\d)")
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,9 @@ def _durations(values: Any) -> Any:
     import pandas as pd
 
     texts = values.astype(str).str.strip()
+    calendar = texts[texts.map(lambda text: bool(_CALENDAR.match(text)))]
+    if len(calendar):
+        raise ValueError(f"{calendar.iloc[0]!r} counts in months or years, which differ in length")
     return pd.to_timedelta(texts.where(texts.map(lambda text: bool(_DURATION.fullmatch(text)))), errors="coerce")
 
 
@@ -101,9 +106,20 @@ def _reading_of(values: Any) -> Reading:
         return Reading("duration")
     if not _dates(first, "ISO8601").isna().any():
         return Reading("date")
-    text = str(first.iloc[0]).strip()
+    return Reading("date", _format_of(str(first.iloc[0]).strip()))
+
+
+def _format_of(text: str) -> str:
+    """How a date is written that is not an ISO date: 1.2.2026 and 1.2.26 are the first of February, 1/2/2026 and
+    1/2/26 the second of January, unless a number above 12 must be the day."""
+    import pandas as pd
+
+    short = _SHORT_YEAR.match(text)
+    whole = text if short is None else f"{short[1]}20{text[short.start(3) :]}"  # pandas knows years of four digits only
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a first number above 12 must be the day
-        # 1.2.2026 is the first of February, and 1/2/2026 the second of January.
-        guess = pd.tseries.api.guess_datetime_format(text, dayfirst=bool(_DOTTED.match(text)))
-    return Reading("date", guess or "mixed")
+        guess = pd.tseries.api.guess_datetime_format(whole, dayfirst=bool(_DOTTED.match(text)))
+    if short is None:
+        return guess or "mixed"
+    # Never "mixed", which would decide row by row; a first date that does not fit is named in the message.
+    return (guess or ("%d.%m.%Y" if short[2] == "." else "%m/%d/%Y")).replace("%Y", "%y")

@@ -13,7 +13,8 @@ from lipschitz_rnn.data.clock import Clock, Reading, read_clock
 from lipschitz_rnn.data.errors import SeriesError, shown
 
 MOST_CATEGORIES = 200  # one input each; more are names or free text, from which nothing general is learned
-_COMMA = re.compile(r"[-+]?(\d*,\d+|\d{1,3}(,\d{3})+(\.\d+)?)([eE][-+]?\d+)?")
+# 1,5 or 1,234.5 or 1.234,5
+_COMMA = re.compile(r"[-+]?(\d*,\d+|\d{1,3}(,\d{3})+(\.\d+)?|\d{1,3}(\.\d{3})+(,\d+)?)([eE][-+]?\d+)?")
 _WHOLE = re.compile(r"\s*([-+]?(?:0|[1-9]\d*))\.0*\s*")
 _CODE = re.compile(r"[-+]?0\d+")
 _QUANTITY = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?\s*([^\W\d_]{1,6}(?:/[^\W\d_]{1,3})?|[%°‰]\s*[CF]?)")
@@ -109,7 +110,7 @@ class NumberColumn:
         return self._coded
 
     def _require_no_commas(self, texts: Any, values: Any, start: int) -> None:
-        """Raise if all texts are numbers like 1,5: as categories they would lose their order without a word."""
+        """Raise if all texts are numbers like 1,5 or 1.234,5: as categories they would lose their order."""
         if len(texts) and all(isinstance(text, str) and _COMMA.fullmatch(text) for text in texts):
             row = int(texts.index[0])
             raise SeriesError(
@@ -149,6 +150,14 @@ class NumberColumn:
             self._mixed(int(present.argmax()), values, start)
 
     def _mixed(self, row: int, values: Any, start: int) -> None:
+        cell = values.iloc[row]
+        if self.kind != "text" and isinstance(cell, str) and _COMMA.fullmatch(cell.strip()):
+            raise SeriesError(
+                f"column {self.name!r} has {shown(cell)} at {self._place(start + row)}, but numbers in other rows: it "
+                "mixes decimal points and commas, or separates thousands; write all numbers alike, as 1234.5, or as "
+                "1234,5 if semicolons separate the columns, or name the column with "
+                f"--categories {self.name} (categories= in Python) if it holds categories"
+            )
         raise SeriesError(
             f"column {self.name!r} has {shown(values.iloc[row])} at {self._place(start + row)}, but numbers in other "
             "rows; write a number, leave the cell empty if the value is missing, or name the column with "

@@ -98,6 +98,8 @@ def fit(
         if category and len(seen):
             texts = series.categories[name]
             notes.append(f"column {name!r} holds texts: {_listed(texts)}, one input each")
+            trained = set(seen.astype(np.int64).tolist())
+            _note_untrained(notes, name, tuple(text for code, text in enumerate(texts) if code not in trained))
         c, s = (0.0, 1.0) if category or len(seen) == 0 else _spread(seen, scaling, series, index)
         if s == 0.0:
             notes.append(f"column {name!r} is always {c:g} in the training series and is not used")
@@ -166,6 +168,15 @@ def _spread(seen: npt.NDArray[np.float64], scaling: Scaling, series: SeriesSet, 
 
 def _listed(texts: tuple[str, ...], most: int = 8) -> str:
     return f"{', '.join(map(repr, texts[:most]))}{f' and {len(texts) - most} more' if len(texts) > most else ''}"
+
+
+def _note_untrained(notes: list[str], name: str, texts: tuple[str, ...]) -> None:
+    """Texts of validation and test series have inputs too, whose weights stay as they were drawn."""
+    if texts:
+        occur, inputs = ("occurs", "its input is") if len(texts) == 1 else ("occur", "their inputs are")
+        notes.append(
+            f"{_listed(texts)} of column {name!r} {occur} only outside the training series; {inputs} not trained"
+        )
 
 
 def _note_outliers(

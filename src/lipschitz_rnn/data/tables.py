@@ -22,6 +22,7 @@ _CELLS = (
     "write decimals with a point"
 )
 _DELIMITERS = (",", ";", "\t", "|")
+_QUOTED = re.compile(r'"[^"]*"')  # names may hold delimiters
 _NO_HEADER = re.compile(r"sep=.?|#[^,;\t|]*")  # what spreadsheets and instruments write above the names
 
 
@@ -50,12 +51,13 @@ def from_frame(
 
 
 def read_csv(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_CHUNK, **columns: Any) -> SeriesSet:
-    """Series from a CSV file; the delimiter is the most frequent of comma, semicolon, tab and bar in the header."""
+    """Series from a CSV file; the delimiter is the most frequent of comma, semicolon, tab and bar outside the quotes
+    of the header."""
     pd = _require_pandas()
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             header = _header(file, path)
-            delimiter = max(_DELIMITERS, key=header.count)
+            delimiter = max(_DELIMITERS, key=_QUOTED.sub("", header).count)
             names = [name.strip() for name in next(csv.reader(header.splitlines(True), delimiter=delimiter), [])]
             layout = _Layout(names, source=path.name, **columns)
             _require_whole_end(path, delimiter, len(names))
@@ -76,7 +78,8 @@ def read_csv(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_C
             )
             named = (_named(chunk, names, layout.used, path, rows_per_chunk) for chunk in chunks)
             if decimal == ",":
-                named = (_with_points(chunk, layout.targets) for chunk in named)
+                features = [name for name in layout.features if name not in layout.categories]
+                named = (_with_points(chunk, [*features, *layout.targets]) for chunk in named)
             return layout.read(named, sort, "line")
     except UnicodeDecodeError as error:
         raise SeriesError(f"{path.name} is not text in UTF-8: {error}; save it as CSV in UTF-8") from error
@@ -133,12 +136,21 @@ def _named(chunk: Any, names: Sequence[str], used: Sequence[str], path: Path, ro
 
 
 def _with_points(chunk: Any, columns: Sequence[str]) -> Any:
-    """Numbers with a decimal comma in columns that were read as text, with a point."""
+    """Numbers with a decimal comma in columns that were read as text, with a point.
+
+    A column with decimal points too is left as it is: what is meant by 1.234 is not known.
+    """
     import pandas as pd
 
     for name in columns:
-        pointed = chunk[name].str.replace(",", ".", regex=False)
-        chunk[name] = pointed.where(pd.to_numeric(pointed, errors="coerce").notna(), chunk[name])
+        texts = chunk[name]
+        if pd.api.types.is_numeric_dtype(texts):  # also bool
+            continue
+        pointed = texts.str.replace(",", ".", regex=False)
+        number = pd.to_numeric(pointed, errors="coerce").notna()
+        written = texts[number]
+        if not all(written.str.contains(mark, regex=False).any() for mark in ",."):
+            chunk[name] = pointed.where(number, texts)
     return chunk
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -14,11 +15,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from lipschitz_rnn.data import SeriesModel, SeriesSet, as_trained, predict
+from lipschitz_rnn.data import SeriesError, SeriesModel, SeriesSet, as_trained, predict
+from lipschitz_rnn.data.arrays import TimeKind, channel_names
 from lipschitz_rnn.data.calibration import calibrate
 from lipschitz_rnn.data.intervals import Intervals
 from lipschitz_rnn.estimators.fitting import Trained, check_parameters, seeds_of, train, unit_settings
-from lipschitz_rnn.estimators.inputs import as_series, require_channels
+from lipschitz_rnn.estimators.inputs import Given, as_series, require_channels
 
 Array = npt.NDArray[Any]
 _SHAPE = ("hidden_size", "unit", "num_layers", "n_seeds", "scaling", "missing", "time_use", "longest_gap")
@@ -62,6 +64,7 @@ class SeriesEstimator(BaseEstimator):
         models_: the trained networks as whole models, one per seed, from raw values to outputs.
         history_: name -> one number per epoch, the mean over the networks.
         n_features_in_: channels of the series.
+        feature_names_in_: their names, if `fit` had DataFrames; later ones are read by these names.
         n_iter_: epochs trained in the last `fit`.
         notes_: what was found in the data and done with it, in words.
     """
@@ -69,9 +72,11 @@ class SeriesEstimator(BaseEstimator):
     models_: tuple[SeriesModel, ...]
     history_: dict[str, list[float]]
     n_features_in_: int
+    feature_names_in_: Array
     n_iter_: int
     notes_: tuple[str, ...]
     _intervals: Intervals | None = None
+    _clock: TimeKind | None = None  # what the times of the fit were, if it had some
 
     def __init__(
         self,
@@ -132,10 +137,20 @@ class SeriesEstimator(BaseEstimator):
         check_parameters(parameters)
         return parameters, check_random_state(self.random_state)
 
-    def _continues(self, channels: int) -> bool:
-        """Whether a warm start has something to go on with; raises if it does not fit."""
-        if not (self.warm_start and hasattr(self, "models_")) or self._trained.settings is None:
-            return False
+    def _to_fit(self, X: Any, times: Any) -> tuple[Given, bool]:
+        """What `fit` was given, and whether a warm start goes on with the last fit; raises if it does not fit to it."""
+        continues = self.warm_start and hasattr(self, "models_") and self._trained.settings is not None
+        names = getattr(self, "feature_names_in_", None) if continues else None
+        given = as_series(X, times, owner=type(self).__name__, names=names)
+        if continues:
+            self._require_same(given)
+            given = replace(given, series=replace(given.series, columns=self.models_[0].preprocessing.columns))
+        return given, continues
+
+    def _require_same(self, given: Given) -> None:
+        """Raise if a warm start cannot go on with these series and parameters."""
+        self._require_clock("times", given.clock)
+        channels = len(given.series.columns)
         if channels != self.n_features_in_:
             raise ValueError(
                 f"warm_start goes on with a model for {self.n_features_in_} channels, but X has {channels}; give X "
@@ -148,7 +163,6 @@ class SeriesEstimator(BaseEstimator):
                 f"warm_start goes on with a model with {name}={self._shape[name]!r}, but {name} is now "
                 f"{getattr(self, name)!r}; set it back, or set warm_start=False"
             )
-        return True
 
     def _task_options(self, parameters: dict[str, Any], continues: bool) -> dict[str, Any]:
         """The arguments of `SeriesTask` that follow from the parameters."""
@@ -183,16 +197,24 @@ class SeriesEstimator(BaseEstimator):
             )
         return self._intervals.half_widths(coverage, steps)
 
-    def _keep(self, trained: Trained, series: SeriesSet, notes: tuple[str, ...], continues: bool) -> None:
+    def _keep(self, trained: Trained, given: Given, notes: tuple[str, ...], continues: bool) -> None:
         """Set the fitted attributes; nothing before this changes the estimator, so a failed fit leaves it as it was."""
         earlier = self.history_ if continues else {}
         self._trained = trained
         self._shape = self._shape_now()
         self.models_ = trained.models
         self.history_ = {name: earlier.get(name, []) + values for name, values in trained.history.items()}
-        self.n_features_in_ = len(series.columns)
+        self.n_features_in_ = len(given.series.columns)
+        self._keep_names(given.names, continues)
+        self._clock = self._clock if continues else given.clock
         self.n_iter_ = len(next(iter(trained.history.values()), []))
-        self.notes_ = notes
+        self.notes_ = (*notes, *given.notes)
+
+    def _keep_names(self, names: Sequence[str] | None, continues: bool = False) -> None:
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        elif not continues and hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_  # those of an earlier fit
 
     def _shape_now(self) -> dict[str, Any]:
         """The parameters that a warm start cannot change."""
@@ -208,13 +230,22 @@ class SeriesEstimator(BaseEstimator):
         """Series to predict for, with the channels of the training."""
         check_is_fitted(self)
         owner = type(self).__name__
-        series = as_series(X, times, owner=owner)
-        require_channels(series, self.n_features_in_, owner)
+        given = as_series(X, times, owner=owner, names=getattr(self, "feature_names_in_", None))
+        require_channels(given.series, self.n_features_in_, owner)
         if times is not None and self.models_[0].preprocessing.fitted.gap is None:
             raise ValueError(f"times are given, but this {owner} was fitted without them; leave them out")
-        # By position: arrays have no names, but a model that was trained on a file has those of its columns.
-        series = replace(series, columns=self.models_[0].preprocessing.columns)
+        self._require_clock("times", given.clock)
+        # By position: arrays have no names, and DataFrames are in the order of the model's by now.
+        series = replace(given.series, columns=self.models_[0].preprocessing.columns)
         return as_trained(series, self.models_[0])
+
+    def _require_clock(self, name: str, kind: TimeKind | None) -> None:
+        """Raise if times are numbers and those of the fit dates, or the reverse: they would be far in the future."""
+        fitted = self._clock
+        if None not in (kind, fitted) and (kind == "number") != (fitted == "number"):
+            raise SeriesError(
+                f"{name} are {kind}s, but this {type(self).__name__} was fitted with {fitted}s; give {fitted}s"
+            )
 
     def _outputs(self, X: Any, times: Any) -> list[npt.NDArray[np.float64]]:
         """What every network gives for every series."""
@@ -262,11 +293,21 @@ class SeriesEstimator(BaseEstimator):
         self._trained = trained
         self._shape = self._shape_now()
         self.models_, self.history_ = trained.models, trained.history
-        self.n_features_in_ = len(trained.models[0].preprocessing.columns)
+        self._restore_inputs(trained.models[0].preprocessing.columns, extra)
         self.n_iter_ = int(extra.get("n_iter", 0))
         self.notes_ = tuple(extra.get("notes", ()))
         kept = extra.get("intervals")
         self._intervals = None if kept is None else Intervals.from_dict(kept)
+
+    def _restore_inputs(self, columns: tuple[str, ...], extra: dict[str, Any]) -> None:
+        """What the model knows of its inputs; one of a table has the names and the kind of times of the table."""
+        self.n_features_in_ = len(columns)
+        if "estimator" in extra:
+            self._keep_names(extra.get("feature_names"))
+            self._clock = extra.get("clock")
+        elif columns != channel_names(len(columns)):  # arrays in a file have no names, and dates there are numbers
+            self._keep_names(columns)
+            self._clock = (extra.get("reading") or {}).get("clock")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

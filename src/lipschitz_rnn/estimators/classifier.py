@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from lipschitz_rnn.data import SeriesSet, probabilities
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
 from lipschitz_rnn.estimators.fitting import Trained, in_ordinary_mode, validation_part
-from lipschitz_rnn.estimators.inputs import as_series
 from lipschitz_rnn.estimators.signatures import with_parameters_of
 from lipschitz_rnn.estimators.task import EstimatorTask
 
@@ -33,7 +32,7 @@ class LipschitzRNNClassifier(ClassifierMixin, SeriesEstimator):
 {PARAMETERS}
     Attributes:
         classes_: the labels, in the order of the columns of `predict_proba`.
-        models_, history_, n_features_in_, n_iter_, notes_: as in `SeriesEstimator`.
+        models_, history_, n_features_in_, feature_names_in_, n_iter_, notes_: as in `SeriesEstimator`.
     """
 
     classes_: Array
@@ -54,9 +53,9 @@ class LipschitzRNNClassifier(ClassifierMixin, SeriesEstimator):
             times: of the samples: (time,) for all cases, (cases, time), or a list of (time_i,).
         """
         parameters, generator = self._begin()
-        series = as_series(X, times, owner=type(self).__name__)
+        given, continues = self._to_fit(X, times)
+        series = given.series
         classes, codes = _labels(y, series, type(self).__name__)
-        continues = self._continues(len(series.columns))
         if continues and not np.array_equal(classes, self.classes_):
             raise ValueError(
                 f"warm_start goes on with a model for the classes {self.classes_.tolist()}, but y has "
@@ -80,7 +79,7 @@ class LipschitzRNNClassifier(ClassifierMixin, SeriesEstimator):
             **self._task_options(parameters, continues),
         )
         trained = self._train(task, parameters, generator, len(held) > 0, continues)
-        self._keep(trained, series, task.notes(), continues)
+        self._keep(trained, given, task.notes(), continues)
         self.classes_ = classes
         return self
 

@@ -11,13 +11,12 @@ import numpy.typing as npt
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from lipschitz_rnn.data import SeriesError, SeriesSet, SeriesWarning, predict
-from lipschitz_rnn.data.arrays import seconds, unmasked
+from lipschitz_rnn.data import SeriesSet, SeriesWarning, predict
+from lipschitz_rnn.data.arrays import kind_of_times, seconds, unmasked
 from lipschitz_rnn.data.odd_times import far_ahead
 from lipschitz_rnn.data.splits import Windows, cut_windows
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
 from lipschitz_rnn.estimators.fitting import FEWEST, in_ordinary_mode, plain, require_count, validation_share
-from lipschitz_rnn.estimators.inputs import as_series
 from lipschitz_rnn.estimators.signatures import with_parameters_of
 from lipschitz_rnn.estimators.task import EstimatorTask
 
@@ -46,7 +45,7 @@ class LipschitzRNNForecaster(SeriesEstimator):
     train on all of them.
 
     Attributes:
-        models_, history_, n_features_in_, n_iter_, notes_: as in `SeriesEstimator`.
+        models_, history_, n_features_in_, feature_names_in_, n_iter_, notes_: as in `SeriesEstimator`.
     """
 
     @with_parameters_of(SeriesEstimator)
@@ -71,11 +70,11 @@ class LipschitzRNNForecaster(SeriesEstimator):
         parameters, generator = self._begin()
         for name, lowest in (("horizon", 1), ("window", 2)):
             require_count(name, getattr(self, name), lowest)
-        given, layout = _as_cases(X)
-        series = as_series(given, times, owner=type(self).__name__)
+        cases, layout = _as_cases(X)
+        given, continues = self._to_fit(cases, times)
+        series = given.series
         if int(series.lengths.max()) < 3:
             raise ValueError(f"the longest series has {series.lengths.max()} samples; a forecaster needs at least 3")
-        continues = self._continues(len(series.columns))
         share = validation_share(self.validation_fraction, series.total)
         windows, validated = _windows(series, share, int(plain(self.window)))
         positions = _positions(self.channels, len(series.columns))
@@ -88,7 +87,7 @@ class LipschitzRNNForecaster(SeriesEstimator):
         options = self._task_options(parameters, continues)
         task = EstimatorTask(series, "forecast", windows=windows, forecast=names, **options)
         trained = self._train(task, parameters, generator, validated, continues)
-        self._keep(trained, series, task.notes(), continues)
+        self._keep(trained, given, task.notes(), continues)
         self._calibrate(trained, task, validated, int(plain(self.horizon)))
         self._last, self._layout = series, layout
         return self
@@ -105,7 +104,7 @@ class LipschitzRNNForecaster(SeriesEstimator):
 
         Returns:
             (horizon,) for one series (time,); (cases, horizon) for (cases, time); (cases, channels, horizon) otherwise.
-            For a DataFrame (horizon, columns).
+            For a DataFrame (horizon, columns), in the order of `feature_names_in_`.
         """
         runs, layout = self._runs(X, horizon, times, future_times)
         return _in_layout(runs.mean(0), layout)
@@ -145,8 +144,8 @@ class LipschitzRNNForecaster(SeriesEstimator):
                 raise ValueError("X is None, but a loaded model does not hold the series of its training; give X")
             series, layout = self._last, self._layout
         else:
-            given, layout = _as_cases(X)
-            series = self._series(given, times)
+            cases, layout = _as_cases(X)
+            series = self._series(cases, times)
         future = None if future_times is None else self._future(future_times, series, horizon)
         return np.stack([self._free_runs(model, series, horizon, future) for model in self.models_]), layout
 
@@ -158,11 +157,12 @@ class LipschitzRNNForecaster(SeriesEstimator):
             why = "without times" if fitted.gap is None else f"with regular times ({fitted.gap:.6g} apart)"
             raise ValueError(f"future_times are given, but this model was fitted {why}; leave them out")
         try:
-            found = seconds(times)
-        except (TypeError, ValueError) as error:
+            found, kind = seconds(times), kind_of_times(np.asarray(times))
+        except (TypeError, ValueError, IndexError) as error:
             raise ValueError(
                 f"future_times do not hold numbers or dates: {error}; give ({horizon},) of them"
             ) from error
+        self._require_clock("future_times", kind)
         if found.shape not in ((horizon,), (cases, horizon)):
             raise ValueError(
                 f"future_times have shape {found.shape}; they must be ({horizon},) or ({cases}, {horizon})"
@@ -195,8 +195,8 @@ class LipschitzRNNForecaster(SeriesEstimator):
 
         1 is perfect, 0 is as good as the last value, and below 0 is worse.
         """
-        given, _ = _as_cases(X)
-        series = self._series(given, times)
+        cases, _ = _as_cases(X)
+        series = self._series(cases, times)
         target = self.models_[0].target
         found = np.mean([predict(model, series) for model in self.models_], axis=0)
         error = spread = 0.0
@@ -215,8 +215,9 @@ class LipschitzRNNForecaster(SeriesEstimator):
 def _as_cases(X: Any) -> tuple[Any, str]:
     """Cases as the other estimators take them, and the layout that predictions must have."""
     if type(X).__module__.partition(".")[0] == "pandas":
-        values = _numbers_of(X)
-        return values.reshape(len(values), -1).T[np.newaxis], "time" if values.ndim == 1 else "frame"
+        import pandas as pd
+
+        return ([X], "frame") if np.ndim(X) == 2 else ([pd.DataFrame({0: X})], "time")
     if isinstance(X, list | tuple) and len(X) and all(np.ndim(each) == 0 for each in X):
         X = np.asarray(X, dtype=np.float64)
     if isinstance(X, np.ndarray) and X.dtype != object and X.ndim == 1:
@@ -224,15 +225,6 @@ def _as_cases(X: Any) -> tuple[Any, str]:
         return X[np.newaxis, np.newaxis], "time"
     flat = np.ndim(X[0]) == 1 if hasattr(X, "__getitem__") and hasattr(X, "__len__") and len(X) else False
     return X, "cases" if flat else "channels"
-
-
-def _numbers_of(frame: Any) -> npt.NDArray[np.float64]:
-    """The values of a pandas Series or DataFrame."""
-    try:
-        found: npt.NDArray[np.float64] = frame.to_numpy(dtype=np.float64, na_value=np.nan)
-    except (TypeError, ValueError) as error:
-        raise SeriesError(f"X has a column that does not hold numbers: {error}; leave it out, or use codes") from error
-    return found
 
 
 def _in_layout(found: npt.NDArray[np.float64], layout: str) -> Array:

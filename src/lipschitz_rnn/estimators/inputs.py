@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lipschitz_rnn.data import SeriesError, SeriesSet, from_arrays
-from lipschitz_rnn.data.arrays import case_array, unmasked
+from lipschitz_rnn.data.arrays import TimeKind, case_array, kind_of_times, unmasked
+from lipschitz_rnn.estimators.names import by_name
 
 _LAYOUT = "give an array (cases, channels, time) or (cases, time), or a list of arrays (channels, time_i)"
+_DATED = (
+    "the dates in the index of X are not used: all samples count as equally far apart; if they are not, pass the dates "
+    "as times= to fit, and to what follows"
+)
 
 
-def as_series(X: Any, times: Any = None, *, owner: str = "this estimator") -> SeriesSet:
-    """Series from (cases, channels, time), (cases, time) or a list of (channels, time_i)."""
+@dataclass(frozen=True)
+class Given:
+    """What a user passed, as series, and what only its first form tells."""
+
+    series: SeriesSet
+    names: tuple[str, ...] | None
+    """The columns, if all series are DataFrames with names."""
+    clock: TimeKind | None
+    """What the times are; None without times."""
+    notes: tuple[str, ...]
+    """What is not used, in words."""
+
+
+def as_series(X: Any, times: Any = None, *, owner: str = "this estimator", names: Sequence[str] | None = None) -> Given:
+    """Series from (cases, channels, time), (cases, time) or a list of (channels, time_i).
+
+    `names`: the columns of the fit, by which those of DataFrames are found.
+    """
+    X, found = by_name(X, names)
+    dated = times is None and isinstance(X, list | tuple) and any(map(_has_dates, X))
     X = _plain(X, owner)
     if isinstance(X, np.ndarray):
         if X.ndim not in (2, 3):
@@ -29,7 +53,8 @@ def as_series(X: Any, times: Any = None, *, owner: str = "this estimator") -> Se
             )
     elif len(X) == 0:
         raise SeriesError(f"X has no series: found 0 sample(s), while a minimum of 1 is required; {_LAYOUT}")
-    return from_arrays(X, times=times)
+    series = from_arrays(X, times=times, columns=found)
+    return Given(series, found, None if times is None else kind_of_times(times), (_DATED,) if dated else ())
 
 
 def require_channels(series: SeriesSet, expected: int, owner: str) -> None:
@@ -40,6 +65,11 @@ def require_channels(series: SeriesSet, expected: int, owner: str) -> None:
             f"X has {found} features, but {owner} is expecting {expected} features as input: the channels of the "
             "series it was fitted on"
         )
+
+
+def _has_dates(case: Any) -> bool:
+    """Whether a case is a table of pandas with dates or durations for row names."""
+    return getattr(getattr(getattr(case, "index", None), "dtype", None), "kind", "") in ("m", "M")
 
 
 def _plain(X: Any, owner: str) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:

@@ -15,7 +15,6 @@ from lipschitz_rnn.data import SeriesSet
 from lipschitz_rnn.data.fitting import LARGEST
 from lipschitz_rnn.estimators.base import PARAMETERS, SeriesEstimator
 from lipschitz_rnn.estimators.fitting import Trained, in_ordinary_mode, validation_part
-from lipschitz_rnn.estimators.inputs import as_series
 from lipschitz_rnn.estimators.task import EstimatorTask
 
 Array = npt.NDArray[Any]
@@ -31,7 +30,7 @@ class LipschitzRNNRegressor(RegressorMixin, SeriesEstimator):
 {PARAMETERS.lstrip(chr(10))}
     Attributes:
         n_outputs_: numbers per series.
-        models_, history_, n_features_in_, n_iter_, notes_: as in `SeriesEstimator`.
+        models_, history_, n_features_in_, feature_names_in_, n_iter_, notes_: as in `SeriesEstimator`.
     """
 
     n_outputs_: int
@@ -47,9 +46,9 @@ class LipschitzRNNRegressor(RegressorMixin, SeriesEstimator):
             times: of the samples: (time,) for all cases, (cases, time), or a list of (time_i,).
         """
         parameters, generator = self._begin()
-        series = as_series(X, times, owner=type(self).__name__)
+        given, continues = self._to_fit(X, times)
+        series = given.series
         goals, flat = _numbers(y, series, type(self).__name__)
-        continues = self._continues(len(series.columns))
         if continues and goals.shape[1] != self.n_outputs_:
             raise ValueError(
                 f"warm_start goes on with a model for {self.n_outputs_} numbers per series, but y has "
@@ -67,7 +66,7 @@ class LipschitzRNNRegressor(RegressorMixin, SeriesEstimator):
             **self._task_options(parameters, continues),
         )
         trained = self._train(task, parameters, generator, len(held) > 0, continues)
-        self._keep(trained, series, task.notes(), continues)
+        self._keep(trained, given, task.notes(), continues)
         self._calibrate(trained, task, len(held) > 0)
         self.n_outputs_, self._flat = goals.shape[1], flat
         return self

@@ -146,7 +146,8 @@ class LipschitzRNNForecaster(BaseForecaster):
         steps = np.asarray(fh.to_relative(self.cutoff)).astype(np.int64)
         ahead = self.model_.predict(self._seen, horizon=int(steps.max()))
         index = fh.get_expected_pred_idx(y=self._seen, cutoff=self.cutoff)
-        return pd.DataFrame(ahead[steps - 1], index=index, columns=self._seen.columns)
+        names = getattr(self.model_, "feature_names_in_", self._seen.columns)
+        return pd.DataFrame(ahead[steps - 1], index=index, columns=names)
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:

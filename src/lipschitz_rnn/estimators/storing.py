@@ -27,6 +27,8 @@ def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> Path:
         "estimator": type(estimator).__name__,
         "parameters": {name: _to_plain(name, value) for name, value in estimator.get_params(deep=False).items()},
         "settings": None if trained.settings is None else trained.settings.to_dict(),
+        "feature_names": estimator.feature_names_in_.tolist() if hasattr(estimator, "feature_names_in_") else None,
+        "clock": estimator._clock,
         "history": estimator.history_,
         "n_iter": estimator.n_iter_,
         "notes": list(estimator.notes_),
