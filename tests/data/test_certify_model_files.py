@@ -36,6 +36,15 @@ def test_every_network_of_a_model_file_is_certified_for_its_times(model_file: Pa
     assert "seed 3" not in certify(model_file, "--seed", "5", "--rate", "0.001")[1]
 
 
+@pytest.mark.needs("cvxpy", "scipy")
+def test_a_bound_on_rounding_says_for_which_inputs_and_steps(model_file: Path) -> None:
+    """The layer's own, after scaling; and rounding of far shorter steps adds up to more."""
+    code, words = certify(model_file, "--seed", "5", "--rate", "0.001", "--rounding", "3")
+    assert code == 0
+    assert "For inputs of the layer, after any scaling, of at most 3 and computation in float32" in words
+    assert "however long the sequence with steps from 0.0001 to 0.1;" in words
+
+
 def test_a_radius_needs_data_and_says_so(model_file: Path) -> None:
     code, words = certify(model_file, "--radius", "0.1")
     assert code == 2

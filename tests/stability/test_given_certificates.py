@@ -60,6 +60,19 @@ def test_a_bound_for_all_inputs_is_for_the_step_of_the_layer() -> None:
     assert rounding_bound(divided, input_bound=1.0, certificate=certify(divided, step_size=0.01)).peak < 1e-3
 
 
+def test_shorter_steps_round_more_often() -> None:
+    """An Euler step inherits contraction from a longer one, but less of it, while its rounding stays."""
+    torch.manual_seed(0)
+    rnn = lr.LipschitzRNN(1, 6, gamma=2.0, step_size=0.1)
+    longer = certify(rnn)
+    rnn.step_size = 1e-4
+    own = rounding_bound(rnn, input_bound=1.0)
+    assert rounding_bound(rnn, input_bound=1.0, certificate=longer).peak >= 0.5 * own.peak
+    divided = lr.LipschitzRNN(1, 6, gamma=2.0, step_size=0.1, max_step=1e-4)
+    divided.load_state_dict(dict(rnn.state_dict()))
+    assert rounding_bound(divided, input_bound=1.0, certificate=longer).peak >= 0.5 * own.peak
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("timespans", torch.full((50, 1), 0.2)), ("lengths", torch.tensor([3])), ("within", 0.1), ("measured", True)],

@@ -38,9 +38,15 @@ def test_a_scripted_module_may_hide_one() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         model = Model(torch.jit.script(nn.RNN(4, 4)))
-    with pytest.raises(UnstatedRecurrenceError, match=r"above is a RecursiveScriptModule .*before it is scripted"):
+    with pytest.raises(UnstatedRecurrenceError, match=r"above is a RecursiveScriptModule, .*before it is scripted"):
         certify(model)
     assert certify(Model(nn.Linear(4, 4))).holds
+
+
+def test_so_may_an_exported_one() -> None:
+    program = torch.export.export(nn.GRUCell(4, 4), (torch.zeros(1, 4),)).module()
+    with pytest.raises(UnstatedRecurrenceError, match=r"above is a GraphModule, .*or exported"):
+        certify(Model(program))
 
 
 def test_the_module_that_draws_random_numbers_decides() -> None:
@@ -68,6 +74,14 @@ def test_input_weights_that_float16_cannot_hold(unit: str) -> None:
         certify(model, precision="float16")
     with torch.autocast("cpu", torch.float16), pytest.raises(ValueError, match="float16 cannot hold"):
         certify(model)
+
+
+def test_input_weights_that_bfloat16_cannot_hold() -> None:
+    rnn = lr.LipschitzRNN(2, 4, gamma=2.0)
+    with torch.no_grad():
+        rnn.cell().weight_ih.fill_(3.4e38)
+    with pytest.raises(ValueError, match=r"3\.4e\+38, which bfloat16 cannot hold"):
+        certify(rnn, precision="bfloat16")
 
 
 def test_a_contracting_layer_does_not_run_in_float16() -> None:

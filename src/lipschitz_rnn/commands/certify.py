@@ -72,7 +72,8 @@ def certify(
     rounding: Annotated[
         float | None,
         typer.Option(
-            help="Largest magnitude of an input: bounds how far computed states are from exact ones, for any length."
+            help="Largest magnitude of an input of the layer, after scaling: bounds how far computed states are from "
+            "exact ones, for any length."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
@@ -264,16 +265,21 @@ def _rounding(item: Any, certificate: Certificate, limit: float | None, precisio
     largest = float(max(bound.coordinates))
     numbers = {"state": bound.state, "added": bound.added, "peak": bound.peak, "coordinate": largest}
     finite = {key: value if math.isfinite(value) else None for key, value in numbers.items()}
-    return {"input_bound": limit, "precision": precision or kind, **finite}
+    steps = (certificate.parts or (certificate,))[0].step_range
+    about = {"input_bound": limit, "of_layer": not isinstance(item, Path), "precision": precision or kind}
+    return {**about, "steps": steps, **finite}
 
 
 def _rounding_sentence(bound: dict[str, Any]) -> str:
-    setting = f"For inputs of at most {bound['input_bound']:g} and computation in {bound['precision']}"
+    inputs = "inputs of the layer, after any scaling," if bound["of_layer"] else "inputs"
+    setting = f"For {inputs} of at most {bound['input_bound']:g} and computation in {bound['precision']}"
+    shortest, longest = bound["steps"]
+    steps = f" with steps from {shortest:g} to {longest:g}" if shortest < longest else ""
     if bound["coordinate"] is None:
         return f"{setting}, nothing bounds the rounding: a step rounds more than the contraction takes away."
     return (
         f"{setting}, no coordinate of a computed state is further than {bound['coordinate']:.3g} from that of exact "
-        f"arithmetic, however long the sequence; a step adds at most {bound['added']:.3g} in the metric's norm."
+        f"arithmetic, however long the sequence{steps}; a step adds at most {bound['added']:.3g} in the metric's norm."
     )
 
 

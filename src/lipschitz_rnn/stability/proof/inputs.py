@@ -17,7 +17,7 @@ from lipschitz_rnn.ops.lipschitz.nonlinearities import Nonlinearity, get_nonline
 from lipschitz_rnn.ops.lipschitz.substeps import substeps_of
 from lipschitz_rnn.stability.proof.feedback import Feedback
 from lipschitz_rnn.stability.proof.files import pairs_in_file
-from lipschitz_rnn.stability.proof.modules import require_held_in_float16, statements
+from lipschitz_rnn.stability.proof.modules import require_held, statements
 from lipschitz_rnn.stability.proof.precision import (
     PRECISIONS,
     Precision,
@@ -201,8 +201,7 @@ def subjects(target: Any, precision: str | None = None, **overrides: Any) -> lis
     if isinstance(target, nn.Module):
         stated = list(statements(target))
         found = [_of_statement(item, precision, overrides) for _, item in stated]
-        in_half = {prefix for (prefix, _), item in zip(stated, found, strict=True) if item.precision.name == "float16"}
-        require_held_in_float16(target, in_half)
+        require_held(target, {prefix: item.precision.name for (prefix, _), item in zip(stated, found, strict=True)})
         names = [" ".join(filter(None, (prefix, item.name))) for prefix, item in stated]
         return [replace(item, name=name) for item, name in zip(found, names, strict=True)]
     if isinstance(target, str | Path):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
 
+from lipschitz_rnn.stability.proof.precision import HALF
 from lipschitz_rnn.units.arguments import unit_name
 from lipschitz_rnn.units.base import Recurrent
 from lipschitz_rnn.units.cells import Cell, CellStack
@@ -47,10 +48,10 @@ def stating_modules(model: nn.Module) -> list[tuple[str, StatesRecurrences]]:
             continue
         # Of the class, not of the instance: a wrapper that passes attributes on says nothing about what it runs.
         stating = _states(module)
-        if isinstance(module, torch.jit.ScriptModule):
+        if isinstance(module, torch.jit.ScriptModule | torch.fx.GraphModule):
             raise UnstatedRecurrenceError(
-                f"{name or 'the module itself'} is a {type(module).__name__} ({_script_name(module)}), whose code is "
-                "not read here and may be recurrent; certify the model before it is scripted or traced"
+                f"{name or 'the module itself'} is a {type(module).__name__}, whose code is not read here and may be "
+                "recurrent; certify the model before it is scripted, traced or exported"
             )
         if stating or isinstance(module, _RECURRENT) or _is_quantized(module) or _has_hidden_matrices(module):
             inside |= {id(child) for child in module.modules()}
@@ -88,10 +89,6 @@ def _is_quantized(module: nn.Module) -> bool:
     """Whether a module is one of PyTorch's quantized recurrent ones, which are no `nn.RNNBase`."""
     places = {kind.__module__ for kind in type(module).__mro__}
     return any(place.startswith("torch.ao.nn.quantiz") and place.endswith(".rnn") for place in places)
-
-
-def _script_name(module: torch.jit.ScriptModule) -> str:
-    return str(getattr(module, "original_name", "unnamed"))
 
 
 def _has_hidden_matrices(module: nn.Module) -> bool:
@@ -138,15 +135,17 @@ def _checked(module: StatesRecurrences) -> list[Statement]:
     return list(stated)
 
 
-def require_held_in_float16(model: nn.Module, names: Container[str]) -> None:
-    """Raise if float16 cannot hold a weight of the modules of these names: zero inputs make no numbers of it then."""
+def require_held(model: nn.Module, precisions: Mapping[str, str]) -> None:
+    """Raise if a weight overflows in the 16 bits in which the module of this name runs: infinite, it makes even zero
+    inputs no numbers."""
     for path, module in stating_modules(model):
-        for name, values in _weights(module) if path in names else ():  # type: ignore[arg-type]
+        precision = precisions.get(path, "")
+        for name, values in _weights(module) if precision in HALF else ():  # type: ignore[arg-type]
             largest = 0.0 if values.is_meta or values.numel() == 0 else float(values.detach().abs().max())
-            if largest > torch.finfo(torch.float16).max:
+            if not torch.isfinite(torch.tensor(largest, dtype=HALF[precision])):
                 raise ValueError(
-                    f"{name} of this {type(module).__name__} has an entry of size {largest:.3g}, which float16 cannot "
-                    "hold; use float32"
+                    f"{name} of this {type(module).__name__} has an entry of size {largest:.3g}, which {precision} "
+                    "cannot hold; use float32"
                 )
 
 

@@ -30,15 +30,17 @@ class PeakBound:
     coordinates: Matrix
 
 
-def anywhere(part: RunningPart, x: Matrix, start: float = 0.0) -> PeakBound:
+def anywhere(part: RunningPart, x: Matrix, start: float = 0.0, least: float = math.inf) -> PeakBound:
     """The bound for all sequences of inputs with |x_t| ≤ x (p,), and first states with ‖h_0‖_P ≤ start.
+
+    For steps of the certificate's range, and down to ``least`` if that is less: Euler steps inherit contraction.
 
     ‖ĥ⁺‖ ≤ (ρ + κ)‖ĥ‖ + ‖Φ(0)‖ + d₀ and e⁺ ≤ ρe + d₀ + κ‖ĥ‖, where d₀ is the local error at h = 0 and κ its growth.
     Infinite if steps may be arbitrarily short, as nothing then decays while rounding adds up.
     """
     c = part.certificate
     assert c.step_range is not None
-    shortest, longest = c.step_range
+    shortest, longest = min(c.step_range[0], least), c.step_range[1]
     decay = 1.0 - part.factors(np.full((1, 1), shortest))[0, 0]
     local, moved = part.step_model.local(np.zeros((1, part.size)), part.feed(np.abs(x)[None]), np.full((1, 1), longest))
     constant, motion = float(part.length(local)[0]), float(part.length(moved)[0]) * shortest / longest

@@ -19,7 +19,7 @@ from lipschitz_rnn.ops.common.precision import coarsest_float32
 from lipschitz_rnn.stability.proof.rounding import Ball, Matrix
 
 _FLOAT32 = 2.0**-24
-_HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def rounded(values: Matrix, precision: Precision) -> Matrix:
     """The matrix in the dtype that the kernels load, as float64; refused where it overflows."""
     if precision.name in ("exact", "float64"):
         return values
-    result = torch.from_numpy(values).to(_HALF.get(precision.name, torch.float32)).double().numpy()
+    result = torch.from_numpy(values).to(HALF.get(precision.name, torch.float32)).double().numpy()
     if not np.all(np.isfinite(result)):
         raise ValueError(
             f"the largest entry of the matrices is {np.abs(values).max():.3g}, which {precision.name} cannot hold; "

@@ -107,8 +107,9 @@ class LayerRun:
             (certificate,) = self.certificates(None)
             key, cell = next(iter(self.layer.cells.items()))
             part = self.running(certificate, key)
-            part.factors(np.full((1, 1), _shortest(cell)))  # raises if the certificate does not cover the layer's step
-            return anywhere(part, checked_vector(limit, "input_bound", self.layer.input_size))
+            least = _shortest(cell)
+            part.factors(np.full((1, 1), least))  # raises if the certificate does not cover the layer's step
+            return anywhere(part, checked_vector(limit, "input_bound", self.layer.input_size), least=least)
         sequences = self.layer.read(inputs, lengths, self.times).mask_times()
         state = None if hx is None else self.layer.read_state(hx, sequences)[0]
         for name, tensor in (("inputs", sequences.inputs), ("hx", state)):
