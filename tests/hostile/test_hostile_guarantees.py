@@ -76,7 +76,7 @@ def test_rounding_is_not_bounded_with_the_certificate_of_nearly_the_same_layer()
     assert np.all(rounding_bound(layer, x, certificate=certificate).states < 1e-10)
     with torch.no_grad():
         layer.cell().hidden.M_A.mul_(1 + 1e-6)  # type: ignore[union-attr, operator]
-    with pytest.raises(ValueError, match="not about this layer's matrices"):
+    with pytest.raises(ValueError, match="about another A than the layer has"):
         rounding_bound(layer, x, certificate=certificate)
 
 
