@@ -7,12 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from lipschitz_rnn.stability.proof.inputs import as_array
 from lipschitz_rnn.stability.proof.peak import checked_vector
-from lipschitz_rnn.stability.proof.precision import as_precision, in_force
+from lipschitz_rnn.stability.proof.precision import as_precision, in_force, overflows
 from lipschitz_rnn.stability.proof.rounding import Matrix
 from lipschitz_rnn.units.arguments import unit_name
 from lipschitz_rnn.units.library import GRU
@@ -71,8 +70,8 @@ def certify_gru(unit: nn.Module, input_bound: Any, *, precision: str | None = No
     name = in_force(inner.get_parameter("weight_hh_l0")) if precision is None else as_precision(precision).name
     kind = as_precision(name)
     largest = max(float(weight.detach().abs().max()) for weight in inner.parameters())
-    if name == "float16" and largest > torch.finfo(torch.float16).max:
-        raise ValueError(f"the largest weight of this GRU is {largest:.3g}, which float16 cannot hold; use float32")
+    if overflows(largest, name):
+        raise ValueError(f"the largest weight of this GRU is {largest:.3g}, which {name} cannot hold; use float32")
     wider = 1.0 + _HALF.get(name, 2 * kind.products + 4 * kind.unit)
     bound = checked_vector(input_bound, "input_bound", inner.input_size)
     factors, scales = [], []

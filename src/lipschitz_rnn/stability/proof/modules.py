@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import nn
 
-from lipschitz_rnn.stability.proof.precision import HALF
+from lipschitz_rnn.stability.proof.precision import HALF, overflows
 from lipschitz_rnn.units.arguments import unit_name
 from lipschitz_rnn.units.base import Recurrent
 from lipschitz_rnn.units.cells import Cell, CellStack
@@ -142,7 +142,7 @@ def require_held(model: nn.Module, precisions: Mapping[str, str]) -> None:
         precision = precisions.get(path, "")
         for name, values in _weights(module) if precision in HALF else ():  # type: ignore[arg-type]
             largest = 0.0 if values.is_meta or values.numel() == 0 else float(values.detach().abs().max())
-            if not torch.isfinite(torch.tensor(largest, dtype=HALF[precision])):
+            if overflows(largest, precision):
                 raise ValueError(
                     f"{name} of this {type(module).__name__} has an entry of size {largest:.3g}, which {precision} "
                     "cannot hold; use float32"

@@ -83,6 +83,11 @@ def in_force(A: Tensor) -> str:
     return coarsest_float32() if name == "float32" else name
 
 
+def overflows(largest: float, precision: str) -> bool:
+    """Whether a number becomes infinite in the 16 bits of this precision; never in others."""
+    return precision in HALF and not bool(torch.isfinite(torch.tensor(largest, dtype=HALF[precision])))
+
+
 def rounded(values: Matrix, precision: Precision) -> Matrix:
     """The matrix in the dtype that the kernels load, as float64; refused where it overflows."""
     if precision.name in ("exact", "float64"):

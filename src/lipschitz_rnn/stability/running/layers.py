@@ -19,7 +19,7 @@ from lipschitz_rnn.stability.proof.gain import step_gain
 from lipschitz_rnn.stability.proof.matching import require_about
 from lipschitz_rnn.stability.proof.modules import statements
 from lipschitz_rnn.stability.proof.peak import PeakBound, anywhere, checked_vector
-from lipschitz_rnn.stability.proof.precision import as_precision, in_force, rounded
+from lipschitz_rnn.stability.proof.precision import HALF, as_precision, in_force, rounded
 from lipschitz_rnn.stability.proof.rounding import Ball, Matrix
 from lipschitz_rnn.stability.proof.running import Disturbance, PartBound, RunningPart, measured, trajectory
 from lipschitz_rnn.stability.proof.stepping import OWN
@@ -27,8 +27,6 @@ from lipschitz_rnn.stability.running.bound import RoundingBound, collect
 from lipschitz_rnn.units.lipschitz.autocast import result_dtype
 from lipschitz_rnn.units.lipschitz.layer import LipschitzRNN
 from lipschitz_rnn.units.sequences import Sequences, reverse
-
-HALF = ("bfloat16", "float16")
 
 
 class LayerRun:
