@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import lipschitz_rnn as lr
-from lipschitz_rnn.drawing import BLUE, GREEN, GREY, PURPLE, RED, compact_svg, new_figure
+from lipschitz_rnn.drawing import BLUE, GREEN, GREY, PURPLE, RED, compact_svg, legend_below, new_figure, plain_log_ticks
 from lipschitz_rnn.stability import StatedClassifier, certified_radius, certify, rounding_bound
 from lipschitz_rnn.storage import atomic_write
 
@@ -134,10 +134,11 @@ def draw_gain(lengths: tuple[int, ...] = (25, 50, 100, 200, 400, 800)) -> Any:
             axis.plot(lengths, seen, color=colour, linewidth=1.2, linestyle=":", label=f"{label}: seen")
         title = "one layer" if layers == 1 else "two layers"
         axis.set(xscale="log", yscale="log", xlabel="length of the sequence", title=title)
+        axis.xaxis.minorticks_off()
+        plain_log_ticks(axis)
         axis.set_xticks(lengths, [f"{length}" for length in lengths])
-        axis.minorticks_off()
     axes[0].set_ylabel("gain from the input to the scores, l2")
-    axes[0].legend(frameon=False, fontsize=8)
+    legend_below(figure)
     return figure
 
 

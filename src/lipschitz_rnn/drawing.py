@@ -6,6 +6,7 @@ The one place where matplotlib is imported for a picture, when one is drawn.
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 _MOST_READINGS = 400  # points of a curve that a page can show
 HALF_HEIGHT = 0.32  # of a row of dots
 RED, BLUE, GREY, GREEN, PURPLE = "#c8553d", "#2d6a9f", "#8a8a8a", "#3a7d44", "#7d5ba6"
+PALETTE = (BLUE, GREEN, RED, PURPLE, "#c79a1e", "#3aa5a0", "#c76ba3", "#7a5c43")  # without grey, which is the paper's
+_LEGEND_LINE = 0.19  # inches a line of a legend
 
 
-def empty_figure(columns: int, width: float, height: float) -> tuple[Figure, Any]:
-    """A figure of ``columns`` axes, each ``width`` by ``height`` inches, and the axes as an array."""
+def empty_figure(panels: int, width: float, height: float, across: int | None = None) -> tuple[Figure, Any]:
+    """A figure of ``panels`` axes, ``across`` in a row, each ``width`` by ``height`` inches; and the axes, an array."""
     try:
         # Figures made without pyplot need no display and are freed like any other object.
         from matplotlib.figure import Figure as MatplotlibFigure
@@ -30,14 +33,21 @@ def empty_figure(columns: int, width: float, height: float) -> tuple[Figure, Any
         raise ImportError(
             'pictures need matplotlib, which is not installed; install it by: pip install "lipschitz-rnn[experiments]"'
         ) from error
-    figure = MatplotlibFigure(figsize=(width * columns, height), layout="constrained")
-    return figure, np.atleast_1d(figure.subplots(1, columns))
+    columns = min(panels, across or panels)
+    rows = -(-panels // columns)
+    figure = MatplotlibFigure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for unused in axes[panels:]:
+        unused.remove()
+    return figure, axes[:panels]
 
 
-def new_figure(columns: int, width: float = 4.6, height: float = 3.4) -> tuple[Any, list[Any]]:
-    """A figure with a row of axes, without touching matplotlib's global state."""
-    figure, row = empty_figure(columns, width, height)
-    axes = list(row)
+def new_figure(
+    panels: int, width: float = 4.6, height: float = 3.4, across: int | None = None
+) -> tuple[Any, list[Any]]:
+    """A figure in the style of all pages, without touching matplotlib's global state."""
+    figure, found = empty_figure(panels, width, height, across)
+    axes = list(found)
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25, linewidth=0.6)
@@ -127,6 +137,32 @@ def whole_epochs(axis: Any) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True))
 
 
+def percent_limit(axis: Any) -> None:
+    """No room above 100 %, where no score can be, but for half the thickness of a line."""
+    low, high = axis.get_ylim()
+    axis.set_ylim(low, min(high, 100.0 + 0.006 * (100.0 - low)))
+
+
+def look_of(number: int) -> dict[str, str]:
+    """Colour and line style of a curve among many: all colours solid, then dashed, then dotted."""
+    lines = ("-", "--", ":")
+    return {"color": PALETTE[number % len(PALETTE)], "linestyle": lines[number // len(PALETTE) % len(lines)]}
+
+
+def legend_below(figure: Any) -> None:
+    """One legend for all axes, below them, where it hides no curve; the figure grows by its height."""
+    handles = {
+        label: line for axis in figure.axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    if not handles:
+        return
+    width, height = figure.get_size_inches()
+    columns = min(len(handles), max(1, int(width / (0.6 + 0.065 * max(map(len, handles))))))
+    figure.set_figheight(height + _LEGEND_LINE * -(-len(handles) // columns))
+    look = {"frameon": False, "fontsize": 8}
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, **look)
+
+
 def draw_curves(
     axis: Any,
     epochs: Sequence[float],
@@ -172,12 +208,23 @@ def draw_dots(axis: Any, row: int, values: Sequence[float], colour: str) -> None
     axis.scatter(sorted(values), places, s=16, color=colour, alpha=0.8, linewidths=0, zorder=3)
 
 
+def plain_log_ticks(axis: Any) -> None:
+    """Plain decimals on logarithmic axes of less than two powers of ten, where matplotlib labels one tick or none."""
+    for one, limits in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
+        low, high = sorted(limits)
+        if one.get_scale() == "log" and high < 100 * low:
+            ticks = log_ticks((low, high))
+            one.set_ticks(ticks, [np.format_float_positional(tick, trim="-") for tick in ticks])
+            one.set_ticks([], minor=True)
+
+
 def log_ticks(limits: tuple[float, float]) -> list[float]:
     """Round numbers, more of them where less than a power of ten is shown."""
     from matplotlib.ticker import MaxNLocator
 
     low, high = limits
     digits = (1, 2, 3, 4, 5, 6, 8) if high < 10 * low else (1, 2, 5)
-    ticks = [value for power in (-1, 0, 1, 2) for digit in digits if low <= (value := digit * 10.0**power) <= high]
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [value for power in powers for digit in digits if low <= (value := float(f"{digit}e{power}")) <= high]
     even = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)  # in a narrow range a logarithm is nearly linear
-    return ticks if len(ticks) > 2 else [round(float(value), 12) for value in even if low <= value <= high]
+    return ticks if len(ticks) > 2 else [float(f"{value:.12g}") for value in even if low <= value <= high]

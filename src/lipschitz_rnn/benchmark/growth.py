@@ -22,12 +22,13 @@ from lipschitz_rnn.benchmark.jobs import peer, scan_with
 from lipschitz_rnn.benchmark.precision import BFLOAT16, FLOAT16, FLOAT32
 from lipschitz_rnn.benchmark.timing import time_calls
 from lipschitz_rnn.benchmark.workload import Data, Workload
-from lipschitz_rnn.drawing import BLUE, GREY, RED, new_figure
+from lipschitz_rnn.drawing import BLUE, GREY, RED, legend_below, new_figure
 from lipschitz_rnn.training.environment import describe_environment
 
 CHECKED_STEPS = 24
 LONG = 1.0  # seconds; a call that takes longer is timed once
 AXES = {"hidden": "hidden size N", "length": "steps T", "networks": "networks S"}
+BASES = {"hidden": 2, "length": 10, "networks": 2}  # of the logarithmic axes; lengths have too many powers of two
 LADDERS = {
     "hidden": (16, 32, 64, 128, 192, 256, 384, 512, 640, 768, 832, 896, 1024, 1536, 2048),
     "length": (256, 1024, 8192, 65536, 1048576),
@@ -141,17 +142,28 @@ def growth_to_dict(lines: Sequence[Growth], device: torch.device) -> dict[str, A
 
 
 def draw_growth(lines: Sequence[Growth], title: str) -> Any:
-    """Time of a training step against each size, both logarithmic; dotted lines grow with the size itself."""
-    figure, axes = new_figure(len(lines), 4.4, 3.8)
+    """Time of a training step against each size, both logarithmic; dotted lines are proportional to the size."""
+    figure, axes = new_figure(len(lines), 3.8, 3.6)
     for axis, line in zip(axes, lines, strict=True):
         for (key, seconds), colour in zip(line.seconds.items(), COLOURS, strict=False):
             axis.plot(line.values, [1e3 * s for s in seconds], color=colour, marker="o", markersize=3, label=key)
         ours = next((1e3 * s for s in next(iter(line.seconds.values()), []) if math.isfinite(s)), None)
         if ours is not None and len(line.values) > 1:
-            axis.plot(line.values, [ours * v / line.values[0] for v in line.values], color=GREY, linestyle=":", lw=0.8)
-        axis.set(xscale="log", yscale="log", xlabel=AXES[line.axis])
-        axis.set_title(line.base.sizes(), fontsize=7)
+            growing = [ours * v / line.values[0] for v in line.values]
+            axis.plot(line.values, growing, color=GREY, linestyle=":", lw=1.2, label="proportional")
+        axis.set(yscale="log", xlabel=AXES[line.axis])
+        axis.set_xscale("log", base=BASES[line.axis])
+        if BASES[line.axis] == 2:
+            axis.xaxis.get_major_locator().set_params(numticks=99)  # all powers of two
+            axis.xaxis.set_major_formatter("{x:g}")
+        axis.set_title(_held(line), fontsize=10)
     axes[0].set_ylabel("ms, forward + backward")
-    axes[0].legend(frameon=False, fontsize=7)
-    figure.suptitle(title, fontsize=9)
+    legend_below(figure)
+    figure.suptitle(title)
     return figure
+
+
+def _held(line: Growth) -> str:
+    """The sizes that do not vary along the axis."""
+    sizes = {"B": line.base.batch, "T": line.base.length, "N": line.base.hidden, "S": line.base.networks}
+    return ", ".join(f"{name} = {size:,}" for name, size in sizes.items() if not AXES[line.axis].endswith(name))

@@ -15,6 +15,7 @@ VARIABLES = {
 # What stands before the picture, what repeats in every picture, and what only programs read.
 _LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>|<!--.*?-->|\n\s*", re.DOTALL)
 _COLOUR = re.compile(r"(?<=[:\"] )#[0-9a-f]{6}|(?<=[:\"])#[0-9a-f]{6}(?=[;\"])")
+_LEAST = 0.62  # of its width: 8 pt are then 6.6 pixels
 _NAMED = re.compile(r'(\bid="|href="#|url\(#)')
 _OPENING = re.compile(r"<svg\b[^>]*?(/?)>", re.DOTALL)
 
@@ -28,8 +29,10 @@ def inline_svg(svg: bytes, prefix: str, description: str) -> str:
     opening = _OPENING.match(text)
     assert opening is not None, "an SVG starts with its own element"
     box = re.search(r'viewBox="([\d. -]+)"', opening[0])
-    width = f"{_pixels(box[1])}px" if box else ""
-    size = f' viewBox="{box[1]}" style="width: {width}; min-width: min({width}, 34rem)"' if box else ""
+    width = _pixels(box[1]) if box else 0
+    # On a narrow screen a picture shrinks as far as its text can still be read, then its box scrolls.
+    least = f"min({round(_LEAST * width)}px, 34rem)"
+    size = f' viewBox="{box[1]}" style="width: {width}px; min-width: {least}"' if box else ""
     return f'<svg role="img" aria-label="{escape(description)}"{size}{opening[1]}>{text[opening.end() :]}'
 
 

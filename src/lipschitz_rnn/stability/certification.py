@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from lipschitz_rnn.stability.proof.candidate import Candidate
 from lipschitz_rnn.stability.proof.certificate import Certificate, Refusal, combine
 from lipschitz_rnn.stability.proof.inequality import quadratic_form
 from lipschitz_rnn.stability.proof.inputs import Subject, as_float, subjects
 from lipschitz_rnn.stability.proof.issuing import Examiner, description, heun_from_euler
+from lipschitz_rnn.stability.proof.modules import stating_modules
 from lipschitz_rnn.stability.proof.precision import PRECISIONS
 from lipschitz_rnn.stability.proof.proving import panels_of
 from lipschitz_rnn.stability.proof.rates import rate_to_level
@@ -91,10 +93,13 @@ def certify(
         nonlinearity=nonlinearity,
         continuous=continuous,
     )
+    # The layers of one module feed forward. What a model computes between several modules is anybody's code.
+    cascade = isinstance(target, nn.Module) and len(stating_modules(target)) == 1
     with one_blas_thread(), np.errstate(all="ignore"):
-        return combine(
-            [_certify_one(item, rate, solver, accuracy, Clock.after(time_limit, item.name, progress)) for item in found]
-        )
+        parts = [
+            _certify_one(item, rate, solver, accuracy, Clock.after(time_limit, item.name, progress)) for item in found
+        ]
+        return combine(parts, cascade=cascade)
 
 
 def _certify_one(item: Subject, wanted: float | None, solver: str, accuracy: float, clock: Clock) -> Certificate:
@@ -215,10 +220,11 @@ def _by_euler_steps(item: Subject, wanted: float | None, solver: str, accuracy: 
 
 def _disproof(worst: WorstSlopes, target: float) -> Refusal:
     if target == 0.0:
+        fate = f"grows at {-worst.rate:.2g} per unit of time" if worst.rate < 0 else "does not decay"
         return Refusal(
             "slopes",
             f"the computed eigenvalues say that no metric can exist: for one pattern of slopes that the nonlinearity "
-            f"allows, the linearized system {'grows' if worst.rate < 0 else 'does not decay'} (rate {worst.rate:.4g})",
+            f"allows, the linearized system {fate}",
         )
     return Refusal(
         "rate",

@@ -141,7 +141,7 @@ class Recurrent(nn.Module, ABC):
             sequences = replace(sequences, generator=generator)
         state = None if hx is None else self.read_state(hx, sequences)
         need_output = true_or_false("need_output", need_output, "False returns None instead of the output")
-        output, last = self.run(sequences.mask_times(), state, need_output)
+        output, last = self.run(sequences, state, need_output)
         if autocast_enabled(sequences.inputs.device):
             output, last = self._in_autocast_dtype(output, last)
         h_n = tuple(sequences.write_state(part) for part in last)

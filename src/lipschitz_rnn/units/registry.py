@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from lipschitz_rnn.plugins import MissingCodeError, Registered
+from lipschitz_rnn.plugins import MissingCodeError, Registered, did_you_mean
 from lipschitz_rnn.units.catalogue import ROWS, Row
 
 if TYPE_CHECKING:
@@ -124,10 +123,8 @@ def info(name: str) -> UnitInfo:
     """Information about a unit. Raises ValueError with the known names for an unknown one."""
     names = available()
     if name not in names:
-        close = get_close_matches(str(name), names, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(
-            f"no unit is called {name!r}{hint}; choose one of {', '.join(names)}. "
+            f"no unit is called {name!r}{did_you_mean(name, names)}; choose one of {', '.join(names)}. "
             "To use your own unit, import its module first: --import MODULE"
         )
     if name in UNITS:

@@ -28,7 +28,7 @@ class Sequences:
         lengths: (B,), or None if all samples have T steps.
         timespans: (T, B) or None.
         packed: the input, if it was a ``PackedSequence``; samples are then in its sorted order.
-        longest_time: the longest timespan, set by ``mask_times``; None if values cannot be read.
+        longest_time: the longest timespan; None if there are none, or values cannot be read.
         generator: for the noise of units in training; None means PyTorch's default generator.
     """
 
@@ -61,7 +61,6 @@ class Sequences:
         inputs = x.unsqueeze(1) if not batched else x.transpose(0, 1) if batch_first else x
         if inputs.shape[0] == 0:
             raise ValueError(f"input has shape {shape_of(x)}, a sequence of 0 steps; it must have at least 1")
-        spans = None if timespans is None else _time_major_spans(timespans, inputs, batch_first, batched)
         if lengths is not None:
             if not batched:
                 raise ValueError("lengths was given with an unbatched input; truncate the sequence instead")
@@ -69,7 +68,8 @@ class Sequences:
             if tuple(require_tensor("lengths", lengths).shape) != (batch,):
                 raise ValueError(f"lengths has shape {shape_of(lengths)}; it must be ({batch},): one per sample")
             lengths = require_lengths(lengths, steps)
-        return cls(inputs, lengths, spans, batch_first, batched, None)
+        spans = None if timespans is None else _time_major_spans(timespans, inputs, batch_first, batched, lengths)
+        return cls(inputs, lengths, spans, batch_first, batched, None, _longest(spans))
 
     @classmethod
     def _from_packed(
@@ -89,20 +89,11 @@ class Sequences:
             _require_lengths_of(x, lengths, own)
         spans = None
         if timespans is not None:
-            spans = _time_major_spans(timespans, inputs, batch_first, batched=True)
+            ends = lengths if x.unsorted_indices is None else lengths[x.unsorted_indices.to(lengths.device)]
+            spans = _time_major_spans(timespans, inputs, batch_first, True, ends)
             if x.sorted_indices is not None:
                 spans = spans.index_select(1, x.sorted_indices)
-        return cls(inputs, lengths, spans, batch_first, True, x)
-
-    def mask_times(self) -> Sequences:
-        """Set the timespans in the padding to zero, and find the longest one."""
-        spans = self.timespans
-        if spans is None:
-            return self
-        if self.lengths is not None:
-            steps = torch.arange(spans.shape[0], device=spans.device)[:, None]
-            spans = spans.masked_fill(steps >= self.lengths.to(spans.device), 0.0)
-        return replace(self, timespans=spans, longest_time=longest_time(spans))
+        return cls(inputs, lengths, spans, batch_first, True, x, _longest(spans))
 
     def reversed(self) -> Sequences:
         """With the timespans in the order of the backward direction; the inputs are unchanged."""
@@ -189,7 +180,21 @@ def _require_features(x: Tensor, input_size: int) -> None:
         )
 
 
-def _time_major_spans(timespans: object, inputs: Tensor, batch_first: bool, batched: bool) -> Tensor:
+def _longest(spans: Tensor | None) -> float | None:
+    return None if spans is None else longest_time(spans)
+
+
+def _without_padding(spans: Tensor, lengths: Tensor | None) -> Tensor:
+    """Timespans (T, B), zero beyond the end of each sample."""
+    if lengths is None:
+        return spans
+    steps = torch.arange(spans.shape[0], device=spans.device)[:, None]
+    return spans.masked_fill(steps >= lengths.to(spans.device), 0.0)
+
+
+def _time_major_spans(
+    timespans: object, inputs: Tensor, batch_first: bool, batched: bool, lengths: Tensor | None
+) -> Tensor:
     timespans = require_tensor("timespans", timespans)
     require_floating("timespans", timespans)
     T, B = inputs.shape[:2]
@@ -200,7 +205,7 @@ def _time_major_spans(timespans: object, inputs: Tensor, batch_first: bool, batc
             "previous sample, for each step" + (" and sample" if batched else "")
         )
     require_device("timespans", timespans, "input", inputs)
-    require_timespans(timespans)
-    if not batched:
-        return timespans.unsqueeze(1)
-    return timespans.transpose(0, 1) if batch_first else timespans
+    spans = timespans.unsqueeze(1) if not batched else timespans.transpose(0, 1) if batch_first else timespans
+    spans = _without_padding(spans, lengths)
+    require_timespans(spans.transpose(0, 1) if batched and batch_first else spans.reshape(timespans.shape))
+    return spans

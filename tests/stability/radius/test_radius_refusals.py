@@ -1,5 +1,6 @@
 """Where there is no radius: every refusal names what is wrong, what is allowed and what to do."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -187,3 +188,49 @@ def test_the_certified_accuracy_counts_right_classes_only() -> None:
         found.accuracy(torch.zeros(3))
     with pytest.raises(ValueError, match="radius is -1"):
         found.accuracy(found.prediction, -1)
+
+
+@pytest.mark.parametrize(("readout", "options"), [("state", {}), ("last", {"bidirectional": True})])
+def test_padding_that_the_unit_reads_must_rest(readout: Any, options: dict[str, Any]) -> None:
+    plain = network(**options)
+    given = StatedClassifier(plain.unit, plain.head, readout)
+    lengths, spans = torch.tensor([3, 5]), torch.full((5, 2), 0.2, dtype=torch.float64)
+    with pytest.raises(ValueError, match="inputs are not zero in the padding"):
+        certified_radius(given, X, lengths=lengths)
+    resting = X.clone()
+    resting[3:, 0] = 0.0
+    with pytest.raises(ValueError, match="timespans are not zero in the padding"):
+        certified_radius(given, resting, timespans=spans, lengths=lengths)
+    spans[3:, 0] = 0.0
+    assert bool((certified_radius(given, resting, timespans=spans, lengths=lengths).margin > 0).all())
+    reading = StatedClassifier(plain.unit, plain.head, readout, unit_takes_lengths=True)
+    assert bool((certified_radius(reading, X, lengths=lengths).margin > 0).all())
+
+
+@pytest.mark.parametrize(("unit", "head"), [(torch.float32, torch.bfloat16), (torch.float64, torch.float32)])
+def test_a_head_that_rounds_more_than_the_unit_is_refused(unit: torch.dtype, head: torch.dtype) -> None:
+    given = network()
+    mixed = StatedClassifier(given.unit.to(unit), given.head.to(head))
+    with pytest.raises(ValueError, match=f"the head is in {head} and the unit in {unit}"):
+        certified_radius(mixed, X.to(unit))
+    assert certified_radius(mixed, X.to(unit), precision="exact").arithmetic == "exact"
+
+
+def test_sub_steps_are_counted_as_the_layer_counts_them() -> None:
+    """Times in float64 for a layer in float32: two sub-steps where 1.000001000002 would take three."""
+    torch.manual_seed(0)
+    unit = lr.LipschitzRNN(1, 4, gamma=(1.2, 0.2), step_size=0.5, max_step=0.5)
+    x, head = 6 * torch.randn(3, 1, 1), nn.Linear(4, 2)
+    spans = torch.full((3, 1), 1.000001000002, dtype=torch.float64)
+    with torch.no_grad():
+        runs = unit(x, timespans=spans)[0][-1, 0]
+        three = copy.deepcopy(unit).double()(x.double(), timespans=spans)[0][-1, 0]
+        unit_of_largest = int((runs.double() - three).abs().argmax())
+        assert float((runs.double() - three).abs().max()) > 1e-3
+        head.weight.zero_()
+        head.bias.zero_()
+        head.weight[0, unit_of_largest] = 1.0  # the classes meet in the middle between both answers
+        head.bias[1] = (runs[unit_of_largest] + three[unit_of_largest].float()) / 2
+    certified = certified_radius(StatedClassifier(unit, head), x, timespans=spans)
+    assert float(certified.radius) > 0
+    assert int(certified.prediction) == int(head(unit(x, timespans=spans)[0][-1]).argmax())

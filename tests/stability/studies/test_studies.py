@@ -50,7 +50,11 @@ def test_lemma_2_is_seen() -> None:
 
 
 def test_figures_hold_what_they_should(pendulums: list) -> None:
-    assert len(figures.draw_pendulum(pendulums).axes) == 4
+    pendulum = figures.draw_pendulum(pendulums)
+    assert len(pendulum.axes) == 4
+    titles = [axis.get_title() for axis in pendulum.axes]
+    assert not any("-" in title or title.endswith("+0") for title in titles), titles  # a minus sign, and 0 without sign
+    assert all(axis.get_aspect() == 1.0 for axis in pendulum.axes)
     spectra = {size: spectrum_against_beta(size, trials=2) for size in (8, 12)}
     assert [axis.get_title() for axis in figures.draw_spectrum_against_beta(spectra).axes] == ["N = 8", "N = 12"]
     assert len(figures.draw_lemma2().axes[0].lines) == 2

@@ -165,3 +165,29 @@ def test_lengths_of_any_integer_type(dtype: torch.dtype, options: dict[str, Any]
     x, lengths = torch.randn(120, 3, 3), torch.tensor([120, 50, 7])
     for found, expected in zip(rnn(x, lengths=lengths.to(dtype)), rnn(x, lengths=lengths), strict=True):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_padding_of_the_times_may_be_anything(batch_first: bool) -> None:
+    """Differences of clocks that are padded with zeros are negative there."""
+    clock, lengths = torch.tensor([[0.0, 0.0], [0.03, 0.05], [0.06, 0.0]]), torch.tensor([3, 2])
+    spans = torch.diff(clock, dim=0, prepend=torch.zeros(1, 2))
+    x, rnn = torch.randn(3, 2, 3), lr.LipschitzRNN(3, 8, batch_first=batch_first)
+
+    def run(spans: Tensor) -> Tensor:
+        return rnn(*turned(x), timespans=turned(spans)[0], lengths=lengths)[0]
+
+    def turned(*tensors: Tensor) -> list[Tensor]:
+        return [tensor.transpose(0, 1) if batch_first else tensor for tensor in tensors]
+
+    expected = run(spans.clamp(min=0.0))
+    assert torch.equal(run(spans), expected)
+    spans[2, 1] = torch.nan
+    assert torch.equal(run(spans), expected)
+    packed = pack_padded_sequence(x.flip(1), lengths.flip(0), enforce_sorted=False)  # the shorter one first
+    found = pad_packed_sequence(rnn(packed, timespans=turned(spans.flip(1))[0])[0])[0].flip(1)
+    torch.testing.assert_close(found, turned(expected)[0])
+    spans[1, 1] = -1.0
+    place = r"timespans\[1, 1\] is -1\.0"
+    with pytest.raises(ValueError, match=place):
+        run(spans)

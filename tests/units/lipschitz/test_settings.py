@@ -184,6 +184,18 @@ def test_weights_that_are_refused_change_nothing(options: dict[str, Any], assign
         assert not any(rnn.load_state_dict(dict(state)))
 
 
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("other", [lr.LipschitzRNN(3, 5, 2, step_size=0.1), lr.LipschitzRNN(4, 5, 2)], ids=str)
+def test_a_failed_load_leaves_the_parameters_to_their_optimiser(other: nn.Module, assign: bool) -> None:
+    """Also one with a size that does not fit: the sizes that do must not be loaded either."""
+    rnn = lr.LipschitzRNN(3, 5, 2)
+    before, own = copy.deepcopy(rnn.state_dict()), list(rnn.parameters())
+    with pytest.raises(RuntimeError, match=r"belong to step_size=0\.1|size mismatch for cells\.l0\.weight_ih"):
+        rnn.load_state_dict(other.state_dict(), assign=assign)
+    assert all(one is another for one, another in zip(own, rnn.parameters(), strict=True))
+    assert all(torch.equal(before[name], tensor) for name, tensor in rnn.state_dict().items())
+
+
 def test_another_rate_is_refused() -> None:
     state = lr.LipschitzRNN(3, 5, stability="contracting", rate=0.1).state_dict()
     with pytest.raises(RuntimeError, match=r"rate=0\.01, but these weights belong to rate=0\.1"):

@@ -20,9 +20,9 @@ from lipschitz_rnn.experiments.comparison.pictures import critical_difference, l
 TITLE = "Comparison"
 _TESTS = {"t": "a paired t-test", "wilcoxon": "Wilcoxon's signed-rank test"}
 _CORRECTIONS = {
-    "holm": "corrected for their number by Holm's method",
+    "holm": "corrected for multiple comparisons by Holm's method",
     "bh": "corrected by Benjamini and Hochberg's false discovery rate",
-    "none": "not corrected for their number",
+    "none": "not corrected for multiple comparisons",
 }
 
 
@@ -104,7 +104,8 @@ def _about_cost(comparison: Comparison) -> str:
 
 
 def _details(comparison: Comparison) -> Table:
-    header = ["task", "row", "seeds", "mean", "95 % interval", "min", "max", "diverged", "parameters", "time a network"]
+    header = ["task", "row", "seeds", "mean", "95 % interval", "min", "max", "diverged", "parameters"]
+    header.append("time per network")
     rows = []
     for column in comparison.columns:
         for cell in (cell for (_, name), cell in comparison.cells.items() if name == column):
@@ -117,14 +118,24 @@ def _details(comparison: Comparison) -> Table:
             if found is None:
                 rows.append([column, cell.row, str(len(cell.scores)), "–", "–", "–", "–", *facts])
                 continue
-            interval = "–" if found.low is None else f"{_plain(found.low, cell)} to {_plain(found.high, cell)}"
+            interval = "–" if found.low is None else f"{_plain(found.low, cell)} to {_signed(found.high, cell)}"
             values = [show_score(value, cell.percent) for value in (found.mean, found.smallest, found.largest)]
             rows.append([column, cell.row, str(len(cell.scores)), values[0], interval, *values[1:], *facts])
     return Table(header, rows, left=2)
 
 
 def _plain(value: float | None, cell: Cell) -> str:
-    return show_score(value, cell.percent).removesuffix(" %")
+    """With a minus sign, and without the unit, which follows the second number of an interval."""
+    return _signed(value, cell).removesuffix(" %")
+
+
+def _signed(value: float | None, cell: Cell) -> str:
+    return show_score(value, cell.percent).replace("-", "−")
+
+
+def _in_points(value: float | None, cell: Cell) -> str:
+    """A difference of percentages is in points."""
+    return _signed(value, cell).replace(" %", " points")
 
 
 def pair_blocks(comparison: Comparison) -> list[Paragraph | Table]:
@@ -144,11 +155,11 @@ def pair_blocks(comparison: Comparison) -> list[Paragraph | Table]:
 
 def _pair_row(comparison: Comparison, pair: Pair) -> list[str]:
     cell = comparison.cells[pair.first, pair.column]
-    interval = f"{_plain(pair.low, cell)} to {_plain(pair.high, cell)}"
+    interval = f"{_plain(pair.low, cell)} to {_in_points(pair.high, cell)}"
     shown = [show_p(pair.p), show_p(pair.adjusted)]
     if pair.adjusted is not None and pair.adjusted < comparison.alpha:
         shown[1] = f"**{shown[1]}**"
-    difference = show_score(pair.difference, cell.percent)
+    difference = _in_points(pair.difference, cell)
     return [pair.column, pair.first, pair.second, str(pair.seeds), difference, interval, *shown]
 
 

@@ -65,7 +65,7 @@ def make_pages(results: Path, studies: Mapping[str, Study] = STUDIES) -> dict[st
         files[f"{name}.md"] = to_markdown(page).encode()
         drawn_from = checksum(sorted((results / name).glob("*.json")))
         files |= {block.file: stamp(block.svg, drawn_from) for block in page if isinstance(block, Picture)}
-    return files | ({"README.md": to_markdown(_index(named, records)).encode()} if files else {})
+    return files | ({"README.md": to_markdown(_index(named, records, studies)).encode()} if files else {})
 
 
 def fill_readme(text: str, records: Sequence[Record], studies: Mapping[str, Study] = STUDIES) -> str:
@@ -113,17 +113,18 @@ def _page(name: str, records: Sequence[Record], results: Path, studies: Mapping[
     return [*page, Paragraph(f"{made}`lipschitz-rnn report --check results` compares.*")]
 
 
-def _index(names: Sequence[str], records: Sequence[Record]) -> list[Block]:
+def _index(names: Sequence[str], records: Sequence[Record], studies: Mapping[str, Study]) -> list[Block]:
     rows = []
     for name in names:
         own = [record for record in records if record.study == name]
         networks, seconds = sum(len(record.seeds) for record in own), sum(record.seconds for record in own)
         hardware = ", ".join(dict.fromkeys(str(record.environment.get("device", "?")) for record in own))
         counts = [str(len(own)), str(networks), show_duration(seconds)] if own else ["–"] * 3
-        rows.append([f"[{name}]({name}.md)", *counts, hardware or "–"])
+        title = studies[name].title if name in studies else "–"
+        rows.append([f"[{name}]({name}.md)", title, *counts, hardware or "–"])
     text = (
         "What this project trained and measured. Every table comes from files in `results`, and every page names "
         "the command that produced it."
     )
-    header = ["study", "runs", "networks", "time", "hardware"]
-    return [Heading("Results", 1), Paragraph(text), Table(header, rows, left=1)]
+    header = ["study", "what it is about", "runs", "networks", "time", "hardware"]
+    return [Heading("Results", 1), Paragraph(text), Table(header, rows, left=2, words=("hardware",))]

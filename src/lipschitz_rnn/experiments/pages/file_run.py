@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +14,18 @@ from lipschitz_rnn.documents.blocks import Block, Commands, Heading, Paragraph, 
 from lipschitz_rnn.documents.files import write_files, write_page
 from lipschitz_rnn.documents.html import to_html
 from lipschitz_rnn.documents.numbers import show_score
-from lipschitz_rnn.drawing import BLUE, GREY, RED, draw_curves, new_figure, read_panels, transparent_svg, whole_epochs
+from lipschitz_rnn.drawing import (
+    BLUE,
+    GREY,
+    RED,
+    draw_curves,
+    new_figure,
+    percent_limit,
+    plain_log_ticks,
+    read_panels,
+    transparent_svg,
+    whole_epochs,
+)  # fmt: skip
 from lipschitz_rnn.training.history import Run, read_run
 
 
@@ -32,7 +45,7 @@ def file_page(run: Run, assessment: Mapping[str, Any]) -> list[Block]:
     blocks: list[Block] = [Heading(f"{kind} {', '.join(assessment['targets'])} in {source}", 1)]
     blocks.append(Paragraph("\n".join(f"- {note}" for note in assessment["notes"])))
     blocks += [Heading("Scores on the test split"), scores_table(assessment)]
-    blocks += [Heading("Learning curves"), _curves(run)]
+    blocks += [Heading("Learning curves"), _curves(run, scaled=assessment["classes"] is None)]
     if assessment["classes"] is not None:
         blocks += _class_blocks(assessment)
     else:
@@ -43,7 +56,7 @@ def file_page(run: Run, assessment: Mapping[str, Any]) -> list[Block]:
         blocks += [Heading("Free run"), _horizon(assessment["horizon"])]
     blocks += [Heading("Worst series"), _worst(assessment["worst"])]
     if assessment["certificate"] is not None:
-        blocks += _certificate(assessment["certificate"])
+        blocks += _certificate(assessment["certificate"], run.path)
     setup = run.settings
     shown = {"unit": setup.unit, "hidden size": setup.hidden_size, "epochs": setup.epochs, "patience": setup.patience}
     shown |= {"learning rate": setup.learning_rate, "batch size": setup.batch_size, "seeds": list(setup.seeds)}
@@ -87,7 +100,8 @@ def scores_table(assessment: Mapping[str, Any]) -> Table:
     return Table([*header, base["name"]], rows)
 
 
-def _curves(run: Run) -> Picture:
+def _curves(run: Run, scaled: bool) -> Picture:
+    """`scaled`: the network was trained on scaled numbers, unlike the scores of the test split in the file's units."""
     figure, (left, right) = new_figure(2)
     training = run.training_losses()
     steps, losses = run.curve("validation", "loss")
@@ -95,16 +109,20 @@ def _curves(run: Run) -> Picture:
     if training:
         draw_curves(left, epochs[: len(training[0])], [curve[: len(epochs)] for curve in training], GREY, "training")
     draw_curves(left, epochs, losses, BLUE, "validation")
-    left.set(xlabel="epoch", ylabel="loss", yscale="log")
+    units = " (in scaled units)" if scaled else ""
+    left.set(xlabel="epoch", ylabel=f"loss{units}", yscale="log")
+    plain_log_ticks(left)
     left.legend(frameon=False, fontsize=8)
     _, scores = run.curve("validation", run.metric)
     factor = 100.0 if run.percent else 1.0
     shown = [[None if value is None else factor * value for value in curve] for curve in scores]
     draw_curves(right, epochs, shown, BLUE, "validation")
-    right.set(xlabel="epoch", ylabel=f"validation {run.metric}{' (%)' if run.percent else ''}")
+    right.set(xlabel="epoch", ylabel=f"validation {run.metric}{' (%)' if run.percent else units}")
+    if run.percent:
+        percent_limit(right)
     for axis in (left, right):
         whole_epochs(axis)
-    caption = "Loss and validation score by epoch; thin lines are single seeds."
+    caption = "Loss and validation score by epoch" + ("; thin lines are single seeds." if len(scores) > 1 else ".")
     return Picture("learning", transparent_svg(figure), caption, read_panels(figure))
 
 
@@ -138,7 +156,13 @@ def _calibration(bins: Sequence[Mapping[str, float]]) -> Picture:
     axis.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
     most = max(entry["count"] for entry in bins)
     sizes = [15 + 85 * entry["count"] / most for entry in bins]
-    axis.scatter([entry["confidence"] for entry in bins], [entry["accuracy"] for entry in bins], s=sizes, color=BLUE)
+    axis.scatter(
+        [entry["confidence"] for entry in bins],
+        [entry["accuracy"] for entry in bins],
+        s=sizes,
+        color=BLUE,
+        clip_on=False,
+    )
     axis.set(xlabel="probability of the predicted class", ylabel="share that was right", xlim=(0, 1.02), ylim=(0, 1.02))
     return Picture(
         "calibration", transparent_svg(figure), "Points on the line are well calibrated; larger ones hold more cases."
@@ -175,11 +199,17 @@ def _worst(worst: Sequence[Mapping[str, Any]]) -> Table:
     return Table(["series", "samples", measure], rows)
 
 
-def _certificate(certificate: Mapping[str, Any]) -> list[Block]:
+def _certificate(certificate: Mapping[str, Any], folder: Path) -> list[Block]:
     verdict = {True: "Certified", False: "Not certified", None: ""}[certificate["holds"]]
     sentence = certificate["sentence"]
     text = sentence if sentence.startswith(verdict) else f"{verdict}. {sentence}"
+    text += "" if text.endswith(".") else "."
+    text = re.sub(r"(?<![\w.])-(?=\d)", "−", text)
     blocks: list[Block] = [Heading("Certificate of contraction"), Paragraph(text)]
     if certificate["next_step"]:
         blocks.append(Paragraph(f"What to try: {certificate['next_step']}."))
-    return [*blocks, Paragraph("Ask again, with more time:"), Commands(["lipschitz-rnn certify RUN"])]
+    return [
+        *blocks,
+        Paragraph("Ask again, with more time:"),
+        Commands([f"lipschitz-rnn certify {shlex.quote(str(folder))} --time-limit 600"]),
+    ]

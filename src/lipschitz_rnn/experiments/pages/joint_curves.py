@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lipschitz_rnn.documents.blocks import Picture
-from lipschitz_rnn.drawing import GREY, draw_curves, new_figure, plain_label, read_panels, transparent_svg, whole_epochs
+from lipschitz_rnn.drawing import (
+    GREY,
+    draw_curves,
+    new_figure,
+    plain_label,
+    plain_log_ticks,
+    read_panels,
+    transparent_svg,
+    whole_epochs,
+)  # fmt: skip
 
 MOST_CURVES = 12  # in one picture
 _LONGEST = 90  # characters of a name
@@ -41,13 +50,15 @@ def joint_curves(name: str, caption: str, panels: Sequence[CurvePanel]) -> Pictu
         axis.set(xlabel="epoch", ylabel=panel.title)
         if panel.logarithmic and any(v is not None and v > 0 for _, each in panel.curves for c in each for v in c):
             axis.set_yscale("log")
+            plain_log_ticks(axis)
         whole_epochs(axis)
     handles = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(
         handles.values(), handles, loc="outside lower left", ncols=columns, frameon=False, fontsize=8
     )  # fmt: skip
-    svg = transparent_svg(figure)
-    return Picture(name, svg, f"{caption} Thin lines are seeds, strong lines their mean.", read_panels(figure))
+    if any(len(curves) > 1 for panel in panels for _, curves in panel.curves):
+        caption += " Thin lines are seeds, strong lines their mean."
+    return Picture(name, transparent_svg(figure), caption, read_panels(figure))
 
 
 def percent_curves(curves: Curves, percent: bool) -> list[list[float | None]]:
@@ -58,13 +69,9 @@ def percent_curves(curves: Curves, percent: bool) -> list[list[float | None]]:
 
 def which_of(count: int, total: int, noun: str) -> str:
     """For a caption: how many of them are shown, e.g. "the best 12 of 24 trials"."""
-    return (
-        f"the best {count} of {total} {noun}s"
-        if count < total
-        else f"all {total} {noun}s"
-        if total > 1
-        else f"one {noun}"
-    )
+    if count < total:
+        return f"the best {count} of {total} {noun}s"
+    return {1: f"one {noun}", 2: f"both {noun}s"}.get(total, f"all {total} {noun}s")
 
 
 def _short(name: str) -> str:

@@ -213,7 +213,8 @@ def seeds(study: Study, records: Records) -> list[Block]:
 
 
 def learning(study: Study, records: Records) -> list[Block]:
-    own = [record for record in records if record.kind in ("paper", QUICK) and not record.setup.variants]
+    """The rows of the study, in a group of its own or not, but for kinds that are compared with the paper's rows."""
+    own = [record for record in records if record.kind not in _KINDS[1:] and not record.setup.variants]
     return [Heading("Learning"), learning_curves(study, own)] if own else []
 
 

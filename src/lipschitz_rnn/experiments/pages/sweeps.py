@@ -7,13 +7,25 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Picture, Table
-from lipschitz_rnn.documents.numbers import show_score, spread
-from lipschitz_rnn.drawing import BLUE, GREEN, GREY, PURPLE, RED, draw_band, new_figure, to_svg
+from lipschitz_rnn.documents.numbers import counted, show_score, spread
+from lipschitz_rnn.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    PURPLE,
+    RED,
+    draw_band,
+    legend_below,
+    new_figure,
+    percent_limit,
+    to_svg,
+)
 from lipschitz_rnn.experiments.pages.sections import time_of
 from lipschitz_rnn.experiments.results import Record, count_diverged, scores_of
 from lipschitz_rnn.experiments.study import QUICK, Study
 
 _COLOURS = (RED, BLUE, GREEN, PURPLE)
+_MARKS = ((0, (1, 1.5)), (0, (5, 2)))  # line styles of the paper's best values, task by task
 
 
 class Point(NamedTuple):
@@ -141,24 +153,24 @@ class ScoreAgainstOption:
             for curve in (curve for curve in curves if curve.option == option):
                 name = _named(curve, curves)
                 self._draw_curve(axis, curve, name, names.index(name))
-            axis.set(xlabel=self._label(option), ylabel=f"test {curves[0].records[0].metric}")
-        labels = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-        columns = 1 + len(options)
-        figure.legend(labels.values(), labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+            self._draw_marks(axis, [curve for curve in curves if curve.option == option], names)
+            first = curves[0].records[0]
+            axis.set(xlabel=self._label(option), ylabel=f"test {first.metric}{' (%)' if first.percent else ''}")
+            if first.percent:
+                percent_limit(axis)
+        legend_below(figure)
         if differences := _differences(curves):
             figure.suptitle("\n".join(differences), fontsize=9, color=GREY)
         return figure
 
     def _draw_curve(self, axis: Any, curve: Curve, name: str, place: int) -> None:
-        """The curve, the paper's best values, and a cross at every value where networks diverged."""
+        """The curve, and a cross at every value where networks diverged."""
         colour, points = _COLOURS[place % len(_COLOURS)], [point for point in curve.points if point.scores]
         scale = 100.0 if curve.records[0].percent else 1.0
         seeds = max(point.networks for point in curve.points)
         label = f"{name} ({seeds} seed{'s' if seeds > 1 else ''})"
         columns = [[scale * score for score in point.scores] for point in points]
         draw_band(axis, [point.value for point in points], columns, colour, label, mark="o")
-        for best in self.marks.get((curve.task, curve.option), ()):
-            axis.axvline(best, color=colour, linewidth=0.8, linestyle=":", label=f"{curve.task}: paper's peak")
         look = {"color": colour, "marker": "x", "markersize": 7, "linestyle": "none"}
         for point in (point for point in curve.points if point.diverged):
             where: dict[str, Any] = {}
@@ -166,6 +178,15 @@ class ScoreAgainstOption:
             if point.mean is None:  # near the bottom, where no score is left
                 where = {"transform": axis.get_xaxis_transform(), "clip_on": False}
             axis.plot([point.value], [height], label=f"{name}: diverged", **look, **where)
+
+    def _draw_marks(self, axis: Any, curves: Sequence[Curve], names: Sequence[str]) -> None:
+        """The paper's best values, once for each task, in the colour of its first curve."""
+        for number, task in enumerate(dict.fromkeys(curve.task for curve in curves)):
+            first = next(curve for curve in curves if curve.task == task)
+            colour = _COLOURS[names.index(_named(first, curves)) % len(_COLOURS)]
+            look = {"color": colour, "linewidth": 1.5, "linestyle": _MARKS[number % len(_MARKS)]}
+            for best in self.marks.get((task, first.option), ()):
+                axis.axvline(best, label=f"{task}: paper's peak", zorder=1, **look)
 
 
 def _named(curve: Curve, curves: Sequence[Curve]) -> str:
@@ -176,10 +197,23 @@ def _named(curve: Curve, curves: Sequence[Curve]) -> str:
 
 def _differences(curves: Sequence[Curve]) -> list[str]:
     """What a reader must know before comparing the numbers with the paper's."""
+    lengths = _lengths(curves)
     changed: dict[str, list[str]] = {}
     for curve in (curve for curve in curves if curve.differences):
-        changed.setdefault(curve.differences, []).append(_named(curve, curves))
-    return [f"{' and '.join(dict.fromkeys(tasks))}: {text}." for text, tasks in changed.items()]
+        if not (lengths and f"{curve.epochs} epochs" in curve.differences):  # which is said already
+            changed.setdefault(curve.differences, []).append(_named(curve, curves))
+    differences = [f"{' and '.join(dict.fromkeys(tasks))}: {text}." for text, tasks in changed.items()]
+    return [lengths, *differences] if lengths else differences
+
+
+def _lengths(curves: Sequence[Curve]) -> str:
+    """How many seeds the runs of each length have; empty if all are equally long or the seeds differ otherwise."""
+    seeds = {(curve.epochs, len(record.setup.seeds)) for curve in curves for record in curve.records}
+    epochs = [length for length, _ in seeds]
+    if len(seeds) < 2 or len(set(epochs)) < len(epochs):
+        return ""
+    known = [f"runs of {length} epochs have {counted(number, 'seed')}" for length, number in sorted(seeds)]
+    return f"{', '.join(known).capitalize()}."
 
 
 def _origin(curve: Curve) -> str:

@@ -27,7 +27,7 @@ def _gains(study: Study, records: Sequence[Record]) -> list[Block]:
             found = {r.setup.task_options["times"]: r for r in own if r.setup.unit == unit}
             shown = [show_scores(found[t].scores(), found[t].percent) if t in found else "–" for t in _TIMES]
             rows += [[unit, *shown]] if found else []
-        text = f"{own[0].metric} on the test split: mean, and the range over {len(own[0].seeds)} seeds."
+        text = f"Test {own[0].metric}: mean, and the range over {len(own[0].seeds)} seeds."
         page += [Heading(task), Paragraph(text), Table(["unit", *_TIMES.values()], rows, left=1)]
     return page
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Picture, Table
 from lipschitz_rnn.documents.numbers import show_score, spread
-from lipschitz_rnn.drawing import new_figure, to_svg
+from lipschitz_rnn.drawing import PALETTE, legend_below, new_figure, to_svg
 from lipschitz_rnn.experiments.campaign import Measures, Plan
 from lipschitz_rnn.experiments.certified import Samples, certified_curve
 from lipschitz_rnn.experiments.pages.sections import commands, learning, runs, settings
@@ -70,7 +70,9 @@ def _trade_off(study: Study, records: Sequence[Record]) -> list[Block]:
         header += [f"certified {radius:g}" for radius in _SHOWN] + [f"PGD {radius:g}" for radius in _SHOWN]
         rows = [_line(record) for record in own]
         caption = "Certified against clean test accuracy (%), a dot for every seed; the line joins the means."
-        picture = Picture(f"{study.name}-{task}", to_svg(_draw(own)), caption)
+        if any(not _bounded_gain(record) for record in own):
+            caption += " Hollow dots and dashed lines: the gain is not bounded."
+        picture = Picture(f"{study.name}-{task}", to_svg(draw(own)), caption)
         page += [Heading(task), Paragraph(text), Table(header, rows), picture]
     return page
 
@@ -89,7 +91,7 @@ def _line(record: Record) -> list[str]:
     for name in ("certified", "pgd"):
         columns += [[_at(network, radius)[name] for network in networks] for radius in _SHOWN]
     swept = [getattr(record.setup, name) for name in _SWEPT]
-    bounded = "bounded" if record.setup.unit_options.get("bounded_gain") else "not bounded"
+    bounded = "bounded" if _bounded_gain(record) else "not bounded"
     shown = [f"{value:g}" if value else "–" for value in swept]
     return [bounded, *shown, *(show_score(spread(c)[1], True) for c in columns)]
 
@@ -99,27 +101,33 @@ def _at(network: Mapping[str, Any], radius: float) -> Mapping[str, float]:
     return found
 
 
-def _draw(records: Sequence[Record]) -> Any:
+def draw(records: Sequence[Record]) -> Any:
+    """Certified against clean accuracy of one task."""
     figure, (axis,) = new_figure(1, width=5.4, height=3.8)
-    for bounded, line in ((False, "--"), (True, "-")):  # a bounded gain has solid lines
-        own = [record for record in records if bool(record.setup.unit_options.get("bounded_gain")) == bounded]
-        _draw_kind(axis, sorted(own, key=lambda record: _mean(record, None)), line)
+    for bounded in (False, True):
+        own = [record for record in records if _bounded_gain(record) == bounded]
+        _draw_kind(axis, sorted(own, key=lambda record: _mean(record, None)), bounded)
     axis.set(xlabel="clean test accuracy (%)", ylabel="certified test accuracy (%)", title=records[0].setup.task)
     axis.set_ylim(bottom=0.0)
-    axis.legend(frameon=False, fontsize=7)
+    legend_below(figure)
     return figure
 
 
-def _draw_kind(axis: Any, ordered: Sequence[Record], line: str) -> None:
-    for number, radius in enumerate(_SHOWN if ordered else ()):
-        colour = f"C{number}"
+def _bounded_gain(record: Record) -> bool:
+    return bool(record.setup.unit_options.get("bounded_gain"))
+
+
+def _draw_kind(axis: Any, ordered: Sequence[Record], bounded: bool) -> None:
+    """A bounded gain has solid lines and full dots."""
+    look: dict[str, Any] = {"linestyle": "-"} if bounded else {"linestyle": "--", "markerfacecolor": "none"}
+    for colour, radius in zip(PALETTE, _SHOWN if ordered else (), strict=False):
         for record in ordered:
             clean = [100 * network["clean_accuracy"] for network in record.measures["networks"]]
             proved = [100 * _at(network, radius)["certified"] for network in record.measures["networks"]]
-            axis.plot(clean, proved, "o", color=colour, markersize=3.5, alpha=0.5)
+            axis.plot(clean, proved, color=colour, **look | {"linestyle": "none"}, marker="o", markersize=4, alpha=0.6)
         means = [(100 * _mean(record, None), 100 * _mean(record, radius)) for record in ordered]
-        label = f"l2 radius {radius:g}" + (", gain not bounded" if line == "--" else "")
-        axis.plot(*zip(*means, strict=True), color=colour, linestyle=line, linewidth=1.3, label=label)
+        label = f"l2 radius {radius:g}" + ("" if bounded else ", gain not bounded")
+        axis.plot(*zip(*means, strict=True), color=colour, linewidth=1.3, label=label, **look)
 
 
 def _mean(record: Record, radius: float | None) -> float:

@@ -114,6 +114,8 @@ def _pictures(sweep: Sweep, winner: Winner, ranked: Sequence[Scored], name: str)
     for start in range(0, len(varied), _MOST_PANELS):
         part = varied[start : start + _MOST_PANELS]
         figure, axes = new_figure(len(part), width=7.2 if len(part) == 1 else 9.2 / len(part), height=3.2)
+        for axis in axes[1:]:
+            axis.sharey(axes[0])  # the same trials everywhere
         for axis, parameter in zip(axes, part, strict=True):
             _draw_scores(axis, parameter, ranked[:_MOST_POINTS], winner)
         axes[0].set_ylabel(label)

@@ -49,8 +49,8 @@ const digits = (() => {
     const [before, after] = [clean, changed].map(({ chances }) => chances[count()]);
     const say = (chances) => `${argmax(chances)} (${show(100 * Math.max(...chances))} %)`;
     const same = clean.image.every((value, i) => value === changed.image[i]);
-    byId("digits-reading").textContent = same ? `Reads ${say(before)}.`
-      : `Reads ${say(before)} as it is, and ${say(after)} with the change. The last state moved by ${show(changed.apart[count()])}.`;
+    byId("digits-reading").textContent = same ? `After all ${count()} pixels: reads ${say(before)}.`
+      : `After all ${count()} pixels: reads ${say(before)} as it is, and ${say(after)} with the change. The last state moved by ${show(changed.apart[count()])}.`;
   }
 
   /** A blue to red scale through the card's colour. */

@@ -65,7 +65,7 @@ const pendulum = (() => {
   }
 
   function connect() {
-    [plot, swing] = [new Plot("pendulum"), new Plot("swing", { bare: true })];
+    [plot, swing] = [new Plot("pendulum", { square: true }), new Plot("swing", { bare: true })];
     const group = byId("pendulum-choices");
     DATA.pendulums.forEach(({ beta, gamma }, at) => {
       const button = Object.assign(document.createElement("button"), { type: "button", textContent: `β = ${show(beta)}, γ = ${show(gamma)}` });

@@ -11,9 +11,11 @@ function readColours() {
 const SPACE = { left: 58, right: 16, top: 8, bottom: 36 };
 
 class Plot {
-  constructor(id, { bare = false } = {}) {
+  /** `square`: a unit is as long across as up, so that a circle is round. */
+  constructor(id, { bare = false, square = false } = {}) {
     this.canvas = byId(id);
     this.pen = this.canvas.getContext("2d");
+    this.square = square;
     this.space = bare ? { left: 0, right: 0, top: 0, bottom: 0 } : SPACE;
     this.x = [0, 1];
     this.y = [0, 1];
@@ -36,7 +38,10 @@ class Plot {
   get inner() {
     const { left, right, top, bottom } = this.space;
     // A window that is just being opened or folded can have no room at all.
-    return { left, top, width: Math.max(1, this.width - left - right), height: Math.max(1, this.height - top - bottom) };
+    const width = Math.max(1, this.width - left - right), height = Math.max(1, this.height - top - bottom);
+    if (!this.square) return { left, top, width, height };
+    const side = Math.min(width, height);
+    return { left: left + (width - side) / 2, top: top + (height - side) / 2, width: side, height: side };
   }
 
   px(x) { return this.inner.left + ((x - this.x[0]) / (this.x[1] - this.x[0])) * this.inner.width; }
@@ -65,7 +70,7 @@ class Plot {
     pen.fillStyle = colours.ink;
     pen.textAlign = "center";
     pen.textBaseline = "bottom";
-    pen.fillText(nameX, inner.left + inner.width / 2, this.height);
+    pen.fillText(nameX, inner.left + inner.width / 2, inner.top + inner.height + this.space.bottom);
     pen.save();
     pen.translate(2, inner.top + inner.height / 2);
     pen.rotate(-Math.PI / 2);

@@ -115,7 +115,7 @@ const portrait = (() => {
   }
 
   function connect() {
-    plot = new Plot("portrait");
+    plot = new Plot("portrait", { square: true });
     plot.canvas.addEventListener("pointerdown", (event) => {
       const box = plot.canvas.getBoundingClientRect();
       start(plot.atX(event.clientX - box.left), plot.atY(event.clientY - box.top));

@@ -88,7 +88,7 @@ const spectra = (() => {
       : `Step ${seen}: the state is no longer finite.`;
   }
 
-  const connect = () => { [plane, circle] = [new Plot("plane"), new Plot("circle")]; };
+  const connect = () => { [plane, circle] = [new Plot("plane", { square: true }), new Plot("circle", { square: true })]; };
   const update = () => { seen = null; };
   return { connect, update, drawPlane, drawCircle };
 })();

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def exporting() -> bool:
@@ -39,6 +41,14 @@ def plain_eager() -> bool:
     if torch.compiler.is_compiling():  # first, and alone: the tracer cannot trace the calls below
         return False
     return not torch._C._are_functorch_transforms_active() and torch._C._len_torch_dispatch_stack() == 0
+
+
+def without_memory(tensor: Tensor) -> bool:
+    """Whether a tensor that nothing intercepts has no numbers at its address: one that holds others, such as a DTensor,
+    one that is known to be zero, or one with a shape only."""
+    if type(tensor) in (Tensor, torch.nn.Parameter):
+        return tensor._is_zerotensor()
+    return isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor)
 
 
 def older_vmap(*tensors: Tensor | None) -> bool:

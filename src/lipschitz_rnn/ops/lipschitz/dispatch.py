@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.ops.common.dtypes import compute_dtype
-from lipschitz_rnn.ops.common.tracing import exporting, forward_mode, plain_eager, tracked
+from lipschitz_rnn.ops.common.tracing import exporting, forward_mode, plain_eager, tracked, without_memory
 from lipschitz_rnn.ops.common.validation import FLOATING
 from lipschitz_rnn.ops.common.vmap import only_vmap, run_outside
 from lipschitz_rnn.ops.lipschitz import portable, reference
@@ -30,6 +30,8 @@ def obstacle(backend: str, problem: Problem) -> str | None:
         return f"it has no kernels for {dtype}"
     if forward_mode():
         return "it has no forward-mode derivative"
+    if plain_eager() and (kinds := {type(t).__name__ for t in problem.tensors if t is not None and without_memory(t)}):
+        return f"a {kinds.pop()} has no memory of its own that a kernel could read"
     if backend == "cpu":
         return None if device.type == "cpu" else f"the tensors are on {device}"
     return triton_support.obstacle(problem)

@@ -25,10 +25,11 @@ class Refusal:
 class Certificate:
     """The outcome of :func:`certify`.
 
-    With ``parts`` it is about several recurrences. If all run in the same direction of time and feed forward, the whole
-    forgets as its slowest part does. If some read the sequence from its end, only this is claimed: each part contracts
-    along its own direction. A reverse part's first state acts at the end of the sequence, and reaches a forward part
-    above it just before that one finishes.
+    With ``parts`` it is about several recurrences. The layers of one module that all run in the same direction of time
+    feed forward, so the stack forgets as its slowest part does. If some read the sequence from its end, only this is
+    claimed: each part contracts along its own direction. A reverse part's first state acts at the end of the sequence,
+    and reaches a forward part above it just before that one finishes. The same is claimed of a model with several such
+    modules, as what it computes between them is not read: it may carry states along time, as attention does.
 
     Attributes:
         holds: True only if the claim was proved, checked again in float64 with a bound on all rounding of the check.
@@ -71,6 +72,7 @@ class Certificate:
         name: which part of a model this is about.
         reverse: whether it reads the sequence from its end; for several parts, whether any of them does.
         parts: the certificates of all layers and directions, if there are several.
+        cascade: whether the parts are known to feed forward only, as the layers of one module do.
     """
 
     holds: bool
@@ -101,6 +103,7 @@ class Certificate:
     cause: str = ""
     complete: bool = True
     map_matrices: tuple[Matrix, ...] = field(default=(), repr=False)
+    cascade: bool = True
 
     @property
     def gap(self) -> float:
@@ -154,6 +157,7 @@ class Certificate:
             "upper_bound": _number(self.upper_bound),
             "gap": _number(self.gap),
             "complete": self.complete,
+            "cascade": self.cascade,
             "sentence": self.sentence(),
         }
         for key in ("A", "W", "metric", "direction", "slope_pattern"):
@@ -184,15 +188,20 @@ class Certificate:
             speed += f", at every rate below {self.rate:.4g} per unit of time"
         elif self.factor is not None:
             speed += f", by every factor above {self.factor:.6g} per sample"
-        if len({part.reverse for part in self.parts}) == 2:
+        if self.cascade and len({part.reverse for part in self.parts}) == 1:
             return (
-                f"Each of the {count} recurrent parts contracts along its own direction of time: any two of its "
-                f"trajectories under the same input of that part approach each other {speed}; what the first states "
-                "of both directions leave in the whole fades with the distance from both ends of the sequence"
+                f"Each of the {count} recurrent parts contracts, so that any two trajectories of the whole under the "
+                f"same input approach each other {speed}"
             )
+        each = (
+            f"Each of the {count} recurrent parts contracts along its own direction of time: any two of its "
+            f"trajectories under the same input of that part approach each other {speed}; "
+        )
+        if not self.cascade:
+            return f"{each}nothing is claimed about the whole, as what is computed between the parts is not read"
         return (
-            f"Each of the {count} recurrent parts contracts, so that any two trajectories of the whole under the same "
-            f"input approach each other {speed}"
+            f"{each}what the first states of both directions leave in the whole fades with the distance from both ends "
+            "of the sequence"
         )
 
     def _setting(self) -> str:
@@ -232,8 +241,8 @@ _HELD = {
 }
 
 
-def combine(parts: Sequence[Certificate], name: str = "") -> Certificate:
-    """One certificate for a stack: it holds if all parts do, and is as good as the worst of them."""
+def combine(parts: Sequence[Certificate], name: str = "", cascade: bool = True) -> Certificate:
+    """One certificate for several recurrences: it holds if all parts do, and is as good as the worst of them."""
     if len(parts) == 1:
         return parts[0]
     failed = [part for part in parts if not part.holds]
@@ -262,6 +271,7 @@ def combine(parts: Sequence[Certificate], name: str = "") -> Certificate:
         next_step=worst.next_step,
         reverse=any(part.reverse for part in parts),
         complete=all(part.complete for part in parts),
+        cascade=cascade,
     )
 
 

@@ -10,6 +10,15 @@ import numpy as np
 from lipschitz_rnn.stability.proof.rates import round_up
 from lipschitz_rnn.stability.proof.rounding import Ball, Matrix, largest_eigenvalue_bound, smallest_eigenvalue_bound
 
+_TINY = 2.0**-1000
+
+
+def euclidean(rows: Matrix) -> Matrix:
+    """‖r‖₂ of every row. Rows are brought to scale first: the square of a number below 10⁻¹⁶² would be zero."""
+    top = np.clip(np.abs(rows).max(-1, keepdims=True, initial=0.0), _TINY, 1.0 / _TINY)
+    found: Matrix = np.sqrt(((rows / top) ** 2).sum(-1)) * top[..., 0]
+    return found
+
 
 class MetricNorms:
     """Proved norms in ‖x‖²_P = xᵀPx. With T close to L⁻ᵀ, P = LLᵀ, a change of variables x = Tz makes P nearly I.

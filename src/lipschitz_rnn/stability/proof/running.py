@@ -23,9 +23,9 @@ from lipschitz_rnn.ops.lipschitz.scan import lipschitz_scan
 from lipschitz_rnn.stability.proof.arithmetic import Arithmetic, arithmetic
 from lipschitz_rnn.stability.proof.certificate import Certificate
 from lipschitz_rnn.stability.proof.gain import step_gain
-from lipschitz_rnn.stability.proof.norms import MetricNorms
+from lipschitz_rnn.stability.proof.norms import MetricNorms, euclidean
 from lipschitz_rnn.stability.proof.precision import PRECISIONS, as_precision, held, nominal, rounded
-from lipschitz_rnn.stability.proof.rounding import Ball, Matrix
+from lipschitz_rnn.stability.proof.rounding import UNDERFLOW, Ball, Matrix
 from lipschitz_rnn.stability.proof.stepping import OWN, Feed, StepModel
 
 
@@ -109,15 +109,16 @@ class RunningPart:
     def readings(self, C: Matrix) -> Matrix:
         """|c x| ≤ reading · ‖x‖_P for every row c of C (q, N): (q,)."""
         turned = (Ball.exact(C) @ self.metric.T).upper_magnitude()
-        found: Matrix = np.sqrt((turned**2).sum(-1)) / math.sqrt(self.metric.scale) * OWN
+        found: Matrix = euclidean(turned) / math.sqrt(self.metric.scale) * OWN
         return found
 
     def length(self, r: Matrix) -> Matrix:
         """‖x‖_P of every x with |x| ≤ r in each entry (…, N)."""
         root = np.abs(self.metric.root)
-        by_entries = self.metric.root_slack * np.sqrt(((r @ root) ** 2).sum(-1))
-        by_size = self.metric.largest * np.sqrt((r**2).sum(-1))
-        found: Matrix = np.where(np.isfinite(r).all(-1), np.minimum(by_entries, by_size) * OWN, np.inf)
+        by_entries = self.metric.root_slack * euclidean(r @ root)
+        by_size = self.metric.largest * euclidean(r)
+        lost = np.where(r.any(-1), UNDERFLOW, 0.0)  # of products that underflow
+        found: Matrix = np.where(np.isfinite(r).all(-1), np.minimum(by_entries, by_size) * OWN + lost, np.inf)
         return found
 
     def factors(self, steps: Matrix) -> Matrix:
@@ -319,7 +320,7 @@ def measured(part: RunningPart, x: Matrix, steps: Matrix, states: Matrix, start:
     after = part.float64_states(x.reshape(1, T * B, -1), before, steps.reshape(1, T * B))[0]
     off = states.reshape(T * B, N) - after
     root = part.metric.root
-    length = part.metric.root_slack * np.sqrt(((off @ root) ** 2).sum(-1)) + 1e-12 * part.length(np.abs(off))
+    length = part.metric.root_slack * euclidean(off @ root) + 1e-12 * part.length(np.abs(off))
     added = (length + part.length(part.exact_model.local(np.abs(before), feed, lengths)[0])) * OWN
     added, factors, found, error = added.reshape(T, B), part.factors(steps), np.empty((T, B)), np.zeros(B)
     for t in range(T):

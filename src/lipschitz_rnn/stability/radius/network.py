@@ -98,7 +98,8 @@ class Network:
             return Steps(full, torch.full(shape, count, dtype=torch.int64, device=device))
         spans = cell.without_rounding(timespans)
         limit = cell.step_limit(spans)
-        counts = torch.ones_like(spans, dtype=torch.int64) if limit is None else count_substeps(spans, limit)
+        kept = torch.float64 if cell.weight_ih.dtype == torch.float64 else torch.float32  # in which the layer counts
+        counts = torch.ones_like(spans, dtype=torch.int64) if limit is None else count_substeps(spans.to(kept), limit)
         return Steps(spans.double() / counts, counts)
 
 
@@ -150,6 +151,12 @@ def read_network(model: Any, precision: str | None = "exact") -> Network:
         layers.append(tuple(found))
     D = as_array(head.weight, "the head's weight")
     c = np.zeros(len(D)) if head.bias is None else as_array(head.bias, "the head's bias")
+    own = unit.cell().weight_ih.dtype
+    if precision != "exact" and torch.finfo(head.weight.dtype).eps > torch.finfo(own).eps:
+        raise ValueError(
+            f"the head is in {head.weight.dtype} and the unit in {own}, so the head rounds more than is counted; "
+            f'convert the head to {own}, or ask for precision="exact"'
+        )
     if D.shape[1] != sum(part.size for part in layers[-1]):
         raise ValueError(
             f"the head reads {D.shape[1]} values, but the last layer gives {sum(part.size for part in layers[-1])}; "
@@ -219,6 +226,18 @@ class Samples:
         return self.given.inputs.shape[0], self.given.inputs.shape[1]
 
 
+def _require_resting(x: Tensor, spans: Tensor | None, valid: Tensor) -> None:
+    """Raise unless a unit that reads on over the padding finds nothing there that the proof leaves out."""
+    wrong = "" if not bool(x[~valid].any()) else "inputs"
+    if spans is not None and bool(spans[~valid].any()):
+        wrong = f"{wrong} and timespans".removeprefix(" and ")
+    if wrong:
+        raise ValueError(
+            f"{wrong} are not zero in the padding, which the unit reads, as it is stated to get no lengths; set them "
+            "to zero there, or state unit_takes_lengths=True of a model that passes the lengths on"
+        )
+
+
 def read_samples(network: Network, inputs: Tensor, times: Tensor | None, lengths: Tensor | None) -> Samples:
     """Inputs, timespans (raw times where the model prepares its inputs) and lengths, checked and made time-major."""
     stated = network.stated
@@ -248,6 +267,9 @@ def read_samples(network: Network, inputs: Tensor, times: Tensor | None, lengths
         x, spans = (inputs.transpose(0, 1), times) if stated.batch_first else (inputs, times)
         if spans is not None and stated.batch_first:
             spans = spans.transpose(0, 1)
+        reads_padding = stated.readout == "state" or network.stated.unit.num_directions == 2
+        if reads_padding and not stated.unit_takes_lengths:
+            _require_resting(x, spans, valid)
         # Inputs in another dtype than the network's are cast to it.
         own = network.layers[0][0].cell.weight_ih.dtype
         cast = 0.0 if inputs.dtype == own else 1.01 * 0.5 * torch.finfo(own).eps

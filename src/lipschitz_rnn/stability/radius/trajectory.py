@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.lengths import length_of as rounded_length_of
 from lipschitz_rnn.stability.proof.rounding import UNIT, Ball
 from lipschitz_rnn.stability.radius.kernels import ProvedNetwork, ProvedPart, Timeline
 
@@ -71,9 +72,8 @@ def _run(
 
 
 def length_of(values: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """The Euclidean norm over some axes; numbers whose squares underflow count too."""
-    top = values.abs().amax(axes, keepdim=True).clamp(min=_TINY)
-    return ((values / top).square().sum(axes, keepdim=True).sqrt() * top).squeeze(axes) * (1 + 8 * UNIT)
+    """An upper bound of the Euclidean norm over some axes."""
+    return rounded_length_of(values, axes) * (1 + 8 * UNIT)
 
 
 class Stepper:

@@ -108,7 +108,7 @@ class LayerRun:
             least = _shortest(cell)
             part.factors(np.full((1, 1), least))  # raises if the certificate does not cover the layer's step
             return anywhere(part, checked_vector(limit, "input_bound", self.layer.input_size), least=least)
-        sequences = self.layer.read(inputs, lengths, self.times).mask_times()
+        sequences = self.layer.read(inputs, lengths, self.times)
         state = None if hx is None else self.layer.read_state(hx, sequences)[0]
         for name, tensor in (("inputs", sequences.inputs), ("hx", state)):
             if tensor is not None and not bool(torch.isfinite(_valid(tensor, sequences, name)).all()):

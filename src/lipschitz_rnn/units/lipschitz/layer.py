@@ -37,6 +37,7 @@ from lipschitz_rnn.units.lipschitz.parallel import (
 from lipschitz_rnn.units.lipschitz.quick import quick_call
 from lipschitz_rnn.units.lipschitz.settings import CellSetting, SettingsModule, describe_layer
 from lipschitz_rnn.units.lipschitz.stream import LipschitzStream
+from lipschitz_rnn.units.lipschitz.weight_hooks import set_weights
 from lipschitz_rnn.units.recurrence import Recurrence, UnstatedRecurrenceError, require_own_statement
 from lipschitz_rnn.units.sequences import Sequences
 
@@ -313,6 +314,7 @@ class LipschitzRNN(SettingsModule, Recurrent):
         self, layer: int, direction: int, x: Tensor, state: State | None, sequences: Sequences, need_output: bool
     ) -> tuple[Tensor | None, State]:
         cell, timespans = self.cell(layer, direction), sequences.timespans
+        set_weights(cell)
         h0 = None if state is None else state[0]
         if h0 is not None and exporting():
             h0 = h0.clone()  # the loop of an exported program does not accept a view

@@ -49,9 +49,10 @@ class SymmetricSkew(SettingsModule):
         return 1.0 - 2.0 * self.beta
 
     @property
-    def has_numbers(self) -> bool:
-        """Whether β and γ are numbers, not tensors."""
-        return not (isinstance(self.beta, Tensor) or isinstance(self.gamma, Tensor))
+    def is_plain(self) -> bool:
+        """Whether β and γ are numbers, not tensors, and nothing is attached that a call would run."""
+        attached = self._forward_hooks or self._forward_pre_hooks or "forward" in self.__dict__
+        return not (attached or isinstance(self.beta, Tensor) or isinstance(self.gamma, Tensor))
 
     def forward(self, M: Tensor) -> Tensor:
         _require_square(M)
@@ -152,7 +153,7 @@ class SymmetricSkewPair(SettingsModule):
 
     def forward(self) -> tuple[Tensor, Tensor]:
         maps = self.skew_A, self.skew_W
-        if plain_eager() and not forward_mode() and all(skew.has_numbers for skew in maps):
+        if plain_eager() and not forward_mode() and all(type(skew) is SymmetricSkew and skew.is_plain for skew in maps):
             A, W = _EagerPair.apply(self.M_A, self.M_W, *maps)
             return A, W
         return self.skew_A(self.M_A), self.skew_W(self.M_W)

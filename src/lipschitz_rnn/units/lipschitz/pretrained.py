@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from lipschitz_rnn.plugins import did_you_mean
 from lipschitz_rnn.units.lipschitz.parametrization import as_pair
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def read_pretrained(name: str | os.PathLike[str]) -> Pretrained:
     else:
         names = ", ".join(available()) or "(none in this installation)"
         raise ValueError(
-            f"{text!r} is neither a file that ends in .safetensors nor a network of this package; these are {names}"
+            f"{text!r} is neither a file that ends in .safetensors nor a network of this package"
+            f"{did_you_mean(text, available())}; these are {names}"
         )
     try:
         with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]

@@ -38,9 +38,9 @@ def quick_call(layer: LipschitzRNN, input: Any, hx: Any, need_output: Any) -> tu
         return None
     if not (need_output is True or need_output is False) or not (hx is None or type(hx) in _PLAIN):
         return None
-    if input.is_nested or input.layout is not torch.strided:
+    if input.is_nested or input.layout is not torch.strided or input._is_zerotensor():
         return None
-    if hx is not None and (hx.is_nested or hx.layout is not torch.strided):
+    if hx is not None and (hx.is_nested or hx.layout is not torch.strided or hx._is_zerotensor()):
         return None
     cells: Any = layer._modules["cells"]
     cell: Any = cells._modules.get("l0")
@@ -92,7 +92,7 @@ def _maps(hidden: Any) -> tuple[float, float, float, float] | None:
         skew: Any = hidden._modules[name]
         numbers = skew.__dict__
         beta, gamma = numbers.get("beta"), numbers.get("gamma")
-        if type(skew) is not SymmetricSkew or type(beta) is not float or type(gamma) is not float:
+        if type(skew) is not SymmetricSkew or not skew.is_plain or type(beta) is not float or type(gamma) is not float:
             return None
         found += [1.0 - 2.0 * beta, gamma]
     return found[0], found[1], found[2], found[3]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast, overload
 
+import torch
 from torch import Tensor, nn
 
 from lipschitz_rnn.ops.common.validation import FLOATING, require_count, require_number
@@ -101,10 +102,14 @@ class SettingsModule(nn.Module):
                 "settings."
             )
         below = local_metadata.get("below") or {}
-        if different or any(_different(own, below.get(name, {})) for name, own in self._settings_below().items()):
-            # A failed load must change nothing, so put the current tensors into this copy of the dictionary.
-            here = {prefix + name: tensor.detach() for name, tensor in self.state_dict(keep_vars=True).items()}
-            state_dict.update({key: tensor for key, tensor in here.items() if key in state_dict})
+        here = {prefix + name: tensor for name, tensor in self.state_dict(keep_vars=True).items()}
+        fitting = {key for key, tensor in here.items() if _shape(state_dict.get(key)) in (None, tensor.shape)}
+        below_differs = any(_different(own, below.get(name, {})) for name, own in self._settings_below().items())
+        if different or below_differs or len(fitting) < len(here):
+            # A failed load must change nothing, so put the current tensors into this copy of the dictionary: the
+            # parameters themselves, because with assign=True the module takes what it finds. Only what does not fit
+            # stays, and PyTorch names it.
+            state_dict.update({key: here[key] for key in fitting if key in state_dict})
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
@@ -143,6 +148,10 @@ def describe_layer(layer: Any) -> str:
     for name in ("recompute_every", "parallel"):
         text += "" if getattr(layer, name) is None else f", {name}={getattr(layer, name)}"
     return text
+
+
+def _shape(tensor: Any) -> torch.Size | None:
+    return tensor.shape if isinstance(tensor, Tensor) else None
 
 
 def _different(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from parallel_cases import Case, make_case
 
+import lipschitz_rnn as lr
 from lipschitz_rnn.ops import Parallel, ScanBound
 from lipschitz_rnn.ops.lipschitz.parallel.known import only_rounding
 from lipschitz_rnn.ops.lipschitz.parallel.plan import allowed
@@ -121,3 +122,18 @@ def test_rounding_at_every_border_counts_as_the_bound_adds_it() -> None:
     assert not is_rounding(1e-6 + 1.01 * added)
     assert not is_rounding(1.01 * limit, torch.zeros_like(fading))
     assert not is_rounding(float("nan"))
+
+
+@pytest.mark.parametrize("scale", [1e-155, 1e-170])
+def test_states_whose_squares_underflow_are_within_their_bound(scale: float) -> None:
+    torch.manual_seed(0)
+    layer = lr.LipschitzRNN(1, 16, stability="contracting", rate=0.01, bias=False, parallel=8).double()
+    x = (torch.rand(4000, 1, 1, dtype=torch.float64) + 0.5) * scale
+    with torch.no_grad():
+        found = layer(x)[0]
+        (bound,) = layer.bounds
+        layer.parallel = None
+        wrong = (found - layer(x)[0]) / scale
+    assert bound.proved
+    assert float(wrong.norm(dim=-1).max()) <= float(bound.states) / scale * (1 + 1e-9) + 1e-11
+    assert float(bound.relative) <= 1e-6

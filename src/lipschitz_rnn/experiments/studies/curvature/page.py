@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from lipschitz_rnn.documents.blocks import Block, Heading, Paragraph, Picture, Table
-from lipschitz_rnn.drawing import GREY, draw_band, mean_of, new_figure, to_svg
+from lipschitz_rnn.drawing import GREY, draw_band, mean_of, new_figure, plain_log_ticks, to_svg
 from lipschitz_rnn.experiments.paper import ROBUSTNESS
 from lipschitz_rnn.experiments.results import Record
 from lipschitz_rnn.experiments.studies.robustness.page import STYLES, unit_name
@@ -97,7 +97,8 @@ def where_printed(records: Sequence[Record], quantity: Quantity) -> str:
             lowest = f"{min(means):.{quantity.digits}f} and {max(means):.{quantity.digits}f}"
             span = f"training losses from {max(places):.2g} down to {min(places):.2g}"
             parts.append(f"{unit_name(record)} never has the printed {printed:g}, but between {lowest} at {span}")
-    return f"**{quantity.title}.** {'; '.join(parts)}."
+    text = "; ".join(parts)
+    return f"**{quantity.title}.** {text[0].upper()}{text[1:]}."
 
 
 def _table(records: Sequence[Record], quantity: Quantity) -> Table:
@@ -127,9 +128,9 @@ def _method(record: Record) -> str:
     return (
         f"Mean over the networks that reached the loss (smallest to largest); a dash: none did. Hessian over "
         f"{grid['samples']:,} training samples, eigenvalues to {grid['tolerance']:g}, trace by {grid['probes']} random "
-        f"vectors outside a Krylov space of {grid['lanczos']}. λ_min is the most negative eigenvalue. {values.task}, "
-        f"N = {values.hidden_size}, SGD with momentum {values.momentum:g} and rate {values.learning_rate:g}, "
-        f"{values.schedule} schedule, {values.epochs} epochs; {record.why}."
+        f"vectors outside a Krylov space of {grid['lanczos']}. λ_min is the most negative eigenvalue. Trained on "
+        f"{values.task}: N = {values.hidden_size}, SGD with momentum {values.momentum:g} and rate "
+        f"{values.learning_rate:g}, {values.schedule} schedule, {values.epochs} epochs; {record.why}."
     )
 
 
@@ -147,6 +148,7 @@ def draw(records: Sequence[Record]) -> Any:
         axis.set(xscale="log", yscale="log", xlabel="training loss", ylabel=quantity.title)
         axis.xaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_major_formatter("{x:g}")
+        plain_log_ticks(axis)
         axis.invert_xaxis()
         axis.legend(frameon=False, fontsize=8)
     if records[0].kind == QUICK:

@@ -28,10 +28,10 @@ def accuracies(study: Study, records: Sequence[Record]) -> list[Block]:
             shown = [show_score(value, record.percent) for value in values]
             rows.append([*_strengths(variant), str(len(own)), *shown, str(diverged or "–")])
         header = ["a", "m", "seeds", "validation, mean", "test min", "mean", "max", "diverged"]
-        text = f"N = {record.setup.hidden_size}, {record.setup.epochs} epochs" + (
-            f"; {record.why}" if record.why else ""
-        )
-        page += [Heading(TITLES.get(record.setup.task, record.setup.task)), Paragraph(f"{text}."), Table(header, rows)]
+        epochs = f"{record.setup.epochs} epochs"
+        facts = [f"N = {record.setup.hidden_size}", *([] if epochs in record.why else [epochs]), record.why]
+        text = f"{'; '.join(filter(None, facts))}."
+        page += [Heading(TITLES.get(record.setup.task, record.setup.task)), Paragraph(text), Table(header, rows)]
     return page
 
 

@@ -68,7 +68,13 @@ def filled(sizes: Mapping[str, int], arrays: Mapping[str, Tensor | None]) -> Arr
         if tensor is not None:
             place, axes = _ROWS[name]
             # What a function transform has left wrapped, when it ended, has an address only inside.
-            table[place] = torch._C._functorch.unwrap_if_dead(tensor).data_ptr()
+            address = torch._C._functorch.unwrap_if_dead(tensor).data_ptr()
+            if address == 0 and tensor.numel() > 0:  # the kernel would end the process
+                raise RuntimeError(
+                    f"a kernel was given a {type(tensor).__name__} without memory of its own as {name!r}; pass plain "
+                    "tensors, e.g. zeros instead of a tensor of PyTorch's internal kind for zeros"
+                )
+            table[place] = address
             for axis, stride in zip(axes, tensor.stride(), strict=False):
                 table[axis] = stride
     return table

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.lengths import length_of
 from lipschitz_rnn.ops.common.validation import has_values
 from lipschitz_rnn.ops.lipschitz.problem import Problem
 
@@ -174,7 +175,7 @@ class Norms:
         return _multiplied(self.root, states)
 
     def _norm(self, root: Tensor, vectors: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(_multiplied(root, vectors), dim=-1)
+        return length_of(_multiplied(root, vectors))
 
     @cached_property
     def _singular(self) -> Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.ops.common.lengths import length_of
 from lipschitz_rnn.ops.lipschitz.parallel.adjoint import Adjoint
 from lipschitz_rnn.ops.lipschitz.parallel.chunks import Chunks, Path
 from lipschitz_rnn.ops.lipschitz.parallel.contraction import Norms, accumulate, accumulate_back, largest_each
@@ -199,7 +200,7 @@ def _summed(
     if problem.input_weight is None:
         result["u"] = _norm(high.reshape(-1, 1, 1, 1) * drive)
         return result
-    x = timed(torch.linalg.vector_norm(problem.drive.detach().double(), dim=-1), chunks)
+    x = timed(length_of(problem.drive.detach().double()), chunks)
     U = problem.input_weight.detach().double()
     seen = norms.root.unsqueeze(-1) * U if norms.diagonal else norms.root @ U
     result["x"] = _norm(torch.linalg.matrix_norm(seen, ord=2).reshape(-1, 1, 1, 1) * drive)
@@ -239,7 +240,7 @@ def _resting(problem: Problem, norms: Norms) -> Tensor:
         return largest_each(norms.size(x)).reshape(-1, 1, 1, 1)
     U = problem.input_weight.detach().double()
     seen = norms.root.unsqueeze(-1) * U if norms.diagonal else norms.root @ U
-    largest = torch.linalg.matrix_norm(seen, ord=2) * largest_each(torch.linalg.vector_norm(x, dim=-1))
+    largest = torch.linalg.matrix_norm(seen, ord=2) * largest_each(length_of(x))
     if problem.bias is not None:
         largest = largest + norms.size(problem.bias.unsqueeze(1)).squeeze(1)
     return largest.reshape(S, 1, 1, 1)
@@ -254,4 +255,4 @@ def _weighted(row: Sequence[float], values: Sequence[Tensor], like: Tensor) -> T
 
 
 def _norm(values: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(values) * (1.0 + 1e-9)
+    return length_of(values.flatten()) * (1.0 + 1e-9)
