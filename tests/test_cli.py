@@ -99,7 +99,7 @@ def test_every_option_of_train_reaches_its_setting(tmp_path: Path) -> None:
     given = {
         "seeds": ("3,5-6", [3, 5, 6]), "unit": ("lipschitz", "lipschitz"), "hidden-size": ("7", 7),
         "num-layers": ("2", 2), "dropout": ("0", 0.0), "embedding-dropout": ("0.5", 0.5),
-        "epochs": ("0", 0), "patience": ("4", 4), "batch-size": ("9", 9),
+        "epochs": ("2", 2), "patience": ("4", 4), "batch-size": ("9", 9),
         "eval-batch-size": ("11", 11),
         "optimiser": ("sgd", "sgd"), "lr": ("0.5", 0.5), "momentum": ("0", 0.0), "smoothing": ("0.25", 0.25),
         "matrix-rate": ("2", 2.0), "bias-rate": ("3", 3.0),

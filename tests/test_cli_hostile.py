@@ -121,11 +121,7 @@ def test_every_argument_bears_an_odd_value(value: str) -> None:
         (["robustness", "tickle"], 2, "No such command 'tickle'. The commands are hessian, attack, noise."),
         (["certfy"], 2, "The commands are quickstart, train, sweep,"),
         (["robustness", "noise", "no-such-run", "--noise-seeds", "x"], 1, "it does not exist; give the folder that"),
-        (
-            ["certify", "pair.safetensors", "--step-size=0.1", "--rounding=-7"],
-            2,
-            "has the value -7; give a non-negative",
-        ),
+        (["certify", "pair.safetensors", "--step-size=0.1", "--rounding=-7"], 2, "--rounding is -7; give a finite"),
         (["bench", "--weights", "x"], 2, "--weights is 'x', but it chooses the layer of --parallel; pass both"),
         (["evaluate"], 2, "give either a run folder or --pretrained NAME; none is given"),
         (["evaluate", ".", "--pretrained", "x"], 2, "--pretrained NAME; '.' and --pretrained 'x' are both given"),

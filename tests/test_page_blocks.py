@@ -89,7 +89,7 @@ def test_text_is_never_markup_and_pictures_are_inside() -> None:
 def test_a_picture_takes_the_colours_of_the_page_and_names_of_its_own() -> None:
     svg = inline_svg(SVG, "p7-", "A picture")
     assert svg.startswith(
-        '<svg role="img" aria-label="A picture" viewBox="0 0 72 36" style="width: 96px; min-width: min(96px, 34rem)">'
+        '<svg role="img" aria-label="A picture" viewBox="0 0 72 36" style="width: 96px; min-width: min(60px, 34rem)">'
     )
     assert "http" not in svg
     assert "script" not in svg
@@ -102,6 +102,13 @@ def test_a_picture_takes_the_colours_of_the_page_and_names_of_its_own() -> None:
     assert {RED, BLUE, GREY, GREEN, PURPLE} <= set(VARIABLES)
     page = to_html("Page", [])
     assert all(f"{name}: #" in page for name in VARIABLES.values())
+
+
+def test_a_narrow_screen_shows_a_whole_small_picture() -> None:
+    """One of 442 pixels fits on a phone; a row of panels keeps its text readable, and its box scrolls."""
+    for points, least in ((331.2, 274), (662.4, 547)):
+        svg = f'<svg viewBox="0 0 {points} 244.8"></svg>'.encode()
+        assert f"min-width: min({least}px, 34rem)" in inline_svg(svg, "p1-", "A picture")
 
 
 def test_folded_blocks_are_a_subsection_in_markdown_and_keep_their_pictures() -> None:

@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from importlib import metadata
 from typing import Any
 
@@ -25,6 +26,12 @@ _allowed: set[str] = set()
 
 class MissingCodeError(ImportError):
     """A task, a unit or a builder from outside the package cannot be found; the message says what to do."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """ " (did you mean 'lstm'?)", or nothing if no known name is close."""
+    close = get_close_matches(str(name), list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def import_modules(names: Iterable[str] = ()) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from optional import needs
 from typer.testing import CliRunner, Result
 
 from lipschitz_rnn.benchmark import Effort, Report, Workload, compiled, jobs
-from lipschitz_rnn.benchmark.growth import Growth
+from lipschitz_rnn.benchmark.growth import Growth, draw_growth
 from lipschitz_rnn.benchmark.measuring import Row
 from lipschitz_rnn.benchmark.timing import Times
 from lipschitz_rnn.cli import app
@@ -134,6 +135,22 @@ def test_the_steepest_part_of_a_line_is_found() -> None:
     )
     assert line.steepest("ours") == (32, 64, pytest.approx(3.0))
     assert line.steepest("peer") == (16, 64, pytest.approx(1.0))
+
+
+@needs("matplotlib")
+def test_a_panel_names_the_sizes_that_are_held_and_explains_the_dotted_line() -> None:
+    lines = [
+        Growth("hidden", Workload(), [16, 32, 2048], {"ours": [1.0, 2.0, 16.0]}),
+        Growth("length", Workload(), [256, 1024], {"ours": [1.0, math.nan]}),
+    ]
+    figure = draw_growth(lines, "Times")
+    hidden, length = figure.axes
+    assert hidden.get_title() == "B = 128, T = 784, S = 1"
+    assert length.get_title() == "B = 128, N = 128, S = 1"
+    figure.draw_without_rendering()
+    assert {"16", "32", "512", "2048"} <= {label.get_text() for label in hidden.get_xticklabels()}
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["ours", "proportional"]
 
 
 def test_batch_one_is_forward_only_and_steps_cells() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,12 @@ def test_every_kind_of_task_trains_and_reports(
     page = (run / "report.html").read_text()
     assert page.count("<svg role") >= 2
     assert "<figure data-panels" in page  # curves can be read
+    assert "thin lines are single seeds" in page
+    learning = (run / "figures" / "learning.svg").read_text(encoding="utf-8")
+    assert ("<!-- loss (in scaled units) -->" in learning) == ("accuracy" not in metrics)
+    assert f"lipschitz-rnn certify {run} --time-limit 600" in page
+    certificate = page.partition("Certificate of contraction</h2>")[2].partition("Ask again")[0]
+    assert not re.search(r"[( ]-\d", certificate)  # minus signs
     opened = load_run(run)
     record = opened.shapes.series
     model = data.SeriesModel.from_record(opened.networks[0], record)
@@ -291,6 +298,7 @@ def test_a_model_with_a_unit_that_states_nothing_is_not_certified() -> None:
 @pytest.mark.parametrize("target", [["--target", "state"], ["--task", "forecast"]])
 def test_a_run_of_no_epochs_has_a_report_and_resumes(target: list[str], tmp_path: Path) -> None:
     path = write_csv(tmp_path / "waves.csv", waves(20, seed=3, shortest=10, longest=20))
+    (tmp_path / "none.toml").write_text("epochs = 0\nhidden_size = 6\n")  # on the command line, 0 is refused
     for more in ([], ["--resume"]):
-        done("train", path, *target, *COLUMNS, *SMALL, "-e", "0", "-o", tmp_path / "run", *more)
+        done("train", path, *target, *COLUMNS, "-c", tmp_path / "none.toml", "-o", tmp_path / "run", *more)
         assert "Learning curves" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

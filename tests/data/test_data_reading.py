@@ -84,6 +84,21 @@ def test_dates_and_durations_become_seconds(tmp_path: Path, dates: list[str]) ->
     np.testing.assert_array_equal(np.diff(read.times), [3600.0, 7200.0])
 
 
+@pytest.mark.parametrize(("step", "days"), [("1ns", 90), ("1us", 1000), ("1ms", 3650), ("1s", 40000)])
+def test_dates_are_shown_as_they_are_in_the_file(step: str, days: int) -> None:
+    import pandas as pd
+
+    generator = np.random.default_rng(0)
+    unit = pd.Timedelta(step).value
+    nanoseconds = np.sort(generator.integers(0, days * 86_400_000_000_000 // unit, 2000)) * unit
+    when = pd.to_datetime(np.unique(nanoseconds), unit="ns", origin="1950-01-01", utc=True)
+    frame = pd.DataFrame({"when": when, "x": np.arange(len(when)) % 7.0})
+    found = data.from_frame(frame, time="when")
+    assert found.times is not None
+    shown = pd.to_datetime(pd.Series([found.clock.show(time) for time in found.times.tolist()]), utc=True)
+    np.testing.assert_array_equal(shown.dt.as_unit("ns").astype("int64"), when.as_unit("ns").astype("int64"))
+
+
 def test_nanoseconds_of_dates_survive(tmp_path: Path) -> None:
     text = "when,x\n2026-01-01T00:00:00.000000001Z,1\n2026-01-01T00:00:00.000000004Z,2\n"
     read = data.read(csv(tmp_path, text), time="when")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from series_files import waves, write_csv
 
 from lipschitz_rnn import data, load_run, tasks
 from lipschitz_rnn.data.batching import bucketed_order
+from lipschitz_rnn.data.calibration import scored_predictions
 from lipschitz_rnn.data.metrics import calibration_error, class_metrics, number_metrics
-from lipschitz_rnn.training import Settings, fit
+from lipschitz_rnn.training import Settings, evaluate, fit
 from lipschitz_rnn.training.patience import Patience
 
 
@@ -139,10 +141,55 @@ def test_preprocessing_learns_from_training_series_only() -> None:
     changed = series.values.copy()
     for index in set(range(40)) - set(train.tolist()):
         changed[series.offsets[index] : series.offsets[index + 1]] *= 100.0
-    from dataclasses import replace
-
     again = data.SeriesTask(replace(series, values=changed), step_size=0.05)
     assert again.preprocessing_module.fitted == task.preprocessing_module.fitted
+
+
+@pytest.mark.parametrize("kind", ["sequence", "forecast"])
+def test_scores_by_time_are_those_of_predictions_for_the_whole_series(kind: data.target.Kind) -> None:
+    """A network that forgets nothing is in another state if it starts shortly before the scored part."""
+    generator = np.random.default_rng(0)
+    walk = 10.0 + generator.normal(size=900).cumsum()
+    series = data.from_arrays([walk[None]])
+    series = replace(series, targets=walk[:, None], target_level="sample", target_names=("y",))
+    task = data.SeriesTask(series, kind, step_size=0.1)
+    result = fit(Settings(task="series", hidden_size=8, epochs=1, batch_size=4, unit_options={"alpha": 0.0}), task)
+    model = data.SeriesModel.from_record(result.models[0], task.record())
+    goals, found, _ = scored_predictions([model], task, "test")
+    error = (found[0] - goals) / task.target.scale
+    assert evaluate(result.models[0], task) == pytest.approx(np.mean(error**2), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["sequence", "forecast"])
+@pytest.mark.parametrize("split_by", ["series", "time"])
+def test_samples_in_several_windows_count_once(kind: data.target.Kind, split_by: data.task.SplitBy) -> None:
+    """The middle of a long series lies in two windows."""
+    generator = np.random.default_rng(0)
+    length = 150
+    middle = (np.arange(length) >= 50) & (np.arange(length) < 100)
+    values = generator.normal(size=(8, 2, length)) + 10.0 * middle
+    values[:, 1, middle] = np.nan
+    times = np.cumsum(np.where(middle, 1.0, 3.0)) + np.zeros((8, 1))
+    series = data.from_arrays(values, times=times)
+    goal = values[:, 0].reshape(-1, 1) ** 2
+    series = replace(series, targets=goal, target_level="sample", target_names=("y",))
+    task = data.SeriesTask(series, kind, split_by=split_by, step_size=0.1, window=40)
+    windows = task.windows["train"]
+    seen = np.zeros(series.total, dtype=bool)
+    for start, size in zip(windows.start, windows.length, strict=True):
+        seen[start : start + size] = True
+    if split_by == "series":
+        assert seen.sum() == length * len(np.unique(windows.series))
+    fitted, flat = task.preprocessing_module.fitted, series.values
+    assert fitted.center[0] == pytest.approx(flat[seen, 0].mean())
+    assert fitted.scale[0] == pytest.approx(flat[seen, 0].std())
+    pairs = seen[:-1] & seen[1:]
+    pairs[series.offsets[1:-1] - 1] = False
+    assert fitted.gap == np.median(np.diff(times.reshape(-1))[pairs])
+    assert f"{np.isnan(flat[seen, 1]).mean():.1%} missing" in " ".join(fitted.notes)
+    learned = goal[seen, 0] if kind == "sequence" else np.diff(flat[:, 0])[pairs]
+    assert task.target.center[0] == pytest.approx(learned.mean())
+    assert task.target.scale[0] == pytest.approx(learned.std())
 
 
 def test_bucketed_batches_have_similar_lengths_and_use_every_sample() -> None:
@@ -263,8 +310,21 @@ def test_metrics_agree_with_their_definitions() -> None:
     assert 0.0 <= calibration_error(labels, chances) < 0.2
     values = generator.normal(size=(50, 2))
     predicted = values + 0.1
-    predicted[3, 1] = np.nan
+    values[3, 1] = np.nan
     numbers = number_metrics(values, predicted)
     assert numbers["MAE"] == pytest.approx(0.1)
     assert numbers["RMSE"] == pytest.approx(0.1)
     assert 0.98 < numbers["R²"] < 1.0  # type: ignore[operator]
+
+
+@needs("sklearn")
+def test_predictions_of_nan_have_no_metrics() -> None:
+    labels, chances = np.array([0, 1, 0, 1]), np.array([[0.9, 0.1], [0.1, 0.9], [0.8, 0.2], [0.3, 0.7]])
+    error = calibration_error(labels, chances)
+    broken = np.concatenate([chances, [[np.nan, np.nan]]])
+    assert set(class_metrics(np.append(labels, 0), broken).values()) == {None}
+    assert calibration_error(np.append(labels, 0), broken) == pytest.approx(error)
+    assert np.isnan(calibration_error(labels[:1], broken[-1:]))
+    values = np.array([[1.0], [2.0], [np.nan]])
+    assert set(number_metrics(values, np.array([[1.0], [np.nan], [3.0]])).values()) == {None}
+    assert number_metrics(values, np.array([[1.0], [2.0], [np.nan]]))["MAE"] == 0.0

@@ -54,13 +54,27 @@ def test_a_text_among_numbers_with_a_decimal_comma_makes_no_categories(tmp_path:
         (["1/2/26", "2/2/26"], [0, 31]),
         (["1/2/2026", "2/2/2026"], [0, 31]),
         (["01.02.2026", "01.03.2026"], [0, 28]),
+        (["1/2/2026 5pm", "2/2/2026 5pm"], [0, 31]),
+        (["01/02/2026 05:00 PM", "02/02/2026 05:00 pm"], [0, 31]),
+        (["1/2/26 5:00:01.5 pm", "2/2/26 5:00:01.5 pm"], [0, 31]),
+        (["1.2.2026 5:00 am", "13.2.2026 5:00 am"], [0, 12]),
+        (["1-2-26 12:00", "2-2-26 12:00"], [0, 31]),
+        (["1 Feb 2026 5pm", "13 February 2026 5:00 pm"], [0, 12]),
+        (["2026/02/01 5pm", "2026/02/13 5:00 pm"], [0, 12]),
     ],
 )
 def test_dates_are_read_in_one_way(tmp_path: Path, dates: list[str], days: list[int]) -> None:
     found = read(tmp_path, "t,x", [f"{date},{row}" for row, date in enumerate(dates)], time="t")
     np.testing.assert_array_equal(found.times, 86400.0 * np.array(days))
-    start = {"0": "2026-02-01", "1": "2026-02-01", "2": "2001-02-26"}[dates[0][0]]
-    assert found.clock.show(0.0).startswith("2026-01-02" if "/" in dates[0] else start)
+    day_first = "2001-02-26" if dates[0].startswith("26") else "2026-02-01"
+    month_first = dates[0][2] in "/-" or dates[0][1] in "/-"
+    assert found.clock.show(0.0).startswith("2026-01-02" if month_first else day_first)
+
+
+def test_the_halves_of_a_day(tmp_path: Path) -> None:
+    cells = ["1/2/2026 12:30 AM", "1/2/2026 11:30 AM", "1/2/2026 12:30 PM", "1/2/2026 11:30 PM"]
+    found = read(tmp_path, "t,x", [f"{cell},{row}" for row, cell in enumerate(cells)], time="t")
+    np.testing.assert_array_equal(found.times, 3600.0 * np.array([0, 11, 12, 23]))
 
 
 @pytest.mark.parametrize(
@@ -69,6 +83,12 @@ def test_dates_are_read_in_one_way(tmp_path: Path, dates: list[str], days: list[
         (["01.02.26", "01.13.26"], 3, "%d.%m.%y"),
         (["99.12.31", "99.12.30"], 2, "%d.%m.%y"),
         (["1/2/26", "13/2/26"], 3, "%m/%d/%y"),
+        (["1/2/2026 5pm", "13/2/2026 5pm"], 3, "%m/%d/%Y"),
+        (["01/02/2026 05:00 PM", "13/02/2026 05:00 PM"], 3, "%m/%d/%Y"),
+        (["1-2-26 12:00", "13-2-26 12:00"], 3, "%m-%d-%y"),
+        (["13/2/2026 5pm", "1/2/2026 5pm", "2/14/2026 5pm"], 4, "%d/%m/%Y"),
+        (["1/2/2026 12:00:00:123", "1/3/2026 12:00:00:123"], 2, "%m/%d/%Y"),
+        (["1/2 2026", "13/2 2026"], 3, "%m/%d %Y"),
     ],
 )
 def test_dates_that_do_not_fit_are_named(tmp_path: Path, dates: list[str], line: int, how: str) -> None:

@@ -123,6 +123,33 @@ def test_arrays_that_would_lose_something() -> None:
         data.from_arrays(X, times=[0.0, 1.0, 2.0, np.nan, 4.0])
 
 
+@pytest.mark.parametrize("columns", [{}, {"series": "id"}])
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_blank_line_is_no_sample(tmp_path: Path, columns: dict[str, str], blank: str) -> None:
+    path = tmp_path / "table.csv"
+    rows = ["id,x,y", "a,1,2", "a,2,3", "a,3,5"]
+    path.write_text("\n".join([*rows[:3], blank, *rows[3:], blank, ""]))
+    for rows_per_chunk in (1, 100):
+        with pytest.raises(data.SeriesError, match=r"line 4 of table\.csv is blank; remove it"):
+            data.read(path, rows_per_chunk=rows_per_chunk, **columns)  # type: ignore[arg-type]
+    path.write_text("\n".join([*rows[:3], ",,", *rows[3:], blank, ""]))
+    if not columns:
+        assert np.isnan(data.read(path, features=["x", "y"]).values[:, 0]).tolist() == [False, False, True, False]
+    path.write_text("x\n1\n\n3\n")  # in a single column it is an empty cell
+    assert np.isnan(data.read(path).values[:, 0]).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("word", ["NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "#NA"])
+def test_words_for_missing_values_are_those_of_the_documents(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(f"c,x\na,1\n{word},{word}\nb,3\nnone,4\n")
+    for categories in ([], ["c"]):
+        found = data.read(path, categories=categories)
+        assert found.categories == {"c": ("a", "b", "none")}
+        assert np.isnan(found.values).all(1).tolist() == [False, True, False, False]
+    assert f"`{word}`" in Path("docs/own-data.md").read_text()
+
+
 def test_masks_frames_and_tensors_are_read_as_what_they_are() -> None:
     import pandas as pd
 

@@ -93,6 +93,71 @@ def test_labels_and_categories_keep_their_zeros(tmp_path: Path, rows_per_chunk: 
     np.testing.assert_array_equal(numbers.targets[:, 0], [0.25, 1.25] * 4 + [0.25])
 
 
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (["12345678901234567", "12345678901234568", "42"], ("42", "12345678901234567", "12345678901234568")),
+        (["0.1", "0.2"], ("0.1", "0.2")),
+        (["2.0", "1.0"], ("1.0", "2.0")),
+        (["1e3", "+1"], ("+1", "1e3")),
+        (["1.0", "1", "2.50", "2.5"], ("1", "2.5")),  # one number is one label
+        (["10", "9"], ("9", "10")),
+    ],
+)
+@pytest.mark.parametrize("rows_per_chunk", [100_000, 7])
+def test_labels_that_are_numbers_keep_their_form(
+    tmp_path: Path, labels: list[str], classes: tuple[str, ...], rows_per_chunk: int
+) -> None:
+    rows = [f"s{i},{t},{i + t},{labels[i % len(labels)]}" for t in range(3) for i in range(24)]  # series alternate
+    path = tmp_path / "labels.csv"
+    path.write_text("\n".join(["id,t,x,y", *rows]) + "\n")
+    found = data.read(path, target="y", series="id", time="t", rows_per_chunk=rows_per_chunk)
+    task = data.SeriesTask(found.select([*range(5, 24), *range(5)]), "classify")
+    assert task.target.classes == classes
+    assert task.series.targets is not None
+    numbers = [int(text) if text.isdigit() else float(text) for text in classes]
+    for name, code in zip(task.series.ids, task.series.targets.tolist(), strict=True):
+        label = labels[int(str(name)[1:]) % len(labels)]
+        assert numbers[code] == (int(label) if label.isdigit() else float(label))
+    assert data.target.guess_kind(found) == ("regress" if "." in "".join(classes).replace(".0", "") else "classify")
+
+
+def test_labels_of_typed_tables_keep_their_digits() -> None:
+    import pandas as pd
+
+    long = [12345678901234567, 12345678901234568, 42]
+    for labels, classes in (
+        (np.array(long), ("42", "12345678901234567", "12345678901234568")),
+        (np.array(long, dtype=object), ("42", "12345678901234567", "12345678901234568")),
+        (np.array([0.1, 0.2, 3.0]), ("0.1", "0.2", "3")),
+        (np.array([0.1, 0.2, 3.0], dtype=np.float32), ("0.1", "0.2", "3")),
+    ):
+        frame = pd.DataFrame(
+            {"id": np.repeat(range(24), 2), "x": np.arange(48.0), "y": np.repeat(np.tile(labels, 8), 2)}
+        )
+        assert data.SeriesTask(data.from_frame(frame, target="y", series="id"), "classify").target.classes == classes
+    found = data.from_arrays(np.arange(48.0).reshape(24, 2), np.tile(long, 8))
+    assert data.SeriesTask(found, "classify").target.classes == ("42", "12345678901234567", "12345678901234568")
+
+
+def test_a_series_with_two_labels_that_float64_cannot_tell_apart_is_a_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    rows = [f"s{i},{t},{i + t},1234567890123456{7 + (i == t == 1)}" for i in range(6) for t in range(2)]
+    path.write_text("\n".join(["id,t,x,y", *rows]) + "\n")
+    with pytest.raises(data.SeriesError, match=r"is 12345678901234568 at line 5.*but 12345678901234567 at line 4"):
+        data.SeriesTask(data.read(path, target="y", series="id", time="t"), "classify")
+
+
+def test_models_that_wrote_categories_with_17_digits_read_them() -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame({"id": np.repeat(range(6), 2), "c": np.tile([0.1, 0.25], 6), "y": np.repeat(["a", "b"], 6)})
+    found = data.from_frame(frame, target="y", series="id", categories=["c"])
+    assert found.categories == {"c": ("0.1", "0.25")}
+    again = found.with_categories({"c": ("0.10000000000000001", "0.25", "0.10")})
+    np.testing.assert_array_equal(again.values[:, 0], np.tile([0, 1], 6))
+
+
 def test_codes_after_numbers_are_a_mistake_with_a_remedy(tmp_path: Path) -> None:
     path = tmp_path / "codes.csv"
     path.write_text("id,x,y\n1,1,10\n2,2,11\n3,3,01\n")

@@ -114,6 +114,26 @@ def test_other_epochs_than_the_papers_are_told() -> None:
     assert f"ordered-mnist and permuted-mnist: {why}." in to_markdown(blocks(STUDY, short))
 
 
+def test_runs_of_two_lengths_say_how_many_seeds_they_have() -> None:
+    why = "three seeds, but 40 epochs instead of the paper's 100"
+    whole = record("ordered-mnist", {0.5: [0.5, 0.6]})
+    short = replace(whole, settings={**whole.settings, "epochs": 40, "seeds": [0]}, why=why, kind="short")
+    page = to_markdown(blocks(STUDY, [whole, short]))
+    assert (whole.setup.epochs, len(whole.setup.seeds)) == (2, 2)
+    assert "Runs of 2 epochs have 2 seeds, runs of 40 epochs have 1 seed." in page
+    assert why not in page
+
+
+def test_a_mark_stands_once_for_each_task_on_an_axis_in_percent() -> None:
+    curves = [record(task, {0.5: [0.9, 0.94]}) for task in ("ordered-mnist", "permuted-mnist")]
+    (section,) = STUDY.sections
+    (axis,) = section.draw(read_curves(curves)).axes  # type: ignore[attr-defined]
+    assert axis.get_ylabel() == "test accuracy (%)"
+    marks = [line for line in axis.lines if "peak" in str(line.get_label())]
+    looks = {(line.get_label(), line.get_color(), str(line.get_linestyle())) for line in marks}
+    assert (len(marks), len(looks)) == (4, 2)
+
+
 def test_quick_runs_never_stand_among_the_papers() -> None:
     quick = replace(record("digits", {0.5: [0.5, 0.6]}, "quick"), why="small")
     assert "Quick version" in to_markdown(blocks(STUDY, [quick]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -165,6 +166,13 @@ def test_every_format_holds_the_numbers(results: Path, tmp_path: Path) -> None:
     page = written["md"].read_text()
     assert "**90.88 ± 0.85 %**" in page
     assert all((tmp_path / "out" / "figures" / f"{name}.svg").exists() for name in ("ranks", "curves-1", "curves-2"))
+    (row,) = (line for line in page.splitlines() if line.startswith("| digits | gru | lipschitz |"))
+    difference, interval = row.split(" | ")[4:6]
+    assert difference == "0.13 points"  # of the means 90.88 % and 90.75 %
+    assert interval.startswith("−")
+    assert interval.endswith(" points")
+    assert "-" not in interval
+    assert re.search(r"\| \d\d\.\d\d to \d\d\.\d\d % \|", page)  # the interval of a mean
     lines = list(csv.DictReader(written["csv"].read_text().splitlines()))
     assert len(lines) == 6
     assert float(next(line["mean"] for line in lines if line["row"] == "lstm")) == pytest.approx(0.70875)

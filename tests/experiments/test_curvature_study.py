@@ -74,7 +74,7 @@ def test_the_page_says_where_the_printed_numbers_appear_and_counts_networks() ->
     known = [record("lipschitz", {1.0: [2.0, 1.2], 0.1: [0.14], 0.01: []}), record("neural-ode", {1.0: [3.0, 3.0]})]
     text = to_markdown(blocks(STUDY, known))
     assert "Lipschitz has the printed 0.14 at a loss of 0.1" in text
-    assert "neural ODE never has the printed 0.3, but between 3.00 and 3.00 at training losses from 1 down to 1" in text
+    assert "Neural ODE never has the printed 0.3, but between 3.00 and 3.00 at training losses from 1 down to 1" in text
     assert "| 0.1 | – | 0.14, 1 of 2 |" in text
     assert "| 1 | 3.00 (3.00 to 3.00) | 1.60 (1.20 to 2.00) |" in text
     assert "| the paper | 0.3 | 0.14 |" in text

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from invented_records import invented
+
+from lipschitz_rnn.documents.blocks import Paragraph
 from lipschitz_rnn.experiments.campaign import Campaign
 from lipschitz_rnn.experiments.reproduce import reproduce
 from lipschitz_rnn.experiments.studies.noise import STRENGTHS, STUDY, DisturbedInputs
+from lipschitz_rnn.experiments.studies.noise.page import accuracies
 from lipschitz_rnn.robustness.measuring import Method
 
 
@@ -25,6 +30,13 @@ def test_from_training_to_the_page(tmp_path: Path) -> None:
     for strengths in STRENGTHS:
         row = f"| {strengths['noise']:g} | {strengths['multiplicative_noise']:g} |"
         assert page.count(row) == 2  # scores, and disturbed inputs
+
+
+def test_the_number_of_epochs_is_said_once() -> None:
+    (plan,) = STUDY.plans(["ordered-mnist"])
+    for why, text in (("", "N = 128; 100 epochs."), ("100 epochs, Adam", "N = 128; 100 epochs, Adam.")):
+        page = accuracies(STUDY, [invented(replace(plan, why=why), [0.5, 0.6, 0.7])])
+        assert page[1] == Paragraph(text)
 
 
 def test_all_strengths_of_a_task_are_one_run() -> None:

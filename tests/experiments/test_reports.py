@@ -103,7 +103,7 @@ def test_the_html_needs_no_other_file(written: dict[str, Path]) -> None:
 def test_runs_on_one_task_share_a_picture_with_whole_epochs(written: dict[str, Path]) -> None:
     """Two configurations of three runs: one joint picture, without a background, ticks at 1 and 2 but not at 1.25."""
     text, folder = written["markdown"].read_text(), written["markdown"].parent / "figures"
-    assert text.count("![Learning curves on digits: all 2 configurations.") == 1
+    assert text.count("![Learning curves on digits: both configurations.") == 1
     for path in folder.glob("*.svg"):
         svg = path.read_text()
         assert "opacity: 0" in svg  # the background

@@ -169,5 +169,8 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert len(json.loads(done.stdout)["seeds"]) == 2
     assert json.loads((tmp_path / "runs" / "seeds-0-1" / "assessment.json").read_text())["networks"]
-    done = CliRunner().invoke(app, ["train", "--resume", "-o", str(tmp_path / "runs"), "--no-report", "--json"])
+    done = CliRunner().invoke(app, ["train", "--resume", "-o", str(tmp_path / "runs"), "--no-report"])
     assert done.exit_code == 0, done.output
+    told = " ".join(done.output.split())
+    assert f"next: lipschitz-rnn predict {tmp_path}/runs/seeds-0-1 NEW_FILE" in told
+    assert "each group of seeds is a run of its own" in told

@@ -37,5 +37,5 @@ def test_what_stops_it_is_told_and_the_folder_is_free_again(tmp_path: Path) -> N
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=rf"the sweep stopped: {tmp_path / 'file'}"):
+    with pytest.raises(RunError, match=rf"cannot write to {tmp_path / 'file'}: .*; choose another --out"):
         stop(tmp_path / "file" / "sweep.lock")

@@ -144,7 +144,7 @@ def test_wrong_use_is_explained(tmp_path: Path) -> None:
         (str(tmp_path / "nothing"),): "there is no",
         (str(tmp_path / "text.csv"),): "neither a run folder nor",
         ("ordered-mnist-64", "--seed", "99"): "has the seeds",
-        ("ordered-mnist-64", "--layer", "1"): "has the layers",
+        ("ordered-mnist-64", "--layer", "1"): "has only layer 0",
         ("ordered-mnist-64", "--time-limit", "nan"): "at least 0",
     }
     for arguments, message in cases.items():

@@ -121,10 +121,30 @@ def test_digits_under_attack(explorer: Opened) -> None:
     assert 0.19 < max(changes) <= 0.2 + 1e-12
     assert all(0 <= pixel <= 1 for pixel in moved["image"])
     assert "with the change" in explorer.text("#digits-reading")
+    assert explorer.text("#digits-reading").startswith("After all 64 pixels: reads 8")  # the bars may be elsewhere
     explorer.set(attack="0", noise="0.5")
     assert explorer.ask("explorer.digit()")["image"] != clean["image"]
     explorer.set(noise="0")
     assert explorer.ask("explorer.digit()") == clean
+
+
+def test_circles_are_round(explorer: Opened) -> None:
+    """A unit is as long across as up in every plot of a plane: the frames of its axes are squares."""
+    explorer.page.evaluate("""() => {
+        window.frames_seen = {};
+        const drawn = CanvasRenderingContext2D.prototype.strokeRect;
+        CanvasRenderingContext2D.prototype.strokeRect = function (x, y, width, height) {
+            if (width > 100) frames_seen[this.canvas.id] = [width, height];
+            drawn.call(this, x, y, width, height);
+        };
+    }""")
+    for name in ("portrait", "plane", "circle", "pendulum"):
+        explorer.page.locator(f"#{name}").scroll_into_view_if_needed()
+        explorer.page.wait_for_timeout(100)  # only what is seen is drawn, and the page learns of it a frame later
+        explorer.set(gamma="0.3")
+        explorer.wait_until(f"window.frames_seen.{name}")
+        width, height = explorer.ask(f"window.frames_seen.{name}")
+        assert width == height, name
 
 
 def test_drawing_a_digit(explorer: Opened) -> None:

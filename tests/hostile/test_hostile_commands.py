@@ -39,7 +39,7 @@ FILES = (
 )
 # What each command is given so that it ends soon where nothing is wrong with the rest.
 SMALL: dict[str, tuple[str, ...]] = {
-    "train": ("digits", "--preset", "quick", "-e", "0", "-n", "4", "--device", "cpu", "--out", "new"),
+    "train": ("digits", "--preset", "quick", "-e", "1", "-n", "4", "--device", "cpu", "--out", "new"),
     "evaluate": ("run", "--device", "cpu"),
     "report": ("run", "-o", "page"),
     "compare": ("run", "-o", "page"),

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from lipschitz_rnn.data.objectives import correct
 from lipschitz_rnn.tasks.base import ACCURACY, MSE, Batch, Generators, Split, Task, TaskInfo
 from lipschitz_rnn.tasks.objectives import Classification, Regression, TokenPrediction
+from lipschitz_rnn.training.results import Selection
 
 STEPS, SAMPLES, WIDTH = 5, 4, 3
 LENGTHS = torch.tensor([5, 1, 3, 2])
@@ -97,6 +99,23 @@ def test_networks_with_errors_of_0_and_100_report_0_and_100() -> None:
     outputs = torch.stack([torch.zeros(SAMPLES, WIDTH), torch.full((SAMPLES, WIDTH), 10.0)])
     total, weight = task.measure(outputs, Batch(torch.zeros(1), targets, LENGTHS.expand(2, -1)))
     assert (total / weight).tolist() == [0.0, 100.0]
+
+
+@pytest.mark.parametrize("readout", ["last", "all"])
+def test_scores_of_nan_are_right_about_nothing(readout: str) -> None:
+    """`argmax` takes NaN for the largest score, which made a broken network right about every target of class 0."""
+    shape = (SAMPLES,) if readout == "last" else (STEPS, SAMPLES)
+    targets = torch.zeros(2, *shape, dtype=torch.int64)
+    outputs = torch.tensor([1.0, 0.0, 0.0]).repeat(2, *shape, 1)
+    outputs[1, ..., 0, 2] = math.nan
+    batch = Batch(torch.zeros(1), targets, LENGTHS.expand(2, -1))
+    selected = Selection(ACCURACY, {"weight": torch.zeros(2)})
+    for total, weight in (make(Classification, readout).measure(outputs, batch), correct(outputs, targets, readout)):
+        accuracy = (total / weight).tolist()
+        assert accuracy[0] == 1.0
+        assert math.isnan(accuracy[1])
+        selected.consider(accuracy, 1, {"weight": torch.ones(2)}, [True, True])
+    assert selected.epochs == [1, None]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_training_nothing_lost import assert_same_run
+from test_training_nothing_lost import SignalAt, assert_same_run
 from tiny_tasks import SignTask, tiny_settings
 
-from lipschitz_rnn.training import RunError, fit
+from lipschitz_rnn.training import Interrupted, RunError, fit
 from lipschitz_rnn.training.folder import RunConflict, read_settings
 
 
@@ -63,3 +64,13 @@ def test_a_crash_while_prolonging_loses_nothing(tmp_path: Path, monkeypatch: pyt
             fit(tiny_settings(epochs=5), SignTask(), tmp_path, resume=True)
     assert read_settings(tmp_path).epochs == 3
     assert fit(tiny_settings(epochs=5), SignTask(), tmp_path, resume=True).steps == 20
+
+
+def test_what_was_measured_at_the_end_is_set_aside_with_the_result(tmp_path: Path) -> None:
+    """The weights change from the first new epoch on; intervals of the old ones would be attached to them."""
+    fit(tiny_settings(), SignTask(), tmp_path)
+    (tmp_path / "assessment.json").write_text('{"intervals": 1}')
+    with pytest.raises(Interrupted):
+        fit(tiny_settings(epochs=5), SignTask(), tmp_path, resume=True, watcher=SignalAt(17, signal.SIGTERM))
+    assert not (tmp_path / "assessment.json").exists()
+    assert (tmp_path / "assessment-3-epochs.json").read_text() == '{"intervals": 1}'

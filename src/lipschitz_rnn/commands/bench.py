@@ -50,7 +50,10 @@ def bench(
         int, typer.Option("--networks", "-s", help="Number of networks S, run as one ensemble.", rich_help_panel=SIZES)
     ] = 1,
     integrator: Annotated[
-        str, typer.Option("--integrator", metavar="NAME", help="euler, midpoint, heun or rk4.", rich_help_panel=SIZES)
+        str,
+        typer.Option(
+            "--integrator", metavar="NAME", help="euler, midpoint (or rk2), heun or rk4.", rich_help_panel=SIZES
+        ),
     ] = "euler",
     readout: Annotated[
         Literal["last", "all"],
@@ -180,6 +183,10 @@ def bench(
         raise ValueError("--append is about the file of --markdown; pass both, or neither")
     if weights is not None and not parallel:
         raise ValueError(f"--weights is {weights!r}, but it chooses the layer of --parallel; pass both, or neither")
+    if weights is not None:
+        from lipschitz_rnn.commands.model_files import require_whole
+
+        require_whole(Path(weights))
     explanation = explain_choice(work, place)
     if explain:
         _write_json({"workload": work.to_dict(), "device": str(place), "explanation": explanation}, json_file)

@@ -14,10 +14,11 @@ from rich.markup import escape
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.options import DataDir, DeviceAsTrained, Offline, Which
-from lipschitz_rnn.commands.parsing import refuse_given
+from lipschitz_rnn.commands.parsing import refuse_given, require_number
 from lipschitz_rnn.commands.progress import spinner
 from lipschitz_rnn.commands.threads import with_threads
 from lipschitz_rnn.tasks import Split
+from lipschitz_rnn.training import RunError
 
 if TYPE_CHECKING:
     from lipschitz_rnn.stability import Certificate, Progress
@@ -53,7 +54,7 @@ def certify(
         str | None,
         typer.Option(help="A step size, or a range such as 0.01,0.1 for irregular samples. Default: the layer's."),
     ] = None,
-    integrator: Annotated[str | None, typer.Option(help="euler, midpoint, heun or rk4.")] = None,
+    integrator: Annotated[str | None, typer.Option(help="euler, midpoint (or rk2), heun or rk4.")] = None,
     nonlinearity: Annotated[str | None, typer.Option(help="tanh, relu, sigmoid or identity.")] = None,
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Certify the differential equation instead of the discrete map.")
@@ -140,7 +141,7 @@ def certify(
     docs/stability.md has the theorems.
 
     Exit codes: 0 certified; 3 not certified, with the reason and what to try, or no sample certified at any radius;
-    2 wrong usage, a damaged file, or a network that cannot be certified; 1 a missing file or run.
+    2 wrong usage, or a network that cannot be certified; 1 a missing or damaged file or run.
 
     [bold]Examples[/]
 
@@ -148,6 +149,7 @@ def certify(
       lipschitz-rnn certify runs/contracting --radius 0.1,0.3 --plot radius.png
       lipschitz-rnn certify runs/contracting --radius 0.1 --precision high
     """
+    require_number("--time-limit", time_limit, lambda x: x >= 0, "give the seconds of the search, at least 0")
     if radius:
         refuse_given(
             context, WITHOUT_RADIUS, "says nothing with --radius, which is about the network as it runs; leave it out"
@@ -180,7 +182,13 @@ def certify(
             raise typer.Exit(NOT_CERTIFIED)
         return
     refuse_given(context, WITH_RADIUS, "goes with --radius; add --radius 0.1, or leave it out")
+    if continuous:
+        refuse_given(context, ("step_size", "integrator"), "says nothing with --continuous; leave out one of the two")
+    require_number("--rate", rate, lambda x: 0 < x < math.inf, "give a positive number, or leave it out for the best")
+    require_number("--accuracy", accuracy, lambda x: 0 < x < 1, "give a number above 0 and below 1, e.g. 0.001")
+    require_number("--rounding", rounding, lambda x: 0 <= x < math.inf, "give a finite number, at least 0")
     from lipschitz_rnn.stability import certify as prove
+    from lipschitz_rnn.stability.proof.files import DamagedFileError
 
     asked: dict[str, Any] = {"integrator": integrator, "nonlinearity": nonlinearity, "rate": rate}
     asked |= {"step_size": _steps(step_size), "continuous": True if continuous else None, "precision": precision}
@@ -188,7 +196,10 @@ def certify(
     with spinner("searching for a metric", quiet=as_json) as show:
         asked["progress"] = lambda progress: show(_line(progress))
         items = _targets(target, seed, which)
-        found = {name: prove(item, **asked) for name, item in items.items()}
+        try:
+            found = {name: prove(item, **asked) for name, item in items.items()}
+        except DamagedFileError as error:
+            raise RunError(f"{error}; it is damaged: save it again, or get another copy") from error
         show("bounding the rounding")
         certified = {} if rounding is None else {name: one for name, one in found.items() if one.holds}
         bounds = {name: _rounding(items[name], one, rounding, precision) for name, one in certified.items()}
@@ -203,6 +214,8 @@ def certify(
             verdict = "[green]certified[/]" if certificate.holds else "[red]not certified[/]"
             console.print(f"{escape(name)}: {verdict}", highlight=False)
             console.print(certificate.sentence(), highlight=False, markup=False)
+            if note := _precision_note(certificate, precision):
+                console.print(note, highlight=False, markup=False)
             if name in bounds:
                 console.print(_rounding_sentence(bounds[name]), highlight=False, markup=False)
             if certificate.next_step:
@@ -213,10 +226,12 @@ def certify(
 
 def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
     """What to certify, by name: the networks of a run or a model file, or the matrices in a file."""
-    from lipschitz_rnn.commands.model_files import open_models
+    from lipschitz_rnn.commands.model_files import open_models, require_whole
     from lipschitz_rnn.data.saving import holds_series_model
     from lipschitz_rnn.training.reading import is_there
 
+    if target.is_file():
+        require_whole(target)
     if target.suffix == ".safetensors" and target.is_file() and holds_series_model(target):
         saved = open_models(target, seed)
         seeds = saved.extra.get("seeds") or range(len(saved.models))
@@ -227,7 +242,7 @@ def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
         )
     if not target.is_dir():
         if seed is not None:
-            raise ValueError(f"seed is {seed}, but {target} is not a run folder, so it has no seeds; leave --seed out")
+            raise ValueError(f"--seed is {seed}, but {target} is not a run folder and has no seeds; leave --seed out")
         return {target.name: target}
     from lipschitz_rnn.data.model import SeriesModel
     from lipschitz_rnn.training.runs import load_run
@@ -235,7 +250,7 @@ def _targets(target: Path, seed: int | None, which: str) -> dict[str, Any]:
     run = load_run(target)
     settings = run.settings
     if seed is not None and seed not in settings.seeds:
-        raise ValueError(f"seed is {seed}; {target} has the seeds {', '.join(map(str, settings.seeds))}")
+        raise ValueError(f"--seed is {seed}; {target} has the seeds {', '.join(map(str, settings.seeds))}")
     pairs = zip(settings.members, run.checkpoint(which), strict=True)
     items = {member.name: model for member, model in pairs if seed in (None, member.seed)}
     series = getattr(run.shapes, "series", None)
@@ -283,6 +298,18 @@ def _rounding_sentence(bound: dict[str, Any]) -> str:
     )
 
 
+def _precision_note(certificate: Certificate, asked: str | None) -> str:
+    """What to say if layers keep their matrices in another precision than the one asked for."""
+    from lipschitz_rnn.stability.proof.precision import as_precision
+
+    parts = certificate.parts or (certificate,)
+    name = None if asked is None else as_precision(asked).name
+    if name is None or all(part.precision == name for part in parts):
+        return ""
+    kept = " and ".join(dict.fromkeys(part.precision for part in parts if part.precision != name))
+    return f"This is about matrices in {kept}, not {asked}: this layer keeps them so, whatever runs around it."
+
+
 def _line(progress: Progress) -> str:
     """How far a search is, for a terminal."""
     part = f"{progress.name}: " if progress.name else ""
@@ -299,5 +326,5 @@ def _steps(text: str | None) -> float | tuple[float, float] | None:
     except ValueError:
         numbers = []
     if len(numbers) not in (1, 2):
-        raise ValueError(f"step size is {text!r}; write one number, or a range such as 0.01,0.1")
+        raise ValueError(f"--step-size is {text!r}; write one number, or a range such as 0.01,0.1")
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])

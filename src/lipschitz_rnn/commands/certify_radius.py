@@ -26,6 +26,7 @@ from lipschitz_rnn.data.reading import read
 from lipschitz_rnn.data.rereading import read_for
 from lipschitz_rnn.data.saving import SavedModels
 from lipschitz_rnn.data.series import SeriesSet
+from lipschitz_rnn.data.spelling import position_in
 from lipschitz_rnn.data.target import prepare_target
 from lipschitz_rnn.experiments.certified import CertifiedCurve, Norm, Samples, certified_curve
 from lipschitz_rnn.stability import NoCertificate
@@ -117,7 +118,7 @@ def _opened(target: Path, seed: int | None, which: str, options: RadiusOptions) 
     run = load_run(target)
     place = device_of_run(options.device, run.settings.device)
     if seed is not None and seed not in run.settings.seeds:
-        raise ValueError(f"seed is {seed}; {target} has the seeds {', '.join(map(str, run.settings.seeds))}")
+        raise ValueError(f"--seed is {seed}; {target} has the seeds {', '.join(map(str, run.settings.seeds))}")
     pairs = zip(run.settings.members, run.checkpoint(which), strict=True)
     networks = {member.name: network for member, network in pairs if seed in (None, member.seed)}
     task = run.load_task(data_dir=options.data_dir, offline=options.offline)
@@ -146,7 +147,8 @@ def _labelled(saved: SavedModels, file: Path) -> SeriesSet:
     assert goals.targets is not None
     assert goals.classes is not None
     known = {text: place for place, text in enumerate(saved.target.classes)}
-    codes = [known.get(goals.classes[int(code)], -1) if code >= 0 else -1 for code in goals.targets]
+    places = [position_in(known, text, label=True) for text in goals.classes]
+    codes = [-1 if code < 0 or places[code] is None else places[code] for code in goals.targets]
     return replace(series, targets=np.array(codes), target_level="series", classes=saved.target.classes)
 
 

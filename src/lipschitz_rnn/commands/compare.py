@@ -13,7 +13,7 @@ from rich.table import Table
 
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.options import AsJson
-from lipschitz_rnn.commands.parsing import require_folder
+from lipschitz_rnn.commands.parsing import require_folder, writing_to
 from lipschitz_rnn.commands.progress import spinner
 from lipschitz_rnn.experiments.comparison import compare as compare_runs
 from lipschitz_rnn.experiments.comparison import write_comparison
@@ -69,7 +69,8 @@ def compare(
     require_folder(out)
     with spinner("comparing", quiet=as_json):
         found = compare_runs(runs, by=by or (), split=split, test=test, correction=correction, alpha=alpha)
-        written = write_comparison(found, out)
+        with writing_to(out):
+            written = write_comparison(found, out)
     if as_json:
         paths = {kind: str(path) for kind, path in written.items()}
         typer.echo(json.dumps({**to_dict(found), "written": paths}, indent=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,10 +14,12 @@ from rich.table import Table
 
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.imports import with_imports
+from lipschitz_rnn.commands.model_files import require_whole
 from lipschitz_rnn.commands.options import AsJson, DataDir, DeviceAsTrained, Offline, Which
 from lipschitz_rnn.commands.progress import progress_bar
 from lipschitz_rnn.commands.threads import choose_threads, with_threads
 from lipschitz_rnn.documents.numbers import show_score, show_scores
+from lipschitz_rnn.experiments.left_out import left_out_note, require_validated
 from lipschitz_rnn.tasks import Split
 from lipschitz_rnn.training.runs import load_run
 from lipschitz_rnn.units.lipschitz.pretrained import read_pretrained
@@ -54,6 +57,8 @@ def evaluate(
     if (run is None) == (pretrained is None):
         given = "none is given" if run is None else f"{str(run)!r} and --pretrained {pretrained!r} are both given"
         raise ValueError(f"give either a run folder or --pretrained NAME; {given}")
+    if pretrained is not None:
+        require_whole(Path(pretrained))
     source = {"run": str(run)} if run is not None else {"pretrained": str(pretrained)}
     loaded = load_run(run if run is not None else read_pretrained(str(pretrained)))
     settings = loaded.settings
@@ -63,10 +68,16 @@ def evaluate(
         metric, scores = loaded.evaluate(
             split, which, **place, progress=lambda done, total: show("scoring", done, total)
         )
+    validated = loaded.validated(which)
+    require_validated(loaded.name, validated)
+    values, losses = (
+        [value if counts and math.isfinite(value) else None for value, counts in zip(each, validated, strict=True)]
+        for each in (scores.metric, scores.loss)
+    )
     if as_json:
         seeds = [
             {"seed": member.seed, "variant": dict(member.variant), metric.name: value, "loss": loss}
-            for member, value, loss in zip(settings.members, scores.metric, scores.loss, strict=True)
+            for member, value, loss in zip(settings.members, values, losses, strict=True)
         ]
         typer.echo(json.dumps(source | {"split": split, "which": which, "seeds": seeds}, indent=2))
         return
@@ -74,10 +85,12 @@ def evaluate(
     table.add_column("network", overflow="fold")
     for column in (f"{split} {metric.name}", "loss"):
         table.add_column(column, justify="right", no_wrap=True)
-    for member, value, loss in zip(settings.members, scores.metric, scores.loss, strict=True):
+    for member, value, loss in zip(settings.members, values, losses, strict=True):
         table.add_row(escape(member.name), show_score(value, metric.percent), show_score(loss, False))
     console = Console()
     console.print(f"{settings.task} · {settings.unit} · {which} weights", highlight=False, markup=False)
     console.print(table)
-    if len(scores.metric) > 1 and not settings.variants:
-        console.print(f"mean {show_scores(scores.metric, metric.percent)}", highlight=False)
+    if note := left_out_note(settings.members, validated):
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    if len(values) > 1 and not settings.variants:
+        console.print(f"mean {show_scores(values, metric.percent)}", highlight=False)

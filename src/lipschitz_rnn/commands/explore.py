@@ -52,6 +52,7 @@ def explore(
       lipschitz-rnn explore
       lipschitz-rnn explore runs/digits-lipschitz-n64 -o mine.html --no-open
     """
+    from lipschitz_rnn.commands.model_files import require_whole
     from lipschitz_rnn.explorer import build_page, open_networks
     from lipschitz_rnn.storage import atomic_write
 
@@ -63,6 +64,8 @@ def explore(
         for flag, given in (("--seed", seed is not None), ("--layer", layer != 0)):
             if given:
                 raise ValueError(f"{flag} is for a network of your own; name its run folder or file")
+    else:
+        require_whole(source)
     require_writable(out)
     with spinner("writing the page"):
         own = [] if source is None else open_networks(source, seed=seed, layer=layer, time_limit=time_limit)

@@ -69,12 +69,16 @@ def export(
     from lipschitz_rnn.commands.model_files import open_models, spoken_warnings
     from lipschitz_rnn.data import export_model, save_model
     from lipschitz_rnn.data.rereading import read_for
+    from lipschitz_rnn.data.saving import FILE_NAME
 
     if out.suffix not in _ENDINGS:
         raise ValueError(
             f"the output is {str(out)!r}; its name must end in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}"
         )
     require_writable(out)
+    for read in (source, source / FILE_NAME):
+        if out.exists() and read.is_file() and out.samefile(read):
+            raise ValueError(f"{out} is the model to export; name another output")
     saved = open_models(source, seed, variant)
     console = Console()
     networks = "1 network" if len(saved.models) == 1 else f"{len(saved.models)} networks"

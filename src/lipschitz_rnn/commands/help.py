@@ -52,6 +52,7 @@ def name_value(error: typer.BadParameter) -> None:
     """Put the value into the message: since version 0.29 Typer leaves it out where Pydantic checks it."""
     found: list[Any] = getattr(error.__cause__, "errors", list)()
     given = str(found[0]["input"]) if found else ""
+    error.message = error.message.removeprefix("Value error, ")
     if given and given not in error.message:
         shown = repr(given if len(given) <= LONGEST else given[:LONGEST] + "…")
         error.message = f"{shown}; {error.message.replace('Input should', 'it should', 1)}"

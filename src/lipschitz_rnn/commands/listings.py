@@ -18,6 +18,7 @@ from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.options import AsJson
 
+_CONTRACTING = "--unit lipschitz -u stability=contracting"
 WIDE = 120  # terminal columns from which on there is room for sentences
 
 
@@ -63,15 +64,21 @@ def _print_tasks(infos: dict[str, dict[str, Any]]) -> None:
         table.add_column(column, justify="right", no_wrap=True)
     for name, facts in infos.items():
         sizes = ("?" if size is None else f"{size:,}" for size in facts["sizes"].values())
-        inputs = f"{facts['vocabulary']:,} tokens" if facts["vocabulary"] else str(facts["input_size"])
+        inputs = f"{facts['vocabulary']:,} tokens" if facts["vocabulary"] else f"{facts['input_size']:,}"
         what = [facts["summary"]] if described else []
-        table.add_row(name, *what, *sizes, str(facts["sequence_length"]), inputs, facts["metric"]["name"])
+        table.add_row(name, *what, *sizes, f"{facts['sequence_length']:,}", inputs, facts["metric"]["name"])
     console.print(table)
 
 
 def _print_details(facts: dict[str, Any]) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for key, value in facts.items():
+        if value is None:  # e.g. no vocabulary
+            continue
+        if key == "metric":
+            value = f"{value['name']}, {'higher' if value['higher_is_better'] else 'lower'} is better"
+        if isinstance(value, bool):
+            value = "yes" if value else "no"
         if isinstance(value, dict):
             value = ", ".join(f"{name}={item}" for name, item in value.items()) or "none"
         if isinstance(value, list):
@@ -100,7 +107,10 @@ def _print_units(infos: dict[str, dict[str, Any]]) -> None:
     """Names are never cut. A narrow terminal shows no equations; they are in the details of each unit."""
     console = Console()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1, 0, 0))
-    table.caption = "Parameters at N = 128 on pixel-by-pixel MNIST; lipschitz-rnn units NAME shows equation and options"
+    table.caption = (
+        "Parameters at N = 128 on pixel-by-pixel MNIST; lipschitz-rnn units NAME shows equation and options.\n"
+        f"--unit contracting is short for {_CONTRACTING}"
+    )
     table.caption_justify = "left"
     table.add_column("unit", no_wrap=True)
     if console.width >= WIDE:
@@ -118,6 +128,10 @@ def _print_units(infos: dict[str, dict[str, Any]]) -> None:
 
 
 def _unit_facts(name: str) -> dict[str, Any]:
+    if name == "contracting":  # what `train` takes for a unit with an option
+        return {"name": name, "short_for": f"{_CONTRACTING}, which always contracts"} | {
+            key: value for key, value in _unit_facts("lipschitz").items() if key != "name"
+        }
     info = unit_registry.info(name)
     keys = ("name", "paper", "year", "equation", "constraint", "ensembles", "timespans")
     facts = {key: getattr(info, key) for key in keys}

@@ -12,17 +12,37 @@ from rich.console import Console
 
 from lipschitz_rnn import data
 from lipschitz_rnn.data.reading import READERS
+from lipschitz_rnn.data.saving import AGAIN
+from lipschitz_rnn.experiments.left_out import left_out_note, require_validated
+from lipschitz_rnn.storage import READING_ERRORS, read_tensors
 from lipschitz_rnn.training.errors import RunError
 from lipschitz_rnn.training.reading import is_there, read_json, read_result
 from lipschitz_rnn.training.runs import LoadedRun, load_run
 
+_MODELS = "give the run folder of `lipschitz-rnn train FILE`, or a .safetensors model, in its place"
+
+
+def require_whole(path: Path) -> None:
+    """Raise `RunError` for a .safetensors file that is missing or damaged, whatever it is said to hold."""
+    if path.suffix != ".safetensors" or path.is_dir():
+        return
+    if not is_there(path):
+        raise RunError(f"there is no {path}; check the path, or give another .safetensors file")
+    try:
+        read_tensors(path)
+    except READING_ERRORS as error:
+        raise RunError(f"{path} cannot be read as safetensors ({error}); it is damaged: {AGAIN}") from error
+
 
 def open_models(source: Path, seed: int | None = None, variant: int | None = None) -> data.SavedModels:
-    """All networks of a run folder or a model file, or those of one seed."""
+    """All networks of a run folder or a model file, or those of one seed; those that were never validated are left out,
+    and a line says so."""
     if not is_there(source):
         raise RunError(f"there is no {source}; give a run folder of `lipschitz-rnn train FILE`, or a model file")
     if source.is_file() and source.suffix.lower() in READERS:
-        raise RunError(f"{source} is a file of series; give the run folder or the model file first, then the series")
+        raise RunError(f"{source} is a file of series; {_MODELS}")
+    if source.is_file() and source.suffix.lower() in (".onnx", ".pt2"):
+        raise RunError(f"{source} is for other programs: {source.suffix} is only a format of output; {_MODELS}")
     if source.is_dir() and not (source / "model.safetensors").is_file():
         found = _of_run(source, variant)
     else:
@@ -63,11 +83,19 @@ def _of_run(folder: Path, variant: int | None) -> data.SavedModels:
             "`lipschitz-rnn train FILE`"
         )
     settings, networks = run.of_variant(variant)
-    models = tuple(data.SeriesModel.from_record(network, record) for network in networks.values())
-    extra: dict[str, Any] = {"seeds": list(networks), "metric": getattr(run.shapes, "metric", None)}
-    extra |= {"reading": record.get("reading"), "scores": _scores(folder, run, variant)}
+    start = (variant or 0) * len(networks)
+    own = slice(start, start + len(networks))
+    members, validated = run.settings.members[own], run.validated()[own]
+    require_validated(folder, validated)
+    if note := left_out_note(members, validated):
+        Console(stderr=True).print(note, highlight=False, markup=False, soft_wrap=True)
+    kept = [member for member, counts in zip(members, validated, strict=True) if counts]
+    seeds = [member.seed for member in kept]
+    models = tuple(data.SeriesModel.from_record(networks[seed], record) for seed in seeds)
+    extra: dict[str, Any] = {"seeds": seeds, "metric": getattr(run.shapes, "metric", None)}
+    extra |= {"reading": record.get("reading"), "scores": _scores(folder, run, own, seeds)}
     if not settings.variants:
-        extra["intervals"] = _intervals(folder)
+        extra["intervals"] = _intervals(folder, [member.name for member in kept])
     extra["training"] = {
         name: value
         for name, value in settings.to_dict().items()
@@ -76,16 +104,18 @@ def _of_run(folder: Path, variant: int | None) -> data.SavedModels:
     return data.SavedModels(models, extra, str(folder))
 
 
-def _intervals(folder: Path) -> dict[str, Any] | None:
-    """What `train FILE` measured on validation data, if it came so far."""
+def _intervals(folder: Path, networks: list[str]) -> dict[str, Any] | None:
+    """What `train FILE` measured on validation data, if it came so far, and of the mean of the same networks."""
     path = folder / "assessment.json"
-    return read_json(path).get("intervals") if path.exists() else None
+    if not path.exists() or not (folder / "result.json").exists():  # a run that goes on has other weights
+        return None
+    assessment = read_json(path)
+    return assessment.get("intervals") if assessment.get("networks") == networks else None
 
 
-def _scores(folder: Path, run: LoadedRun, variant: int | None) -> list[dict[str, Any]] | None:
+def _scores(folder: Path, run: LoadedRun, own: slice, seeds: list[int]) -> list[dict[str, Any]] | None:
     if not (folder / "result.json").exists():  # still training, or interrupted
         return None
-    count = len(run.settings.seeds)
-    start = (variant or 0) * count
-    rows = read_result(folder, len(run.settings.members))["seeds"][start : start + count]
-    return [{key: row[key] for key in ("seed", "validation", "test", "selected_epoch")} for row in rows]
+    rows = read_result(folder, len(run.settings.members))["seeds"][own]
+    names = ("seed", "validation", "test", "selected_epoch")
+    return [{name: row[name] for name in names} for row in rows if row["seed"] in seeds]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
+
+from lipschitz_rnn.training.errors import RunError
+from lipschitz_rnn.training.reading import is_there
 
 PICTURES = (".png", ".pdf", ".svg")
 _EXAMPLES = {"--task-option": "length=300"}
@@ -84,6 +88,12 @@ def refuse_given(context: typer.Context, names: Iterable[str], why: str) -> None
             raise ValueError(f"{option.opts[0]} {why}")
 
 
+def require_number(flag: str, value: float | None, fits: Callable[[float], bool], fix: str) -> None:
+    """Raise for a number that an option does not take: the library would name its own argument, not the option."""
+    if value is not None and not fits(value):
+        raise ValueError(f"{flag} is {value:g}; {fix}")
+
+
 def require_writable(*paths: Path | None) -> None:
     """Raise now if a file cannot be written, not after minutes of work."""
     for path in paths:
@@ -101,7 +111,18 @@ def require_writable(*paths: Path | None) -> None:
 def require_folder(path: Path) -> None:
     """Raise now if a folder cannot be made, not after the work."""
     if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file; name a folder")
+        raise RunError(f"{path} is a file; name a folder")
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Turn the error of a folder that cannot be made or written to into a message with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or not Path(error.filename).is_relative_to(folder):
+            raise
+        raise RunError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
 
 
 def require_picture(path: Path | None) -> None:
@@ -119,7 +140,9 @@ def require_picture(path: Path | None) -> None:
 def require_small_file(path: Path, what: str) -> None:
     """Raise for devices such as /dev/full, which can be read forever, and for files too large to be settings."""
     if not path.is_file():
-        kind = "a folder" if path.is_dir() else "not a regular file" if path.exists() else "missing"
+        if not is_there(path):
+            raise RunError(f"there is no {path}; name {what}")
+        kind = "a folder" if path.is_dir() else "not a regular file"
         raise ValueError(f"{path} is {kind}; name {what}")
     if path.stat().st_size > 2**20:
         raise ValueError(f"{path} has {path.stat().st_size:,} bytes, more than {what} can have; name another file")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from lipschitz_rnn.commands.errors import guarded
 from lipschitz_rnn.commands.imports import with_imports
-from lipschitz_rnn.commands.parsing import require_writable
+from lipschitz_rnn.commands.parsing import require_number, require_writable
 from lipschitz_rnn.commands.progress import spinner
 from lipschitz_rnn.commands.threads import with_threads
 
@@ -103,6 +104,8 @@ def predict(
 
     require_table_name(out)
     require_writable(out)
+    require_number("--interval", interval, lambda p: 0 < p < 1, "give a probability between 0 and 1, e.g. 0.9")
+    require_number("--every", every, lambda gap: 0 < gap < math.inf, "give a positive time")
     if out.exists() and out.samefile(file):
         raise ValueError(f"{out} is the file to predict; name another output")
     saved = open_models(source, seed, variant)

@@ -11,7 +11,7 @@ import typer
 
 from lipschitz_rnn.commands.errors import fail, guarded
 from lipschitz_rnn.commands.options import AsJson
-from lipschitz_rnn.commands.parsing import parse_folder, require_folder
+from lipschitz_rnn.commands.parsing import parse_folder, require_folder, writing_to
 from lipschitz_rnn.commands.progress import spinner
 from lipschitz_rnn.commands.threads import with_threads
 from lipschitz_rnn.documents.files import has_marks
@@ -66,8 +66,9 @@ def report(
     _require_folders(runs)
     for path in (path for path in runs if _are_results([path])):
         raise ValueError(f"{path} is a folder of JSON results; give it alone, or give only run folders")
-    with spinner("writing the report", quiet=as_json):
-        written = write_report(runs, out or Path("report"))
+    out = out or Path("report")
+    with spinner("writing the report", quiet=as_json), writing_to(out):
+        written = write_report(runs, out)
     if as_json:
         typer.echo(json.dumps({kind: str(path) for kind, path in written.items()}, indent=2))
     else:
@@ -104,7 +105,7 @@ def _report_results(paths: list[Path], out: Path | None, check: bool, as_json: b
     readme = parent / "README.md" if out is None or out.resolve() == parent / "docs" / "results" else None
     readme = readme if readme is not None and has_marks(readme) else None
     if not check:
-        with spinner("writing pages", quiet=as_json):
+        with spinner("writing pages", quiet=as_json), writing_to(folder):
             written = write_pages(paths[0], folder, readme)
         typer.echo(json.dumps([str(path) for path in written], indent=2) if as_json else _lines(written))
         return

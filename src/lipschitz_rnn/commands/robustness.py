@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +17,7 @@ from lipschitz_rnn.commands.help import TidyCommand, TidyGroup
 from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.options import AsJson, DataDir, Offline, Plot, Seeds, Which
 from lipschitz_rnn.commands.options import DeviceAsTrained as Device
-from lipschitz_rnn.commands.parsing import parse_seeds, require_picture
+from lipschitz_rnn.commands.parsing import parse_seeds, require_number, require_picture
 from lipschitz_rnn.commands.progress import named, progress_bar
 from lipschitz_rnn.commands.robustness_runs import distinct_names, document, open_run, parse_amounts
 from lipschitz_rnn.commands.threads import MACHINE, with_threads
@@ -167,6 +168,8 @@ def attack(
     """
     from lipschitz_rnn.robustness import draw_samples, valid_range
 
+    for flag, size in (("--radius", radius), ("--step-size", step_size)):
+        require_number(flag, size, lambda x: 0 < x < math.inf, "give a positive number")
     chosen = tuple(dict.fromkeys(name.strip() for name in attacks.split(",")))
     unknown = [name for name in chosen if name not in ATTACKS]
     if unknown:
@@ -260,11 +263,15 @@ def noise(
     from lipschitz_rnn.robustness.noise import KINDS
 
     require_picture(plot)
+    sizes, chosen = parse_amounts(amounts), KINDS if kind == "both" else (kind,)
+    for amount in sizes or ():
+        require_number("--amounts", amount, lambda x: 0 <= x < math.inf, "give finite numbers, at least 0")
+        if "salt-and-pepper" in chosen:
+            require_number("--amounts", amount, lambda x: x <= 1, "for salt-and-pepper, give fractions of at most 1")
     opened = {
         label: open_run(run, which, seeds, variant, device, data_dir, offline)
         for label, run in zip(distinct_names(runs), runs, strict=True)
     }
-    chosen = KINDS if kind == "both" else (kind,)
     curves: dict[str, dict[int, list[Any]]] = {label: {} for label in opened}
     with progress_bar(quiet=as_json) as progress:
         for label, each in opened.items():
@@ -274,7 +281,7 @@ def noise(
                         noise_curve(
                             model,
                             each.task,
-                            parse_amounts(amounts),
+                            sizes,
                             parse_seeds(noise_seeds, "--noise-seeds"),
                             kind=each_kind,
                             split=split,

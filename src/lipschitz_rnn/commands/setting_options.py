@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from lipschitz_rnn.commands.parsing import parse_epochs, parse_options, parse_seeds
+from lipschitz_rnn.commands.parsing import parse_epochs, parse_options, parse_seeds, require_number
 from lipschitz_rnn.commands.signatures import Command, with_options
 from lipschitz_rnn.training.setting_checks import Setting
-from lipschitz_rnn.training.settings import described_settings
+from lipschitz_rnn.training.settings import Settings, described_settings
 
 _ASSIGNMENT = "NAME=VALUE"
 _METAVARS = {"unit_options": _ASSIGNMENT, "task_options": _ASSIGNMENT, "variants": "OPTIONS", "decay_epochs": "EPOCHS"}
@@ -31,6 +32,25 @@ def with_settings(command: Command) -> Command:
 
 
 _SETTINGS = {name: described for name, described in described_settings().items() if name != "task"}
+
+
+# Options that act only with some optimisers or schedules.
+_WITH = {
+    "momentum": ("optimiser", ("sgd",)),
+    "decay_factor": ("schedule", ("step",)),
+    "decay_epochs": ("schedule", ("step",)),
+    "warmup": ("schedule", ("one-cycle", "cosine")),
+    "final_rate": ("schedule", ("one-cycle", "cosine")),
+}
+
+
+def idle_options(given: Mapping[str, Any], settings: Settings) -> list[str]:
+    """A sentence for each given option that changes nothing with the optimiser or schedule in force."""
+    return [
+        f"--{name.replace('_', '-')} has no effect with --{other} {chosen}; it is for {' and '.join(needed)}"
+        for name, (other, needed) in _WITH.items()
+        if given.get(name) is not None and (chosen := getattr(settings, other)) not in needed
+    ]
 
 
 def _is_absent(value: Any) -> bool:
@@ -69,4 +89,8 @@ def _read(name: str, value: Any) -> Any:
         return tuple(parse_options(options.split(), "--variant") for options in value)
     if name in ("unit_options", "task_options"):
         return parse_options(value, _SETTINGS[name][1].flags[0])
+    if name == "epochs":
+        require_number("--epochs", value, lambda epochs: epochs >= 1, "give at least 1")
+    if name == "clip":
+        require_number("--clip", value, lambda norm: 0 <= norm < math.inf, "give at least 0; 0 does not clip")
     return None if name == "clip" and value == 0 else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,19 +21,21 @@ from lipschitz_rnn.commands.imports import with_imports
 from lipschitz_rnn.commands.parsing import parse_folder, require_small_file
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher
 from lipschitz_rnn.commands.run_folders import free_folder, recorded_threads
-from lipschitz_rnn.commands.setting_options import with_settings
+from lipschitz_rnn.commands.setting_options import idle_options, with_settings
 from lipschitz_rnn.commands.spreading import Places
 from lipschitz_rnn.commands.threads import MACHINE, choose_threads_for_runs, with_threads
 from lipschitz_rnn.commands.train_file import require_no_file_options, run_file, with_file_options
 from lipschitz_rnn.data.reading import is_file_name
 from lipschitz_rnn.documents.numbers import show_score, show_scores
+from lipschitz_rnn.experiments.left_out import left_out_note, require_validated
 from lipschitz_rnn.experiments.paper import find_cell
 from lipschitz_rnn.experiments.presets import Preset, preset_settings
+from lipschitz_rnn.experiments.results import scores_of
 from lipschitz_rnn.experiments.runner import check_train
 from lipschitz_rnn.experiments.runner import train as train_run
 from lipschitz_rnn.experiments.seeds import plan_seeds, read_spread
 from lipschitz_rnn.training import Result, Settings, Watcher
-from lipschitz_rnn.training.folder import RunConflict, read_settings
+from lipschitz_rnn.training.folder import read_settings
 from lipschitz_rnn.training.settings import NETWORK, OUTPUT, WHERE, read_toml
 from lipschitz_rnn.training.watchers import Watchers
 
@@ -88,7 +91,19 @@ def train(
             MACHINE, "Divide the seeds between processes (local) or a Ray cluster; see docs/sweeps.md.", "--engine"
         ),
     ] = None,
-    jobs: options.RunsAtOnce = None,
+    jobs: Annotated[
+        int | None,
+        _option(
+            MACHINE,
+            "Divide the seeds into this many runs at a time, each in its own folder in --out; predict, export and "
+            "evaluate take one of them. Default with --engine: one per GPU, else 1; with ray, what the cluster has "
+            "room for.",
+            "--jobs",
+            "-j",
+            min=1,
+            metavar="N",
+        ),
+    ] = None,
     address: options.Address = None,
     gpus: options.Gpus = None,
     dry_run: Annotated[bool, _option(OUTPUT, "Check the settings, print them as JSON, and stop.", "--dry-run")] = False,
@@ -122,6 +137,10 @@ def train(
         return
     require_no_file_options(file, task)
     settings = _merge_frozen(frozen, task, given) if frozen else _resolve(task, preset, config, given)
+    first = os.environ.get("RANK", "0") == "0"
+    console = Console(stderr=True)
+    for option in idle_options(given, settings) if first else ():
+        console.print(f"warning: {option}", highlight=False, markup=False, soft_wrap=True)
     folder = out or free_folder(settings.task, settings)
     if dry_run:
         if places is None:
@@ -134,8 +153,6 @@ def train(
         print_result(places.train(settings, folder, resume, as_json), settings, folder, as_json)
         return
     choose_threads_for_runs([settings], recorded_threads(folder))
-    first = os.environ.get("RANK", "0") == "0"
-    console = Console(stderr=True)
     shown = first and not as_json
     watcher = Watchers([FolderLine(console, folder), choose_watcher(console)]) if shown else Watcher()
     result = train_run(settings, folder, resume=resume, watcher=watcher)
@@ -151,11 +168,9 @@ def _frozen(out: Path | None, resume: bool) -> Settings | None:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError("several processes need one run folder; add --out FOLDER")
         return None
-    if not (out / "config.json").exists():
-        return read_spread(out) if resume else None
     if not resume:
-        raise RunConflict(f"{out} already holds a run; continue it with --resume, or choose another --out")
-    return read_settings(out)
+        return None  # the check of the settings comes first, then that of the folder
+    return read_settings(out) if (out / "config.json").exists() else read_spread(out)
 
 
 def _merge_frozen(frozen: Settings, task: str | None, given: dict[str, Any]) -> Settings:
@@ -183,12 +198,13 @@ def _read_config(config: Path) -> dict[str, Any]:
     return read_toml(config)
 
 
-def print_result(result: Result, settings: Settings, folder: Path, as_json: bool) -> None:
+def print_result(result: Result, settings: Settings, folder: Path, as_json: bool, next_command: str = "") -> None:
     """Print a table of the seeds, or everything as JSON."""
     cell = find_cell(settings)
     printed = None if cell is None else cell.printed
     if as_json:
         typer.echo(json.dumps(result.to_dict() | {"folder": str(folder), "paper": printed}, indent=2))
+        require_validated(folder, result.validated)
         return
     title = f"{result.task} · {result.unit} · {result.parameters:,} parameters"
     table = Table(title=escape(title), title_justify="left")
@@ -207,8 +223,11 @@ def print_result(result: Result, settings: Settings, folder: Path, as_json: bool
     console = Console()
     console.print(table)
     paper = f"; the paper prints {printed}" if printed is not None else ""
+    if note := left_out_note(settings.members, result.validated):
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
     if not settings.variants:  # a mean over different units would be meaningless
-        score = show_scores([seed.test for seed in result.seeds], result.percent)
+        score = show_scores(scores_of([asdict(seed) for seed in result.seeds]), result.percent)
         console.print(f"test {result.metric} {score}{paper}; {result.seconds:.0f} s of training", highlight=False)
-    next_command = f"lipschitz-rnn report {shlex.quote(str(folder))} -o report"
+    require_validated(folder, result.validated)
+    next_command = next_command or f"lipschitz-rnn report {shlex.quote(str(folder))} -o report"
     console.print(f"next: {next_command}", highlight=False, markup=False, soft_wrap=True)

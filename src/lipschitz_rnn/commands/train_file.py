@@ -19,12 +19,16 @@ from rich.table import Table
 from lipschitz_rnn import tasks
 from lipschitz_rnn.commands.progress import FolderLine, choose_watcher, spinner
 from lipschitz_rnn.commands.run_folders import free_folder, recorded_threads
+from lipschitz_rnn.commands.setting_options import idle_options
 from lipschitz_rnn.commands.signatures import Command, with_options
 from lipschitz_rnn.commands.spreading import Places
 from lipschitz_rnn.commands.threads import choose_threads_for_runs
 from lipschitz_rnn.data.reading import is_file_name
+from lipschitz_rnn.data.steps import named_unit
 from lipschitz_rnn.experiments.seeds import plan_seeds
 from lipschitz_rnn.training import Settings, Watcher
+from lipschitz_rnn.training.parallel import choose_device
+from lipschitz_rnn.training.run_settings import check_folder
 from lipschitz_rnn.training.watchers import Watchers
 
 PANEL = "Own data (FILE)"
@@ -159,6 +163,7 @@ def run_file(
 ) -> None:
     """Read the file, train, measure and report. `frozen`: the settings of the run to resume."""
     from lipschitz_rnn.experiments.file_runs import assess, file_settings, train_file
+    from lipschitz_rnn.units import info
 
     first = os.environ.get("RANK", "0") == "0"
     console, shown = Console(stderr=True), first and not as_json
@@ -183,6 +188,11 @@ def run_file(
     for name in ("task", "task_options"):
         changes.pop(name, None)
     options.pop("step_size", None)
+    if out is not None and places is None and not resume:  # before a large file is read
+        asked = Settings.from_dict({**given, "task": "file"})
+        info(named_unit(asked.unit, asked.unit_options)[0])
+        choose_device(asked.device)
+        check_folder(out, asked, resume)
     with spinner(f"reading {Path(options['path']).name}", quiet=not shown):
         settings, task = file_settings(options, changes, quick=quick)
     folder = out or free_folder(Path(options["path"]).stem, settings)
@@ -196,6 +206,8 @@ def run_file(
         typer.echo(json.dumps(settings.to_dict(), indent=2))
         return
     if shown:
+        for option in idle_options(given, settings):
+            console.print(f"warning: {option}", highlight=False, markup=False, soft_wrap=True)
         for note in task.notes():
             console.print(f"· {escape(note)}", highlight=False, soft_wrap=True)
     if places is not None:
@@ -209,6 +221,8 @@ def run_file(
     with spinner("measuring on the test split", quiet=not shown):
         found = assess(settings, task, result, folder, certify=report)
         page = _write_page(folder, found) if report else None
+    for note in found["left_out"] if shown else ():
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
     if as_json:
         answer = result.to_dict() | {"folder": str(folder), "metrics": found["metrics"], "baseline": found["baseline"]}
         typer.echo(json.dumps(answer, indent=2))
@@ -225,11 +239,18 @@ def _run_spread(
 
     joined = places.train(settings, folder, resume, as_json)
     with spinner("measuring on the test split", quiet=as_json):
-        for name, own in plan_seeds(settings, folder, 1, resume=True).items():
-            found = assess(own, task, train_file(own, task, folder / name, resume=True), folder / name, certify=report)
+        runs = plan_seeds(settings, folder, 1, resume=True)
+        for name, own in runs.items():
+            result = train_file(own, task, folder / name, resume=True)
+            if not any(result.validated):  # nothing to measure; the table of all seeds tells
+                continue
+            found = assess(own, task, result, folder / name, certify=report)
             if report:
                 _write_page(folder / name, found)
-    print_result(joined, settings, folder, as_json)
+    print_result(joined, settings, folder, as_json, _predict(folder / next(iter(runs))))
+    if not as_json:
+        text = f"each group of seeds is a run of its own in {folder}; predict, export and evaluate take one of them"
+        Console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _write_page(folder: Path, found: dict[str, Any]) -> Path | None:
@@ -258,5 +279,8 @@ def _print(found: dict[str, Any], seconds: float, folder: Path, page: Path | Non
         console.print(f"certified to contract: {verdict}", highlight=False)
     written = f"; report: {page}" if page is not None else ""
     console.print(f"{seconds:.0f} s of training; run: {folder}{written}", highlight=False, markup=False, soft_wrap=True)
-    next_command = f"lipschitz-rnn predict {shlex.quote(str(folder))} NEW_FILE -o predictions.csv"
-    console.print(f"next: {next_command}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"next: {_predict(folder)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _predict(folder: Path) -> str:
+    return f"lipschitz-rnn predict {shlex.quote(str(folder))} NEW_FILE -o predictions.csv"

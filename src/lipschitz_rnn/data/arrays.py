@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lipschitz_rnn.data.assembly import require_increasing
-from lipschitz_rnn.data.columns import plain_text
 from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.series import SeriesSet
+from lipschitz_rnn.data.spelling import plain_text, spelled_integers
 
 _VALUES, _TARGET, _TIMES = (
     ("X", "x", "values", "data"),
@@ -78,6 +78,7 @@ def from_arrays(
         target_level=None if goal is None else "series",
         target_names=() if goal is None else ("target",),
         classes=classes,
+        spelled=None if y is None else spelled_integers(np.asarray(y)),
         source=source,
     )
     infinite = ~np.isfinite(values) & ~np.isnan(values)

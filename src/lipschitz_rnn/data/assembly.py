@@ -12,6 +12,7 @@ from lipschitz_rnn.data.clock import Clock
 from lipschitz_rnn.data.columns import NameColumn, NumberColumn, TimeColumn
 from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.series import SeriesSet
+from lipschitz_rnn.data.spelling import Spelled
 
 SPLIT_NAMES = {"train": "train", "training": "train", "validation": "validation", "valid": "validation"}
 _EXACT = 2.0**53  # whole numbers beyond it are not exact in float64
@@ -58,6 +59,7 @@ def assemble(
         columns=tuple(column.name for column in features),
         times=when if when is None or order is None else when[order],
         targets=goal,
+        spelled=_spelled(targets, order),
         target_level=None if goal is None else "sample",
         target_names=tuple(column.name for column in targets),
         classes=classes,
@@ -88,6 +90,11 @@ def _targets(
     if classes is None:
         return stacked, None
     return np.where(np.isnan(stacked[:, 0]), -1, stacked[:, 0]).astype(np.int64), classes
+
+
+def _spelled(columns: Sequence[NumberColumn], order: npt.NDArray[np.int64] | None) -> Spelled | None:
+    found = columns[0].spelled() if len(columns) == 1 else None
+    return found if found is None or order is None else (found[0][order], found[1])
 
 
 def require_increasing(series: SeriesSet, column: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ _DURATION = re.compile(
 )
 _CALENDAR = re.compile(r"[-+]?P([\d.,]+[WD])*[\d.,]+[YM]")  # PT1M is a minute, P1M a month
 _DOTTED = re.compile(r"\d{1,2}\.\d{1,2}\.\d{2}")
-_SHORT_YEAR = re.compile(r"(\d{1,2}([./])\d{1,2}\2)(\d{2})(?!\d)")
+_SHORT_YEAR = re.compile(r"(\d{1,2}([-./])\d{1,2}\2)(\d{2})(?!\d)")
+# Day and month are both numbers, and the year comes last.
+_SWAPPABLE = re.compile(r"(?<!\d[-./ ])\b\d{1,2}([-./ ])[-./, ]*\d{1,2}[-./, ]+\d")
+_HALF_DAY = re.compile(r"\d{1,2}(:\d\d)?(:\d\d)?(\.\d+)?(\s*)[AaPp]\.?[Mm]\b\.?")
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,12 @@ class Clock:
         """A time as text: an ISO date in UTC, or a number."""
         if self.kind != "date":
             return f"{time:.12g}"
-        nanoseconds = self.origin + round(time * NANOSECONDS)
-        return str(np.datetime64(nanoseconds, "ns"))
+        # After some months float64 tells nanoseconds no longer apart. Rounded to the next power of ten that it does,
+        # dates come out as they are in their file.
+        step = 10 ** max(0, math.ceil(math.log10(math.ulp(time) * NANOSECONDS)))
+        whole = math.floor(time)
+        nanoseconds = whole * NANOSECONDS + round((time - whole) * NANOSECONDS / step) * step
+        return str(np.datetime64(self.origin + nanoseconds, "ns"))
 
     def from_nanoseconds(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         return (values - self.origin) / NANOSECONDS
@@ -112,14 +120,26 @@ def _reading_of(values: Any) -> Reading:
 def _format_of(text: str) -> str:
     """How a date is written that is not an ISO date: 1.2.2026 and 1.2.26 are the first of February, 1/2/2026 and
     1/2/26 the second of January, unless a number above 12 must be the day."""
+    swappable, half_day = _SWAPPABLE.search(text), _HALF_DAY.search(text)
+    if swappable is None:
+        return (None if half_day else _guessed(text)) or "mixed"
+    # Never "mixed", which would decide between day and month row by row. pandas knows whole days and long years only.
+    whole = text if half_day is None else f"{text[: half_day.start()]}00:00{text[half_day.end() :]}"
+    short = _SHORT_YEAR.match(whole)
+    guess = _guessed(whole if short is None else f"{short[1]}20{whole[short.start(3) :]}")
+    if guess is None:  # nothing is read this way either, and the message names the first date
+        guess = "%d.%m.%Y" if swappable[1] == "." else "%m/%d/%Y".replace("/", swappable[1])
+    if half_day is not None:
+        minutes, seconds, fraction, space = half_day.groups(default="")
+        clock = f"%I{minutes and ':%M'}{seconds and ':%S'}{fraction and '.%f'}{space}%p"
+        guess = guess.replace("%H:%M", clock)
+    return guess if short is None else guess.replace("%Y", "%y")
+
+
+def _guessed(text: str) -> str | None:
     import pandas as pd
 
-    short = _SHORT_YEAR.match(text)
-    whole = text if short is None else f"{short[1]}20{text[short.start(3) :]}"  # pandas knows years of four digits only
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a first number above 12 must be the day
-        guess = pd.tseries.api.guess_datetime_format(whole, dayfirst=bool(_DOTTED.match(text)))
-    if short is None:
-        return guess or "mixed"
-    # Never "mixed", which would decide row by row; a first date that does not fit is named in the message.
-    return (guess or ("%d.%m.%Y" if short[2] == "." else "%m/%d/%Y")).replace("%Y", "%y")
+        found: str | None = pd.tseries.api.guess_datetime_format(text, dayfirst=bool(_DOTTED.match(text)))
+    return found

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from lipschitz_rnn.data.clock import Clock, Reading, read_clock
 from lipschitz_rnn.data.errors import SeriesError, shown
+from lipschitz_rnn.data.spelling import Spelled, Spellings, plain_text
 
 MOST_CATEGORIES = 200  # one input each; more are names or free text, from which nothing general is learned
 # 1,5 or 1,234.5 or 1.234,5
@@ -35,6 +36,7 @@ class NumberColumn:
         self._declared, self._labels, self._coded = text, labels, False
         self.table: dict[str, int] = {}
         self._parts: list[npt.NDArray[np.float64]] = []
+        self._spellings = Spellings()
 
     def add(self, values: Any, start: int) -> None:
         """Add a chunk (a pandas Series) whose first row is `start`."""
@@ -70,6 +72,7 @@ class NumberColumn:
         else:
             numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
             self._require("number", ~np.isnan(numbers), values, start)
+            self._spell(values)
         if self.kind != "text" and np.isinf(numbers).any():
             row = int(np.isinf(numbers).argmax())
             raise SeriesError(
@@ -96,12 +99,17 @@ class NumberColumn:
                 self._require("number", present, values, start)
                 if (present & ~is_number).any():
                     self._mixed(int((present & ~is_number).argmax()), values, start)
+                self._spell(stripped.where(present, None))
                 return numbers
             self._require_no_commas(stripped[present], values, start)
             self._require_no_units(stripped[present], values, start)
         if not self._declared:
             self._require("text", present, values, start)
         return self._codes(stripped.to_numpy(dtype=object), present)
+
+    def _spell(self, values: Any) -> None:
+        if self._labels:
+            self._spellings.add(values)
 
     def _codes_in(self, texts: Any) -> bool:
         """Whether labels have leading zeros, which they would lose as numbers; then later rows are texts too."""
@@ -167,6 +175,10 @@ class NumberColumn:
             f"texts in the rows before; correct the cell, or name the column with --categories {self.name} "
             "(categories= in Python) if it holds categories"
         )
+
+    def spelled(self) -> Spelled | None:
+        """How the file writes labels that are numbers, if their numbers do not tell."""
+        return self._spellings.finish() if self._labels and self.kind == "number" else None
 
     def finish(self, most: int | None = MOST_CATEGORIES) -> tuple[npt.NDArray[np.float64], tuple[str, ...] | None]:
         """All rows, and the table of texts, sorted, or None for numbers."""
@@ -281,12 +293,3 @@ def category_text(value: Any) -> str | None:
     """A category as text: 1 and 1.0 are the same, 1 and 01 are not."""
     whole = _WHOLE.fullmatch(value) if isinstance(value, str) else None
     return plain_text(value) if whole is None else whole[1]
-
-
-def plain_text(value: Any) -> str | None:
-    """A label as text: whole numbers without ".0"; None if it is missing."""
-    if value is None or value != value or type(value).__name__ in ("NAType", "NaTType"):
-        return None
-    if isinstance(value, float | np.floating):
-        return f"{float(value):.17g}" if not float(value).is_integer() else str(int(value))
-    return str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.fitting import Missing, Scaling, TimeUse
 from lipschitz_rnn.data.reading import read
-from lipschitz_rnn.data.splits import DEFAULT
+from lipschitz_rnn.data.splits import DEFAULT, WARMUP
 from lipschitz_rnn.data.target import Kind
 from lipschitz_rnn.data.task import SeriesTask, SplitBy
 from lipschitz_rnn.tasks.base import check_count
@@ -44,13 +44,14 @@ class FileTask(SeriesTask):
         longest_gap: float = 10.0,
         class_weights: Literal["none", "balanced"] = "none",
         window: int = 100,
-        warmup: int = 50,
+        warmup: int = WARMUP,
         horizon: int = 20,
+        like: Mapping[str, Any] | None = None,
     ) -> None:
         """The options of `read`, of `SeriesTask`, and of `Preprocessing.fit`. A forecast's `target` names the columns
         to forecast, which are inputs as well; `horizon` is how many samples ahead free runs go. A file that is not at
         `path` may lie in the folder `root`."""
-        options = {name: value for name, value in locals().items() if name not in ("self", "root", "__class__")}
+        options = {name: value for name, value in locals().items() if name not in ("self", "root", "like", "__class__")}
         check_count("horizon", horizon)
         if not path:
             raise ValueError("the task 'file' needs a path; give the file itself: lipschitz-rnn train FILE")
@@ -81,6 +82,7 @@ class FileTask(SeriesTask):
             class_weights=class_weights,
             window=window,
             warmup=warmup,
+            like=like,
         )
         self.options = options
 

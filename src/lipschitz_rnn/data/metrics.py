@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,9 +17,12 @@ def class_metrics(labels: npt.NDArray[np.int64], probabilities: npt.NDArray[Any]
 
     F1 is the mean over the classes that occur in the labels or in the predictions, as in scikit-learn: a class that is
     in neither would count as wrong without a mistake. AUC is the area under the ROC curve, for several classes the mean
-    over one class against the others; None if a class is absent, since it is not defined then.
+    over one class against the others; None if a class is absent, since it is not defined then. All are None if a
+    probability is NaN: such a network predicts nothing.
     """
     metrics = _sklearn()
+    if np.isnan(probabilities).any():
+        return dict.fromkeys(PERCENT)
     found = probabilities.argmax(1)
     classes = np.arange(probabilities.shape[1])
     present = np.unique(labels)
@@ -36,9 +40,14 @@ def class_metrics(labels: npt.NDArray[np.int64], probabilities: npt.NDArray[Any]
 
 
 def number_metrics(values: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> dict[str, float | None]:
-    """MAE, RMSE and R² in the unit of the target, over all values (n, q) that are not NaN; R² is the mean over q."""
+    """MAE, RMSE and R² in the unit of the target, over all values (n, q) that are not NaN; R² is the mean over q.
+
+    All are None if one of these values has no finite prediction.
+    """
     error = predicted - values
-    known = np.isfinite(error)
+    known = np.isfinite(values)
+    if not np.isfinite(error[known]).all():
+        return dict.fromkeys(("MAE", "RMSE", "R²"))
     scores = []
     for column in range(values.shape[1]):
         rows = known[:, column]
@@ -60,7 +69,10 @@ def spread(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, list[floa
 def calibration(
     labels: npt.NDArray[np.int64], probabilities: npt.NDArray[Any], bins: int = 10
 ) -> list[dict[str, float]]:
-    """How often the predicted class was right, by the probability that was given to it: one entry per bin in use."""
+    """How often the predicted class was right, by the probability that was given to it: one entry per bin in use. Rows
+    of NaN are in no bin."""
+    known = ~np.isnan(probabilities).any(1)
+    labels, probabilities = labels[known], probabilities[known]
     confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
     place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
     used = [place == index for index in range(bins) if (place == index).any()]
@@ -71,9 +83,11 @@ def calibration(
 
 
 def calibration_error(labels: npt.NDArray[np.int64], probabilities: npt.NDArray[Any], bins: int = 10) -> float:
-    """The expected calibration error: the mean gap between probability and accuracy."""
+    """The expected calibration error: the mean gap between probability and accuracy; NaN if nothing is predicted."""
     found = calibration(labels, probabilities, bins)
-    return sum(entry["count"] * abs(entry["confidence"] - entry["accuracy"]) for entry in found) / len(labels)
+    total = sum(entry["count"] for entry in found)
+    gaps = sum(entry["count"] * abs(entry["confidence"] - entry["accuracy"]) for entry in found)
+    return gaps / total if total else math.nan
 
 
 def confusion(labels: npt.NDArray[np.int64], found: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.int64]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lipschitz_rnn.data.target import Target
-from lipschitz_rnn.tasks.objectives import token_losses
+from lipschitz_rnn.tasks.objectives import hits, token_losses
 
 
 def loss(outputs: Tensor, goals: Tensor, target: Target, weights: Tensor | None) -> Tensor:
@@ -23,12 +23,17 @@ def loss(outputs: Tensor, goals: Tensor, target: Target, weights: Tensor | None)
     return (losses * weight).sum(axes) / weight.sum(axes).clamp_min(1e-12)
 
 
+def weight_of(goals: Tensor, target: Target, weights: Tensor) -> Tensor:
+    """The sum of the weights of all goals that count, which the loss is divided by."""
+    return (weights[goals.clamp(min=0)] * (goals >= 0)).sum(_axes(target.readout))
+
+
 def correct(outputs: Tensor, goals: Tensor, readout: str) -> tuple[Tensor, Tensor]:
-    """(correct, counted)."""
+    """(correct, counted); NaN if a score that counts is NaN."""
     _require(outputs.shape[:-1], goals.shape)
     counts = goals >= 0
     axes = _axes(readout)
-    return ((outputs.argmax(-1) == goals) & counts).float().sum(axes), counts.float().sum(axes)
+    return torch.where(counts, hits(outputs, goals), 0.0).sum(axes), counts.float().sum(axes)
 
 
 def squared_errors(outputs: Tensor, goals: Tensor, readout: str) -> tuple[Tensor, Tensor]:

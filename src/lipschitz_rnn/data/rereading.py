@@ -14,6 +14,7 @@ from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.reading import read
 from lipschitz_rnn.data.saving import SavedModels
 from lipschitz_rnn.data.series import SeriesSet
+from lipschitz_rnn.data.spelling import position_in
 
 
 def read_for(
@@ -64,7 +65,8 @@ def _known(found: SeriesSet, tables: Mapping[str, tuple[str, ...]], ignore_unkno
         if name not in found.categories:
             continue  # with_categories says what is wrong
         texts = found.categories[name]
-        unknown = [index for index, text in enumerate(texts) if text not in table]
+        known = {text: index for index, text in enumerate(table)}
+        unknown = [index for index, text in enumerate(texts) if position_in(known, text) is None]
         place = found.columns.index(name)
         codes = found.values[:, place]
         used = np.isin(codes, unknown)

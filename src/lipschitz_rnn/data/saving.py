@@ -28,7 +28,7 @@ from lipschitz_rnn.units.lipschitz.pretrained import SERIES_FORMAT
 
 FORMAT = f"{SERIES_FORMAT}1"
 FILE_NAME = "model.safetensors"  # in a folder of save_pretrained
-_AGAIN = "save it again, or get another copy"
+AGAIN = "save it again, or get another copy"
 
 
 class ModelFileError(SeriesError):
@@ -144,11 +144,11 @@ def load_model(path: str | os.PathLike[str]) -> SavedModels:
     try:
         tensors, metadata = read_tensors(place)
     except READING_ERRORS as error:
-        raise ModelFileError(f"{place} cannot be read as safetensors ({error}); it is damaged: {_AGAIN}") from error
+        raise ModelFileError(f"{place} cannot be read as safetensors ({error}); it is damaged: {AGAIN}") from error
     _require_format(place, metadata)
     text = metadata.get("about", "")
     if metadata.get("sha256") != checksum(tensors, text):
-        raise ModelFileError(f"{place} is damaged: its content does not match the checksum inside; {_AGAIN}")
+        raise ModelFileError(f"{place} is damaged: its content does not match the checksum inside; {AGAIN}")
     try:
         about = json.loads(text)
         return SavedModels(tuple(_models(about, tensors)), about["extra"], str(place))

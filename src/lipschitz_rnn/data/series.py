@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lipschitz_rnn.data.clock import Clock
 from lipschitz_rnn.data.errors import SeriesError
+from lipschitz_rnn.data.spelling import Spelled, position_in
 
 Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.int64]
@@ -49,6 +50,8 @@ class SeriesSet:
     """The labels, if the target is text or `as_classes` was called."""
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Column name -> its texts, for text columns."""
+    spelled: Spelled | None = None
+    """Targets that are numbers as their file writes them, for the names of classes, if the numbers do not tell."""
     splits: npt.NDArray[Any] | None = None
     """(n,) "train", "validation" or "test", if a column gave them."""
     clock: Clock = field(default_factory=Clock)
@@ -121,13 +124,15 @@ class SeriesSet:
         offsets = self.offsets
         if isinstance(series, slice):
             offsets = offsets[series.start : series.stop + 1] - offsets[series.start]
+        goals = series if self.target_level == "series" else samples
         return replace(
             self,
             values=self.values[samples],
             offsets=offsets,
             ids=self.ids[series],
             times=cut(self.times, samples),
-            targets=cut(self.targets, series if self.target_level == "series" else samples),
+            targets=cut(self.targets, goals),
+            spelled=None if self.spelled is None else (self.spelled[0][goals], self.spelled[1]),
             splits=cut(self.splits, series),
             rows=cut(self.rows, samples),
         )
@@ -167,9 +172,8 @@ class SeriesSet:
                     "give the file that the model knows, or read it with this column in categories"
                 )
             position = {text: index for index, text in enumerate(table)}
-            new = np.array(
-                [position.get(text, -1) for text in self.categories.get(column, ())] or [-1], dtype=values.dtype
-            )
+            places = [position_in(position, text) for text in self.categories.get(column, ())]
+            new = np.array([-1 if each is None else each for each in places] or [-1], dtype=values.dtype)
             place = self.columns.index(column)
             codes = values[:, place]
             if values is self.values:

@@ -16,6 +16,7 @@ from lipschitz_rnn.tasks.base import SPLITS, Split
 Integers = npt.NDArray[np.int64]
 Fractions = tuple[float, float, float]
 DEFAULT: Fractions = (0.7, 0.15, 0.15)
+WARMUP = 1000  # longer than most networks remember, so that scores are those of the whole series
 
 
 def check_fractions(fractions: Sequence[float]) -> Fractions:
@@ -98,6 +99,23 @@ class Windows:
     def select(self, indices: Integers) -> Windows:
         return Windows(self.series[indices], self.start[indices], self.length[indices], self.skip[indices])
 
+    def joined(self) -> Windows:
+        """The parts of series that the windows cover: those that overlap or touch are one, so that every sample counts
+        once."""
+        order = np.argsort(self.start, kind="stable")
+        series, start, end = self.series[order], self.start[order], (self.start + self.length)[order]
+        reached = np.maximum.accumulate(end)
+        begins = np.ones(len(order), dtype=bool)
+        begins[1:] = (start[1:] > reached[:-1]) | (series[1:] != series[:-1])
+        first = np.flatnonzero(begins)
+        last = np.append(first[1:], len(order)) - 1
+        return Windows(series[first], start[first], reached[last] - start[first], np.zeros(len(first), dtype=np.int64))
+
+    def samples(self) -> Integers:
+        """Flat positions of all samples of all windows, one window after another."""
+        spans = zip(self.start, self.start + self.length, strict=True)
+        return np.concatenate([np.arange(low, high) for low, high in spans])
+
 
 def whole_series(series: SeriesSet, indices: Integers) -> Windows:
     """Every series as one window."""
@@ -113,13 +131,13 @@ def long_windows(series: SeriesSet, indices: Integers, window: int) -> Windows:
 
 
 def split_times(
-    series: SeriesSet, fractions: Sequence[float] = DEFAULT, *, window: int = 100, warmup: int = 50
+    series: SeriesSet, fractions: Sequence[float] = DEFAULT, *, window: int = 100, warmup: int = WARMUP
 ) -> dict[Split, Windows]:
     """Windows of every split when each series is cut in time: training first, then validation, then test.
 
     Windows have at most `window` scored samples; those of training overlap by half, so that more can be learned from
-    one series. Those of validation and test begin up to `warmup` samples earlier, so that the state has seen something;
-    these samples are not scored.
+    one series. Those of validation and test begin up to `warmup` samples earlier, which are not scored: their state is
+    the one that the whole series leads to, unless the network remembers more.
     """
     shares = check_fractions(fractions)
     starts, lengths = series.offsets[:-1], series.lengths
@@ -136,7 +154,9 @@ def split_times(
     for split in SPLITS:
         low, high = bounds[split]
         train = split == "train"
-        found[split] = cut_windows(starts, low, high, window, 0 if train else warmup, overlap=train)
+        # Validation follows every epoch: with windows as long as the warm-up it costs twice its samples at most.
+        size = max(window, warmup) if split == "validation" else window
+        found[split] = cut_windows(starts, low, high, size, 0 if train else warmup, overlap=train)
     return found
 
 

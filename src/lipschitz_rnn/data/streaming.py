@@ -17,6 +17,7 @@ from lipschitz_rnn.data.columns import category_text
 from lipschitz_rnn.data.errors import SeriesWarning, shown
 from lipschitz_rnn.data.model import SeriesModel
 from lipschitz_rnn.data.odd_times import other_gaps
+from lipschitz_rnn.data.spelling import position_in
 from lipschitz_rnn.data.stepping import StepPreprocessing, initial_state, pack, require_streaming, unpack
 from lipschitz_rnn.units.base import Recurrent
 
@@ -146,8 +147,9 @@ class SeriesStream:
             if value is None or (name in fitted.categories and text is None):
                 found.append(math.nan)
             elif text is not None:  # as in a file: the number 1 is the category '1'
-                table = fitted.categories[name]
-                found.append(float(table.index(text)) if text in table else -1.0)
+                table = {each: index for index, each in enumerate(fitted.categories[name])}
+                place = position_in(table, text)
+                found.append(-1.0 if place is None else float(place))
             else:
                 try:
                     found.append(float(value))

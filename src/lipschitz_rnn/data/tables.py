@@ -76,7 +76,8 @@ def read_csv(path: Path, *, sort: bool = False, rows_per_chunk: int = ROWS_PER_C
                 decimal=decimal,
                 skip_blank_lines=False,
             )
-            named = (_named(chunk, names, layout.used, path, rows_per_chunk) for chunk in chunks)
+            checked = _without_blank_lines(chunks, path, delimiter) if len(names) > 1 else chunks
+            named = (_named(chunk, names, layout.used, path, rows_per_chunk) for chunk in checked)
             if decimal == ",":
                 features = [name for name in layout.features if name not in layout.categories]
                 named = (_with_points(chunk, [*features, *layout.targets]) for chunk in named)
@@ -120,6 +121,28 @@ def _require_whole_end(path: Path, delimiter: str, cells: int) -> None:
             f"{path.name} stops within its last row: {last.decode(errors='replace')!r} has {found} cells, not {cells}, "
             "and no line break; copy or download the file again, or complete that row"
         )
+
+
+def _without_blank_lines(chunks: Iterable[Any], path: Path, delimiter: str) -> Iterator[Any]:
+    """The chunks; raises if a blank line stands between rows, which pandas reads as a row of empty cells.
+
+    Only delimiters tell it from a sample whose values are all missing, so that the file itself must be looked at.
+    """
+    checked = False
+    for chunk in chunks:
+        if not checked and chunk.isna().all(axis=1).any():
+            checked, blank = True, None
+            with open(path, encoding="utf-8-sig", newline="") as file:
+                rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
+                for number, cells in enumerate(rows, start=1):
+                    if not any(cells[:1]) and len(cells) <= 1:
+                        blank = blank or number
+                    elif blank is not None:
+                        raise SeriesError(
+                            f"line {blank} of {path.name} is blank; remove it, or write its delimiters if it is a "
+                            "sample whose values are all missing"
+                        )
+        yield chunk
 
 
 def _named(chunk: Any, names: Sequence[str], used: Sequence[str], path: Path, rows_per_chunk: int) -> Any:

@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from lipschitz_rnn.data.columns import plain_text
 from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.series import SeriesSet
+from lipschitz_rnn.data.spelling import plain_text
 
 Kind = Literal["classify", "regress", "sequence", "forecast"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -129,7 +129,7 @@ def _changes(series: SeriesSet) -> npt.NDArray[np.bool_]:
     """(total,): where the target differs from the first of its series."""
     goal = series.targets
     assert goal is not None
-    flat = goal.reshape(len(goal), -1)
+    flat = (goal if series.spelled is None else series.spelled[0]).reshape(len(goal), -1)
     first = np.repeat(flat[series.offsets[:-1]], series.lengths, axis=0)
     return ((flat != first) & ~(_missing(flat) & _missing(first))).any(1)
 
@@ -152,7 +152,9 @@ def _per_series(series: SeriesSet) -> SeriesSet:
             f"the target {series.target_names[0]!r} is {now} at {series.where(sample)}, but {before} at "
             f"{series.where(start)}; classify and regress need one value per series. Correct it, or use --task sequence"
         )
-    return replace(series, targets=goal[series.offsets[:-1]], target_level="series")
+    begins = series.offsets[:-1]
+    spelled = None if series.spelled is None else (series.spelled[0][begins], series.spelled[1])
+    return replace(series, targets=goal[begins], target_level="series", spelled=spelled)
 
 
 def _shown(series: SeriesSet, row: int) -> str:
@@ -160,6 +162,9 @@ def _shown(series: SeriesSet, row: int) -> str:
     value = series.targets[row]
     if series.classes is not None:
         return repr(series.classes[int(value)])
+    if series.spelled is not None:
+        codes, texts = series.spelled
+        return texts[codes[row]]
     return ", ".join(f"{number:g}" for number in np.atleast_1d(value))
 
 
@@ -171,9 +176,10 @@ def _as_classes(series: SeriesSet) -> SeriesSet:
     else:
         if goal.shape[1] != 1:
             raise SeriesError(f"classify needs one target column, but there are {goal.shape[1]}; name one")
-        used, goal = np.unique(goal[:, 0], return_inverse=True)
-        texts = tuple(str(plain_text(value)) for value in used.tolist())
-        series = replace(series, targets=goal.astype(np.int64), classes=texts)
+        codes, names = (goal[:, 0], None) if series.spelled is None else series.spelled
+        used, goal = np.unique(codes, return_inverse=True)
+        texts = tuple(str(plain_text(each)) if names is None else names[each] for each in used.tolist())
+        series = replace(series, targets=goal.astype(np.int64), classes=texts, spelled=None)
     if len(used) < 2:
         assert series.classes is not None
         only = series.classes[int(goal.reshape(-1)[0])]

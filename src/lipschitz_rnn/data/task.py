@@ -13,12 +13,13 @@ from lipschitz_rnn.data.batching import bucketed_order, transform
 from lipschitz_rnn.data.errors import SeriesError
 from lipschitz_rnn.data.fitting import Missing, Scaling, TimeUse
 from lipschitz_rnn.data.objectives import class_weights as weigh_classes
-from lipschitz_rnn.data.objectives import correct, loss, squared_errors
+from lipschitz_rnn.data.objectives import correct, loss, squared_errors, weight_of
 from lipschitz_rnn.data.odd_times import dates_as_numbers
 from lipschitz_rnn.data.preprocessing import Preprocessing
 from lipschitz_rnn.data.series import SeriesSet, padded_positions
 from lipschitz_rnn.data.splits import (
     DEFAULT,
+    WARMUP,
     Integers,
     Windows,
     check_fractions,
@@ -83,7 +84,7 @@ class SeriesTask(Task):
         longest_gap: float = 10.0,
         class_weights: Literal["none", "balanced"] | Sequence[float] = "none",
         window: int = 100,
-        warmup: int = 50,
+        warmup: int = WARMUP,
         windows: Mapping[Split, Windows] | None = None,
         like: Mapping[str, Any] | None = None,
     ) -> None:
@@ -184,7 +185,8 @@ class SeriesTask(Task):
         train = self.windows["train"]
         if (train.length == self.series.lengths[train.series]).all():
             return self.series.select(train.series)
-        return self.series.segments(train.series, train.start, train.start + train.length)
+        parts = train.joined()  # windows overlap, and what lies in two of them would count twice
+        return self.series.segments(parts.series, parts.start, parts.start + parts.length)
 
     def _goals(self, trained: SeriesSet, forecast: Sequence[str] | None, by_time: bool) -> Tensor:
         """Sets `target`; returns the goals of the network: classes, or scaled numbers, per series or per sample."""
@@ -222,8 +224,7 @@ class SeriesTask(Task):
             ends = np.zeros(len(series), dtype=np.int64)
             np.maximum.at(ends, part.series, part.start + part.length)
             change[ends - 1] = np.nan  # the next value belongs to another split
-        train = self.windows["train"]
-        kept = np.concatenate([np.arange(a, a + n) for a, n in zip(train.start, train.length, strict=True)])
+        kept = self.windows["train"].joined().samples()
         if not np.isfinite(change[kept]).any(0).all():
             raise SeriesError(f"a column of {series.source} has no two values in a row to learn from; leave it out")
         center, scale = self._scales(change[kept])
@@ -274,6 +275,11 @@ class SeriesTask(Task):
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         return loss(outputs, batch.targets, self.target, self._data.get("weights"))
+
+    def loss_weight(self, outputs: Tensor, batch: Batch) -> Tensor:
+        if (weights := self._data.get("weights")) is None:
+            return super().loss_weight(outputs, batch)
+        return weight_of(batch.targets, self.target, weights)
 
     def measure(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         measured = correct if self.target.classes is not None else squared_errors

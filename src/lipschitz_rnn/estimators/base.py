@@ -258,8 +258,9 @@ class SeriesEstimator(BaseEstimator):
         """The contraction certificate of all networks together (`lipschitz_rnn.stability.certify`).
 
         It holds for all times between samples that the model takes, also if those of the training were regular; without
-        times, for its one step. Search takes at most 10 seconds per layer unless `time_limit` says otherwise. Only
-        units that state their recurrence can be certified: the Lipschitz unit, also as "contracting".
+        times, for its one step. Search takes at most 10 seconds per layer unless `time_limit` says otherwise. The
+        Lipschitz unit, also as "contracting", "ren", "lru", "rnn" and a few others can be certified; gated units such
+        as "lstm" are refused.
         """
         check_is_fitted(self)
         from lipschitz_rnn.stability import certify

@@ -67,6 +67,7 @@ class LipschitzRNNClassifier(ClassifierMixin, SeriesEstimator):
             target_level="series",
             target_names=("y",),
             classes=tuple(str(label) for label in classes.tolist()),
+            spelled=None,
         )
         held = validation_part(len(series), self.validation_fraction, generator, codes)
         rest = np.setdiff1d(np.arange(len(series)), held)

@@ -55,7 +55,7 @@ class LipschitzRNNRegressor(RegressorMixin, SeriesEstimator):
                 f"{goals.shape[1]}; give y with as many, or set warm_start=False"
             )
         names = ("y",) if goals.shape[1] == 1 else tuple(f"y{index}" for index in range(goals.shape[1]))
-        series = replace(series, targets=goals, target_level="series", target_names=names)
+        series = replace(series, targets=goals, target_level="series", target_names=names, spelled=None)
         held = validation_part(len(series), self.validation_fraction, generator)
         rest = np.setdiff1d(np.arange(len(series)), held)
         judged = held if len(held) else rest

@@ -30,8 +30,7 @@ def _trained(task: SeriesTask) -> npt.NDArray[Any]:
     windows = task.windows["train"]
     if task.readout == "last":
         return task.series.targets[windows.series]
-    rows = [np.arange(a, a + n) for a, n in zip(windows.start, windows.length, strict=True)]
-    return task.series.targets[np.concatenate(rows)]
+    return task.series.targets[windows.joined().samples()]
 
 
 def _persistence(task: SeriesTask) -> dict[str, float | None]:

@@ -26,10 +26,12 @@ from lipschitz_rnn.data.free_runs import future_times
 from lipschitz_rnn.data.intervals import Intervals
 from lipschitz_rnn.data.task import SeriesTask
 from lipschitz_rnn.experiments.file_baselines import baseline
+from lipschitz_rnn.experiments.left_out import left_out_note, require_validated
 from lipschitz_rnn.stability.studies.tracking import spectral_probe
-from lipschitz_rnn.training import Result, Settings, Watcher, fit
+from lipschitz_rnn.training import Result, RunError, Settings, Watcher, fit
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.preparation import check_start
+from lipschitz_rnn.training.results import LOWER_RATE
 
 ASSESSMENT = "assessment.json"
 _PAIRS = 2000  # most points of predicted against true values that are kept
@@ -88,18 +90,33 @@ def train_file(
 def assess(settings: Settings, task: FileTask, result: Result, folder: Path, *, certify: bool = True) -> dict[str, Any]:
     """Measure all networks on the test split, and write the numbers to the run folder.
 
-    Predictions come from whole models, from raw values on, as they would be deployed.
+    Predictions come from whole models, from raw values on, as they would be deployed. Networks that were never
+    validated are left out, as they are by `predict`; those whose predictions are not all finite have no scores.
     """
     task = task.to("cpu")
-    models = [SeriesModel.from_record(network.cpu(), task.record()) for network in result.models]
-    goals, found, owners = scored_predictions(models, task, "test")
+    require_validated(folder, result.validated)
+    kept = [index for index, counts in enumerate(result.validated) if counts]
+    models = [SeriesModel.from_record(result.models[index].cpu(), task.record()) for index in kept]
+    goals, outputs, owners = scored_predictions(models, task, "test")
+    members = [settings.members[index] for index in kept]
+    finite = [bool(np.isfinite(each).all()) for each in outputs]
+    if not any(finite):
+        raise RunError(f"{folder} has no finite predictions on its test split; {LOWER_RATE}")
+    found = [each for each, good in zip(outputs, finite, strict=True) if good]
+    odd = [member.name for member, good in zip(members, finite, strict=True) if not good]
+    left_out = [note] if (note := left_out_note(settings.members, result.validated)) else []
+    if odd:
+        left_out.append(
+            f"predictions on the test split are not all finite, so there are no scores of: {'; '.join(odd)}"
+        )
     record: dict[str, Any] = {
         "kind": task.kind,
         "source": task.series.source,
         "targets": list(task.target.names),
         "classes": None if task.target.classes is None else list(task.target.classes),
-        "networks": [member.name for member in settings.members],
-        "notes": list(task.notes()),
+        "networks": [member.name for member in members],
+        "notes": [*task.notes(), *left_out],
+        "left_out": left_out,
         "test_samples": len(goals),
         "baseline": baseline(task, goals),
     }

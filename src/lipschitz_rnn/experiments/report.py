@@ -19,6 +19,7 @@ from lipschitz_rnn.experiments.comparison.labels import column_names, row_names
 from lipschitz_rnn.experiments.comparison.writing import matrix, pair_blocks
 from lipschitz_rnn.experiments.pages.task_section import Group, task_section
 from lipschitz_rnn.experiments.results import Record, describe_run
+from lipschitz_rnn.experiments.same_data import require_one_content
 from lipschitz_rnn.stability.studies.tracking import spectral_curves
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.folder import RunError
@@ -30,6 +31,7 @@ TITLE = "Lipschitz RNN: results"
 def write_report(paths: Sequence[Path], folder: Path) -> dict[str, Path]:
     """Write report.md (with figures/) and report.html for all runs in `paths` into `folder`; returns their paths."""
     runs = find_runs(paths)
+    require_one_content(runs)
     groups = group_runs(runs)
     networks = sum(len(group.record.seeds) for group in groups)
     introduction = (

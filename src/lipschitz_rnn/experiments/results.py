@@ -106,11 +106,13 @@ class Record:
 
 def scores_of(seeds: Sequence[Mapping[str, Any]], name: str = "test") -> list[float]:
     """One finite score of every network that has it and did not diverge."""
-    return [
-        seed[name]
-        for seed in seeds
-        if seed[name] is not None and math.isfinite(seed[name]) and seed.get("diverged_step") is None
-    ]
+    return [seed[name] for seed in seeds if not is_lost(seed) and seed[name] is not None and math.isfinite(seed[name])]
+
+
+def is_lost(seed: Mapping[str, Any]) -> bool:
+    """Whether a network diverged or never had a finite validation score, for which earlier versions recorded the test
+    score of its initial weights."""
+    return seed.get("diverged_step") is not None or (seed["validation"] is None and seed["test_last"] is None)
 
 
 def count_diverged(seeds: Sequence[Mapping[str, Any]]) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from lipschitz_rnn.experiments.engines import Engine
 from lipschitz_rnn.experiments.results import result_of_diverged
 from lipschitz_rnn.experiments.runner import check_train
+from lipschitz_rnn.experiments.same_data import check_same_data
 from lipschitz_rnn.experiments.shared_folder import hold_folder
 from lipschitz_rnn.experiments.sweeps.work import Work, is_over
 from lipschitz_rnn.training import Result, RunError, Settings
@@ -25,7 +26,7 @@ from lipschitz_rnn.training.folder import RunConflict
 from lipschitz_rnn.training.history import read_run
 from lipschitz_rnn.training.reading import read_json
 from lipschitz_rnn.training.results import SeedResult
-from lipschitz_rnn.training.run_settings import check_place
+from lipschitz_rnn.training.run_settings import check_alone, check_place
 
 FILE = "seeds.json"
 _POLL_SECONDS = 0.5
@@ -47,6 +48,7 @@ def plan_seeds(settings: Settings, out: Path, at_once: int, *, resume: bool = Fa
     check_place(out)
     if (out / "config.json").exists():
         raise RunConflict(f"{out} holds a single run; leave out --engine and --jobs, or choose another --out")
+    check_alone(out, FILE)
     groups: Groups = []
     if (out / FILE).exists():
         if not resume:
@@ -90,6 +92,7 @@ def train_seeds(
     plan_seeds(settings, folder, engine.at_once, resume=resume)
     with hold_folder(folder / "seeds.lock", "training job", _HOW_TO_RESUME):
         runs = plan_seeds(settings, folder, engine.at_once, resume=resume)  # another call may just have ended
+        check_same_data((each, folder / name) for name, each in runs.items())
         facts = {"groups": [each.seeds for each in runs.values()], "settings": settings.to_dict()}
         atomic_write(folder / FILE, (json.dumps(facts, indent=2) + "\n").encode())
         errors = _train(runs, folder, engine, threads, tell or (lambda running: None))

@@ -24,6 +24,9 @@ def hold_folder(lock: Path, kind: str, go_on: str) -> Iterator[None]:
     folder = lock.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
+    try:
         held = FileLock(lock, timeout=0, thread_local=False)
         try:
             held.acquire()

@@ -28,7 +28,8 @@ def open_networks(
     run, model, seeds = _open(source, seed)
     found = lipschitz_layer(model, name)
     if not 0 <= layer < found.num_layers:
-        raise ValueError(f"--layer is {layer}; {name} has the layers 0 to {found.num_layers - 1}")
+        last = found.num_layers - 1
+        raise ValueError(f"--layer is {layer}; {name} has {f'the layers 0 to {last}' if last else 'only layer 0'}")
     alone = found.num_layers == 1 and found.num_directions == 1
     head = getattr(model, "head", None)
     head = head if alone and isinstance(head, nn.Linear) and getattr(model, "readout", "last") == "last" else None

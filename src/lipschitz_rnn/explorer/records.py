@@ -105,8 +105,9 @@ def lipschitz_layer(model: nn.Module, name: str) -> LipschitzRNN:
     layers = [module for module in model.modules() if isinstance(module, LipschitzRNN)]
     if len(layers) != 1:
         unit = type(getattr(model, "unit", model)).__name__
+        count = len(layers) or "no"
         raise ValueError(
-            f"{name} has {len(layers)} Lipschitz layers (its unit is {unit}); the explorer shows networks with exactly "
+            f"{name} has {count} Lipschitz layers (its unit is {unit}); the explorer shows networks with exactly "
             "one. Train one with: lipschitz-rnn train … --unit lipschitz"
         )
     return layers[0]

@@ -178,6 +178,10 @@ class Task(ABC):
     def measure(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """(sum, weight), to be added over batches: the metric is `metric.finish(sum / weight)`."""
 
+    def loss_weight(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """What `loss` is a mean over, by which the losses of batches are weighted: by default that of `measure`."""
+        return self.measure(outputs, batch)[1]
+
     def describe(self) -> dict[str, Any]:
         """Counts, shapes, options and source, as plain values for listings and for a run's configuration."""
         facts = asdict(self.info)

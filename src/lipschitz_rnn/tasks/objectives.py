@@ -23,6 +23,15 @@ def token_losses(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
 
 
+def hits(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 where the class with the largest score is the target, else 0: (..., q) and (...) give (...) in float32.
+
+    NaN where a score is NaN. `argmax` takes NaN for the largest, so that a broken network would be right about every
+    target of class 0; and a metric that is NaN is never selected.
+    """
+    return (outputs.argmax(-1) == targets).float().masked_fill(outputs.isnan().any(-1), torch.nan)
+
+
 def _valid_steps(task: Task, batch: Batch, steps: int) -> Tensor | None:
     """(..., T, B) bool where some steps are padding; None where everything counts."""
     if batch.lengths is None or task.readout == "last":
@@ -77,8 +86,8 @@ class Classification(_Labels):
 
     def measure(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         targets, valid = self._checked(outputs, batch)
-        correct = outputs.argmax(-1) == targets
-        return _add((correct if valid is None else correct & valid).float(), valid, self.readout)
+        correct = hits(outputs, targets)
+        return _add(correct if valid is None else correct.where(valid, 0.0), valid, self.readout)
 
 
 class TokenPrediction(_Labels):

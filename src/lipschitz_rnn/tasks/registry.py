@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from lipschitz_rnn.plugins import MissingCodeError, Registered
+from lipschitz_rnn.plugins import MissingCodeError, Registered, did_you_mean
 from lipschitz_rnn.tasks.base import Task, TaskInfo
 from lipschitz_rnn.tasks.cifar import NoisePaddedCifar10, OrderedCifar10
 from lipschitz_rnn.tasks.files import NotRead, without_reading
@@ -71,7 +71,7 @@ def find(name: str) -> type[Task]:
     found = _TASKS.get(name) or _above(name) or _OWN.find(name)
     if found is None:
         raise ValueError(
-            f"there is no task {name!r}; the tasks are {', '.join(available())}. "
+            f"there is no task {name!r}{did_you_mean(name, available())}; the tasks are {', '.join(available())}. "
             "A task of your own is known once its module is imported: --import MODULE"
         )
     kind = _require_task(found)

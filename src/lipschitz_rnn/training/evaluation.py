@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -61,7 +62,7 @@ def evaluate_members(
     starts = range(0, count, size)
     if not task.stateful:
         starts = starts[world.rank :: world.size]
-    totals = torch.zeros(3, ensemble.size, dtype=torch.float64, device=ensemble.device)
+    totals = torch.zeros(4, ensemble.size, dtype=torch.float64, device=ensemble.device)
     state = None
     ensemble.training(False)
     try:
@@ -77,13 +78,15 @@ def evaluate_members(
             state = map_state(torch.Tensor.detach, new_state) if task.carries_state else None
             judged = for_members(batch, ensemble.size)
             value, weight = task.measure(outputs, judged)
-            totals += torch.stack((value.double(), weight.double(), task.loss(outputs, judged).double() * weight))
+            over = task.loss_weight(outputs, judged).double()
+            totals += torch.stack((value.double(), weight.double(), task.loss(outputs, judged).double() * over, over))
     finally:
         ensemble.training(True)
     if not task.stateful:
         totals = world.add(totals)
-    sums, weights, losses = totals.tolist()
-    mean_losses = [loss / weight for loss, weight in zip(losses, weights, strict=True)]
+    sums, weights, losses, counts = totals.tolist()
+    # Weights of classes may all be 0 in a split, which then has no loss.
+    mean_losses = [loss / count if count else math.nan for loss, count in zip(losses, counts, strict=True)]
     return Scores([task.metric.finish(s / w) for s, w in zip(sums, weights, strict=True)], mean_losses)
 
 

@@ -19,12 +19,13 @@ from lipschitz_rnn.training.checkpoint import CheckpointError, atomic_write, rea
 from lipschitz_rnn.training.errors import RunConflict as RunConflict
 from lipschitz_rnn.training.errors import RunError as RunError
 from lipschitz_rnn.training.errors import RunInUse as RunInUse
-from lipschitz_rnn.training.reading import read_json, require_same_series
+from lipschitz_rnn.training.reading import damaged_lines, read_json, read_result, require_same_series
 from lipschitz_rnn.training.run_settings import check_builder, check_folder
 from lipschitz_rnn.training.run_settings import read_settings as read_settings
 from lipschitz_rnn.training.settings import Settings
 
 CHECKPOINTS_KEPT = 2
+_OF_THE_END = ("result.json", "assessment.json")  # measured on the weights of a complete run
 _HOLDER = "run.process"  # who holds the lock; not in run.lock, which another process may truncate while it tries
 Saved = tuple[dict[str, Tensor], dict[str, Any]]  # what a checkpoint holds
 
@@ -37,6 +38,7 @@ class RunFolder:
     task.json          shapes, options and source of the task
     sources.json       where task, unit and builder are defined, if outside the package
     metrics.jsonl      one JSON object per line      events/            the same for TensorBoard
+    metrics.damaged    lines of it that no longer were
     checkpoints/       step-….safetensors, the last two, and best.safetensors
     result.json        when the run is complete      run.lock           held while run.process writes
     ```
@@ -49,6 +51,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self._note = note
         self._run = ""  # identifies the run of the checkpoints
+        self._networks = 0
         self._lock: FileLock | None = None
         self._metrics: IO[bytes] | None = None
 
@@ -62,9 +65,12 @@ class RunFolder:
     ) -> None:
         """Lock the folder and write the configuration, or compare it with what is there."""
         check_folder(self.path, settings, resume)
-        self._run = origin(settings)
-        with self._writing("set up the run"):
+        self._run, self._networks = origin(settings), len(settings.members)
+        try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # nothing was written that could go on
+            raise RunError(f"cannot write to {self.path}: {error.strerror or error}; choose another folder") from error
+        with self._writing("set up the run"):
             self._lock = _lock(self.path)
             check_folder(self.path, settings, resume)  # again: another run may have started and ended before the lock
             check_builder(self.path, sources or {})
@@ -74,22 +80,49 @@ class RunFolder:
                 atomic_write(config, _json(settings.to_dict()))
             elif settings.epochs > (before := read_settings(self.path)).epochs:
                 self._prolong(before, settings.epochs)
-            atomic_write(self.path / "environment.json", _json(environment))
-            atomic_write(self.path / "task.json", _json(task))
-            atomic_write(self.path / "sources.json", _json(sources or {}))
+            if not self._is_complete():  # else nothing will be trained, and the files tell what trained it
+                atomic_write(self.path / "environment.json", _json(self._with_earlier(environment)))
+                atomic_write(self.path / "task.json", _json(task))
+                atomic_write(self.path / "sources.json", _json(sources or {}))
             self._metrics = open(self.path / "metrics.jsonl", "ab", buffering=0)  # noqa: SIM115 (closed in close)
 
+    def _is_complete(self) -> bool:
+        return (self.path / "result.json").exists() and bool(self._saved())
+
+    def _with_earlier(self, environment: Mapping[str, Any]) -> dict[str, Any]:
+        """The environment, and under `earlier` those in which the first parts of the run were trained."""
+        path = self.path / "environment.json"
+        if not path.exists():
+            return dict(environment)
+        try:
+            before = read_json(path)
+        except RunError as error:
+            self._note(f"{error}; it is written anew, without what it held")
+            return dict(environment)
+        earlier = before.pop("earlier", [])
+        if before != json.loads(json.dumps(environment)):
+            earlier = [*earlier, before]
+        return {**environment, "earlier": earlier} if earlier else dict(environment)
+
     def _prolong(self, before: Settings, epochs: int) -> None:
-        """Give the run more epochs; an earlier result is kept under the number of its epochs."""
-        if (result := self.path / "result.json").exists():
-            result.rename(self.path / f"result-{before.epochs}-epochs.json")
+        """Give the run more epochs; what was measured at its end is kept under the number of its epochs."""
+        for path in (self.path / name for name in _OF_THE_END):
+            if path.exists():
+                path.rename(path.with_stem(f"{path.stem}-{before.epochs}-epochs"))
         atomic_write(self.path / "config.json", _json(dataclasses.replace(before, epochs=epochs).to_dict()))
         self._note(f"{epochs} epochs instead of {before.epochs}")
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
+        file, line = self._file(), json.dumps(record).encode() + b"\n"
         with self._writing("append to metrics.jsonl"):
-            self._file().write(json.dumps(record).encode() + b"\n")
+            start = os.fstat(file.fileno()).st_size
+            try:
+                while line:  # a system whose disk is nearly full writes a part, and raises only then
+                    line = line[file.write(line) :]
+            except OSError:
+                os.ftruncate(file.fileno(), start)
+                raise
 
     def save(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> Path:
         """Write a checkpoint after optimiser step `step`, with the current length of metrics.jsonl."""
@@ -105,6 +138,22 @@ class RunFolder:
     def save_best(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         with self._writing("write best.safetensors"):
             write_checkpoint(self.checkpoints / "best.safetensors", tensors, state | {"run": self._run})
+
+    def has_best(self) -> bool:
+        """Whether the selected weights are there, as they were written."""
+        try:
+            read_checkpoint(self.checkpoints / "best.safetensors")
+        except CheckpointError as error:
+            self._note(f"{error}; it is written again, from the newest checkpoint")
+            return False
+        return True
+
+    def has_result(self, networks: int) -> bool:
+        """Whether there is a result that can be read."""
+        try:
+            return bool(read_result(self.path, networks))
+        except RunError:
+            return False
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         with self._writing("write result.json"):
@@ -133,6 +182,7 @@ class RunFolder:
         """
         with self._writing("go back to the checkpoint"):
             self._cut_metrics(0 if state is None else int(state["metrics_bytes"]))
+            self._clear_damaged_lines()
             for path in self._saved():
                 if state is not None and _step_of(path) > int(state["steps"]):
                     path.rename(path.with_suffix(".damaged"))
@@ -146,6 +196,20 @@ class RunFolder:
             content = metrics.read_bytes()
             length = content.rfind(b"\n") + 1
         os.ftruncate(self._file().fileno(), length)
+
+    def _clear_damaged_lines(self) -> None:
+        """Move lines that cannot be read to metrics.damaged; spaces take their place, since checkpoints count bytes."""
+        metrics = self.path / "metrics.jsonl"
+        lines = metrics.read_bytes().splitlines(keepends=True)
+        if not (damaged := damaged_lines(lines, self._networks)):
+            return
+        with open(self.path / "metrics.damaged", "ab") as file:
+            file.writelines(lines[number] for number in damaged)
+        for number in damaged:
+            lines[number] = b" " * (len(lines[number]) - 1) + b"\n"
+        with open(metrics, "r+b") as file:  # in place: the run appends to this very file
+            file.write(b"".join(lines))
+        self._note(f"{metrics} has {len(damaged)} lines that cannot be read; they are now in metrics.damaged")
 
     def last_name(self) -> str | None:
         """The newest checkpoint's path as text, for messages."""

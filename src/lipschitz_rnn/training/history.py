@@ -28,6 +28,7 @@ class Run:
     records: list[dict[str, Any]]
     result: dict[str, Any] | None
     variant: dict[str, Any] = field(default_factory=dict)  # the unit options that differ between variants
+    fingerprint: str | None = None  # of the data, if they are from a file of one's own
 
     @property
     def title(self) -> str:
@@ -111,7 +112,20 @@ def read_run(path: Path) -> Run:
     networks = len(settings.members)
     environment = read_json(path / "environment.json") if is_there(path / "environment.json") else {}
     result = read_result(path, networks) if is_there(path / "result.json") else None
-    return Run(path, settings, environment, read_metrics(path, networks), result)
+    return Run(
+        path, settings, environment, read_metrics(path, networks), result, fingerprint=_fingerprint(path, settings)
+    )
+
+
+def _fingerprint(path: Path, settings: Settings) -> str | None:
+    if settings.task != "file":
+        return None
+    try:
+        series = read_json(path / "task.json").get("series")
+    except RunError:  # it is not needed for anything else here
+        return None
+    found = series.get("fingerprint") if isinstance(series, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def find_runs(paths: Sequence[Path]) -> list[Run]:

@@ -89,13 +89,17 @@ class Trainer:
             self._save()
         else:
             self._restore(*saved)
+            selected = any(value is not None for value in self.selection.values)
+            if selected and self.folder is not None and self.world.writes and not self.folder.has_best():
+                self._save_best(self.folder)
+        resumed_at = self.done
         self.watcher.start(self.settings, self.stream.steps, self.done)
         try:
             with self._interrupts:
                 while self.epoch < self.settings.epochs and not self._patience.is_over(self._known_alive):
                     self._train_epoch()
                     self._finish_epoch()
-                return self._finish_run()
+                return self._finish_run(trained=self.done > resumed_at or saved is None)
         except Interrupted as interrupted:
             self._collect_probe()
             self._save()
@@ -164,35 +168,35 @@ class Trainer:
         self.epoch, self.step, self.carry = self.epoch + 1, 0, None
         self.stream.begin_epoch()
         if improved and self.folder is not None and self.world.writes:
-            self.folder.save_best(self.selection.tensors("parameters/"), self.selection.state())
+            self._save_best(self.folder)
         self._save()
 
-    def _finish_run(self) -> Result:
-        """Test at the selected and at the last epoch; the test split is not used before."""
+    def _finish_run(self, trained: bool) -> Result:
+        """Test at the selected and at the last epoch; the test split is not used before. The result of a run in which
+        nothing was `trained` any more is not written again: it says when and where it was."""
         self._collect_probe()
         last = self._evaluate("test", self.updater.evaluated)
         selected = self._evaluate("test", self.selection.parameters)
         result = self._result(selected, last)
         record = {"kind": "test", "epoch": self.epoch - 1, "step": self.done, "split": "test"}
-        self._record(record | {"selected": _plain(selected.metric), "last": _plain(last.metric)})
-        if self.folder is not None and self.world.writes:
+        tested = {"selected": [seed.test for seed in result.seeds], "last": [seed.test_last for seed in result.seeds]}
+        self._record(record | tested)
+        if self.folder is not None and self.world.writes and (trained or not self.folder.has_result(len(self.members))):
             self.folder.write_result(result.to_dict())
         return result
 
     def _result(self, selected: Scores, last: Scores) -> Result:
         stopped = self.updater.progress["stopped_step"].tolist()
-        seeds = tuple(
-            SeedResult(
-                member.seed,
-                self.selection.epochs[i],
-                self.selection.values[i],
-                finite_or_none(selected.metric[i]),
-                finite_or_none(last.metric[i]),
-                None if self._known_alive[i] else stopped[i],
-                member.variant,
-            )
-            for i, member in enumerate(self.members)
-        )
+        seeds = []
+        for i, (member, alive, validation) in enumerate(
+            zip(self.members, self._known_alive, self.selection.values, strict=True)
+        ):
+            scored = self.done == 0 or validation is not None
+            test = finite_or_none(selected.metric[i]) if scored else None
+            test_last = finite_or_none(last.metric[i]) if scored and alive else None
+            diverged = None if alive else stopped[i]
+            epoch = self.selection.epochs[i]
+            seeds.append(SeedResult(member.seed, epoch, validation, test, test_last, diverged, member.variant))
         metric = self.task.metric
         models = tuple(self.ensemble.members(self.selection.parameters))
         return Result(
@@ -205,7 +209,7 @@ class Trainer:
             steps=self.done,
             seconds=self._tick(),
             ensemble=self.ensemble.mode,
-            seeds=seeds,
+            seeds=tuple(seeds),
             models=models,
         )
 
@@ -281,6 +285,9 @@ class Trainer:
         return round(self.seconds, 3)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def _save_best(self, folder: RunFolder) -> None:
+        folder.save_best(self.selection.tensors("parameters/"), self.selection.state())
 
     def _save_is_due(self) -> bool:
         due = time.monotonic() - self._last_save > 60.0 * self.settings.checkpoint_minutes

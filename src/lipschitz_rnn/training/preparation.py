@@ -45,9 +45,6 @@ def check_start(
         RunError: the folder cannot be used, or the networks do not fit into memory.
     """
     device = choose_device(settings.device)
-    if folder is not None:
-        check_folder(folder, settings, resume)
-        check_builder(Path(folder), {})
     plain = _built(settings.of_variant({}), shapes)
     if getattr(shapes, "timed", False):  # not recorded by earlier versions
         require_timed(plain, settings.task)
@@ -55,6 +52,9 @@ def check_start(
     for model in (plain, *(_built(settings.of_variant(variant), shapes) for variant in settings.variants)):
         require_trainable(model)
     special_parameters(settings, {name: p[None] for name, p in plain.named_parameters() if p.requires_grad})
+    if folder is not None:  # after the settings: a wrong one is no reason to continue the run that is there
+        check_folder(folder, settings, resume)
+        check_builder(Path(folder), {})
     _check_memory(plain, len(settings.members), device)
     graph_obstacle(settings, device, draws_random_numbers(plain), World())
     return device

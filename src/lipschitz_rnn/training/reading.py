@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -134,15 +134,32 @@ def read_metrics(folder: str | os.PathLike[str], networks: int) -> list[dict[str
     path = Path(folder) / "metrics.jsonl"
     if not path.exists():
         return []
-    fix = "resume the run, which truncates it to the checkpoint"
     lines = read_bytes(path, LARGEST_METRICS).split(b"\n")[:-1]
-    records = []
-    for number, line in enumerate(lines, 1):
-        record = parse_object(line, Path(f"line {number} of {path}"), fix=fix)
-        if problem := _problem(record, networks):
-            raise RunError(f"line {number} of {path} {problem}; {fix}")
-        records.append(record)
-    return records
+    return [
+        _read_line(line, Path(f"line {number} of {path}"), networks)
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
+
+
+def damaged_lines(lines: Sequence[bytes], networks: int) -> list[int]:
+    """The places of the lines that `read_metrics` refuses."""
+    damaged = []
+    for place, line in enumerate(lines):
+        try:
+            if line.strip():
+                _read_line(line, Path("line"), networks)
+        except RunError:
+            damaged.append(place)
+    return damaged
+
+
+def _read_line(line: bytes, where: Path, networks: int) -> dict[str, Any]:
+    fix = "resume the run, which moves such lines to metrics.damaged"
+    record = parse_object(line, where, fix=fix)
+    if problem := _problem(record, networks):
+        raise RunError(f"{where} {problem}; {fix}")
+    return record
 
 
 def _problem(record: Mapping[str, Any], networks: int) -> str:

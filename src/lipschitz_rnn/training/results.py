@@ -13,6 +13,14 @@ from torch import Tensor, nn
 from lipschitz_rnn.tasks import Metric
 from lipschitz_rnn.training.checkpoint import copy_tensors
 
+LOWER_RATE = "train again with a lower learning rate, or with a gradient clip"
+
+
+def no_finite_score(networks: int) -> str:
+    """Why there are no weights to use, and what to do."""
+    who = "its network has no" if networks == 1 else f"none of its {networks} networks has a"
+    return f"{who} finite validation score; {LOWER_RATE}"
+
 
 class Selection:
     """The parameters of every member at its best validation epoch; before the first epoch, the initial ones."""
@@ -58,14 +66,15 @@ class Selection:
 class SeedResult:
     """One seed, of one variant if there are several.
 
-    Scores are the task's metric as reported (accuracy as a fraction), or None if there is no score.
+    Scores are the task's metric as reported (accuracy as a fraction), or None if there is no score: a network without a
+    finite validation score has no test scores either, since only its initial weights could be tested.
     """
 
     seed: int
     selected_epoch: int | None
     validation: float | None  # at the selected epoch
     test: float | None  # at the selected epoch
-    test_last: float | None  # at the last epoch
+    test_last: float | None  # at the last epoch, which a network that diverged has not reached
     diverged_step: int | None = None
     variant: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # its unit options from Settings.variants
 
@@ -88,6 +97,11 @@ class Result:
     ensemble: str
     seeds: tuple[SeedResult, ...]
     models: tuple[nn.Module, ...] = dataclasses.field(default=(), repr=False, compare=False)
+
+    @property
+    def validated(self) -> tuple[bool, ...]:
+        """Of every network, whether it has weights to use: selected ones, or with no epochs the initial ones."""
+        return tuple(self.steps == 0 or seed.validation is not None for seed in self.seeds)
 
     def to_dict(self) -> dict[str, Any]:
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("models", "seeds")}

@@ -13,6 +13,7 @@ from lipschitz_rnn.training.schedules import why_not_longer
 from lipschitz_rnn.training.settings import Settings
 
 _NAMED = 10  # most run folders to list in a message
+_HOLDS = {"config.json": "a run", "sweep.json": "a sweep", "seeds.json": "runs that divide their seeds"}
 
 
 def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool) -> None:
@@ -24,7 +25,13 @@ def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool)
     """
     check_place(path)
     folder = Path(path)
+    check_alone(folder, "config.json")
     if not (folder / "config.json").exists():
+        if not resume and _has_remains(folder):
+            raise RunConflict(
+                f"{folder} holds a run whose config.json is missing, and an existing run is never overwritten; restore "
+                "the file from a copy, go on with --resume and the settings of that run, or choose another folder"
+            )
         return
     if not resume:
         raise RunConflict(f"{folder} already holds a run; resume it with --resume, or choose another folder")
@@ -38,6 +45,12 @@ def check_folder(path: str | os.PathLike[str], settings: Settings, resume: bool)
             f"{folder} holds a run with {name} = {frozen!r}, but this call has {asked!r}; "
             "resume without changed settings, or choose another folder"
         )
+
+
+def _has_remains(folder: Path) -> bool:
+    """Whether there is something that a run has trained."""
+    metrics = folder / "metrics.jsonl"
+    return any(folder.glob("checkpoints/*.safetensors")) or (metrics.is_file() and metrics.stat().st_size > 0)
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
@@ -57,6 +70,20 @@ def check_place(path: str | os.PathLike[str]) -> None:
         (folder / "config.json").exists()
     except OSError as error:  # a name that is too long, a loop of links
         raise RunError(f"cannot set up the run in {folder}: {error.strerror}; choose another folder") from error
+
+
+def check_alone(folder: Path, own: str) -> None:
+    """Raise `RunConflict` if a folder holds other things than the one that the file `own` describes.
+
+    `report` and `compare` look for no runs inside a run: a new one would hide those below it.
+    """
+    if (folder / own).exists():
+        return
+    for what in (what for name, what in _HOLDS.items() if (folder / name).exists()):
+        raise RunConflict(f"{folder} already holds {what}; choose another --out")
+    if runs := [run for run in _runs_below(folder) if (run / "checkpoints").is_dir()]:
+        held = f"run folders: {_named(runs)}" if runs[1:] else f"the run folder {runs[0]}"
+        raise RunConflict(f"{folder} already holds {held}; choose another --out, e.g. a new folder in it")
 
 
 def check_builder(folder: Path, sources: Mapping[str, Any]) -> None:
@@ -87,8 +114,15 @@ def _not_a_run(folder: Path) -> str:
         return f"{folder} is not a run folder: it does not exist; give the folder that `lipschitz-rnn train` wrote"
     if not folder.is_dir():
         return f"{folder} is not a run folder but a file; give the folder that `lipschitz-rnn train` wrote"
-    runs = sorted(config.parent for pattern in ("*", "*/*") for config in folder.glob(f"{pattern}/config.json"))
+    runs = _runs_below(folder)
     if not runs:
         return f"{folder} is not a run folder: it has no config.json; give the folder that `lipschitz-rnn train` wrote"
-    named = ", ".join(map(str, runs[:_NAMED])) + (f" and {len(runs) - _NAMED} more" if runs[_NAMED:] else "")
-    return f"{folder} is not a run folder; the run folders in it are {named}. Give one of them"
+    return f"{folder} is not a run folder; the run folders in it are {_named(runs)}. Give one of them"
+
+
+def _runs_below(folder: Path) -> list[Path]:
+    return sorted(config.parent for pattern in ("*", "*/*") for config in folder.glob(f"{pattern}/config.json"))
+
+
+def _named(runs: list[Path]) -> str:
+    return ", ".join(map(str, runs[:_NAMED])) + (f" and {len(runs) - _NAMED} more" if runs[_NAMED:] else "")

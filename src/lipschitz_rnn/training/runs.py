@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lipschitz_rnn import plugins, tasks, units
 from lipschitz_rnn.tasks import Split, Task
@@ -23,7 +23,7 @@ from lipschitz_rnn.training.reading import check_sources, read_shapes, read_sour
 from lipschitz_rnn.training.run_settings import read_settings
 from lipschitz_rnn.training.settings import Settings
 from lipschitz_rnn.training.sources import Builder
-from lipschitz_rnn.training.weights import fill, read_weights
+from lipschitz_rnn.training.weights import Weights, fill, read_weights
 from lipschitz_rnn.units.lipschitz.pretrained import Pretrained, read_pretrained
 from lipschitz_rnn.units.lipschitz.pretrained import available as pretrained_names
 
@@ -69,7 +69,7 @@ class LoadedRun:
     """What the task recorded about itself: input_size, output_size, vocabulary, readout and more."""
     sources: Mapping[str, Any]
     """Where the task, unit and builder were defined; see `training.sources`."""
-    _read: Callable[[str | int], tuple[list[dict[str, Tensor]], object]]
+    _read: Callable[[str | int], Weights]
     _given_build: Builder | None = None
     _given_task: Task | type[Task] | None = None
 
@@ -86,8 +86,13 @@ class LoadedRun:
     def checkpoint(self, which: str | int = "best") -> tuple[nn.Module, ...]:
         """All networks with the weights selected on validation data ("best"), of the newest checkpoint ("last"), or of
         the checkpoint after an optimiser step (its number)."""
-        values, where = self._read(which)
-        return tuple(fill(self.initial(index), own, where) for index, own in enumerate(values))
+        found = self._read(which)
+        return tuple(fill(self.initial(index), own, found.where) for index, own in enumerate(found.networks))
+
+    def validated(self, which: str | int = "best") -> tuple[bool, ...]:
+        """Of every network, whether it can be used: False if "best" are its initial weights, since it never had a
+        finite validation score."""
+        return self._read(which).validated
 
     def initial(self, index: int) -> nn.Module:
         """The network at `index` among the members, as it was before training."""
@@ -137,8 +142,11 @@ class LoadedRun:
             if given.name != name:
                 raise ValueError(f"task is {given.name!r}, but {self.name} was trained on {name!r}; pass that task")
             return given
+        record = getattr(self.shapes, "series", None)
+        if record is not None and name == "file":  # what it learned from its series, however it did that
+            options["like"] = record
         task = tasks.load(name if given is None else given, where[0], offline=where[1], **options)
-        require_same_series(getattr(self.shapes, "series", None), task.describe().get("series"), self.name)
+        require_same_series(record, task.describe().get("series"), self.name)
         return task
 
     def evaluate(
@@ -183,10 +191,10 @@ def _open_file(file: Pretrained, build: Builder | None, task: Task | type[Task] 
     about = file.about
     settings = Settings.from_dict(about["settings"])
 
-    def read(which: str | int) -> tuple[list[dict[str, Tensor]], object]:
+    def read(which: str | int) -> Weights:
         if which != "best":
             raise ValueError(f"which is {which!r}; {file.name} is a saved model, which has only the selected weights")
-        return [dict(file.tensors)], file.name
+        return Weights([dict(file.tensors)], file.name, (True,))
 
     shapes = SimpleNamespace(**about["shapes"])
     return LoadedRun(file.name, settings, shapes, check_sources(about.get("sources", {}), file.name), read, build, task)

@@ -181,7 +181,9 @@ class Settings:
     ] = None
     precision: Annotated[
         Precision,
-        Setting("Arithmetic: highest (default), high (TF32) or medium in float32; bfloat16; float64.", MACHINE),
+        Setting(
+            "Arithmetic: highest (default), high (TF32 or finer) or medium in float32; bfloat16; float64.", MACHINE
+        ),
     ] = "highest"
     ensemble: Annotated[
         EnsembleMode, Setting("How seeds train: auto (default), vmap (all in one call) or sequential.", MACHINE)

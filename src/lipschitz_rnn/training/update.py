@@ -129,12 +129,12 @@ class Updater:
         losses = self._task.loss(judged, batch) + penalties
         if self._world.size == 1:
             return losses, self._differentiate(losses.sum()), map_state(Tensor.detach, state)
-        # Shards may hold different numbers of samples or valid steps: weight each mean by that number.
-        weights = self._task.measure(outputs.detach(), batch)[1].to(losses.dtype)
+        # Shards may hold different numbers of samples or valid steps: weight each mean by what it is over.
+        weights = self._task.loss_weight(outputs.detach(), batch).to(losses.dtype)
         gradients = self._differentiate((losses * weights).sum())
         columns = [(losses * weights).detach()[:, None], weights[:, None], *(_rows(g) for g in gradients)]
         total = self._world.add(torch.cat(columns, 1))
-        total = total / total[:, 1:2]
+        total = total / total[:, 1:2].clamp_min(1e-12)
         parts = total[:, 2:].split([g[0].numel() for g in gradients], 1)
         joined = [part.reshape(g.shape) for part, g in zip(parts, gradients, strict=True)]
         return total[:, 0], joined, map_state(Tensor.detach, state)

@@ -22,7 +22,15 @@ from lipschitz_rnn.experiments.comparison.statistics import (
     rank,
     summarise,
 )
-from lipschitz_rnn.experiments.results import Record, describe_run, read_record, read_records, result_of_diverged
+from lipschitz_rnn.experiments.results import (
+    Record,
+    describe_run,
+    is_lost,
+    read_record,
+    read_records,
+    result_of_diverged,
+)
+from lipschitz_rnn.experiments.same_data import require_one_content
 from lipschitz_rnn.training.folder import RunError
 from lipschitz_rnn.training.history import Run, find_runs, holds_runs
 
@@ -167,7 +175,7 @@ def _read(paths: Sequence[Path]) -> tuple[list[tuple[Record, str]], list[str]]:
     """
     records: list[tuple[Record, str]] = []
     left_out: list[str] = []
-    seen, taken = list[Record](), set[Path]()
+    seen, taken, opened = list[Record](), set[Path](), list[Run]()
     for path in paths:
         if path.is_dir() and not holds_runs(path):
             own = [read_record(file) for file in sorted(path.glob("*.json"))] or read_records(path)
@@ -178,9 +186,11 @@ def _read(paths: Sequence[Path]) -> tuple[list[tuple[Record, str]], list[str]]:
                 continue
         runs = [run for run in find_runs([path]) if run.path.resolve() not in taken]
         taken |= {run.path.resolve() for run in runs}
+        opened += runs
         found, unfinished = _complete(runs)
         records += found
         left_out += unfinished
+    require_one_content(opened)
     return records, list(dict.fromkeys(left_out))
 
 
@@ -218,12 +228,9 @@ def _variants(record: Record) -> list[Record]:
 
 
 def _cell(record: Record, source: str, row: str, column: str, split: Split) -> Cell:
-    lost = {int(seed["seed"]) for seed in record.seeds if seed.get("diverged_step") is not None}
+    lost = {int(seed["seed"]) for seed in record.seeds if is_lost(seed)}
     scores = {int(seed["seed"]): None if int(seed["seed"]) in lost else _finite(seed[split]) for seed in record.seeds}
-    diverged = sum(
-        seed.get("diverged_step") is not None or (seed[split] is not None and _finite(seed[split]) is None)
-        for seed in record.seeds
-    )
+    diverged = sum(is_lost(seed) or (seed[split] is not None and _finite(seed[split]) is None) for seed in record.seeds)
     curves = tuple(tuple(curve) for curve in record.curves.get(f"validation_{record.metric}", ()))
     seconds = record.seconds / max(len(record.seeds), 1)
     device = str(record.environment.get("device") or "unknown")

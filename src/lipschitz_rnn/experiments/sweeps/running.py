@@ -24,6 +24,7 @@ from typing import Any
 
 from lipschitz_rnn.experiments.engines import Engine, InProcess
 from lipschitz_rnn.experiments.runner import check_train
+from lipschitz_rnn.experiments.same_data import check_same_data
 from lipschitz_rnn.experiments.shared_folder import hold_folder
 from lipschitz_rnn.experiments.sweeps.packing import Job, Trial
 from lipschitz_rnn.experiments.sweeps.reading import Sweep
@@ -35,7 +36,7 @@ from lipschitz_rnn.training import RunError, Settings
 from lipschitz_rnn.training.checkpoint import atomic_write
 from lipschitz_rnn.training.folder import RunConflict, read_settings
 from lipschitz_rnn.training.reading import read_json
-from lipschitz_rnn.training.run_settings import check_place
+from lipschitz_rnn.training.run_settings import check_alone, check_place
 
 POLL_SECONDS = 0.5
 _FINAL = "final"
@@ -109,6 +110,7 @@ def _final_settings(sweep: Sweep, trial: Trial) -> Settings:
 
 def _check_folder(sweep: Sweep, out: Path) -> None:
     check_place(out)
+    check_alone(out, "sweep.json")
     path = out / "sweep.json"
     if not path.exists():
         return
@@ -169,6 +171,7 @@ class _Driver:
             source: Grid | Search = Search(self.sweep, self.folder, dict(self.place))
         else:
             source = Grid(self.sweep, dict(self.place))
+        check_same_data((job.settings, self._place_of(job)) for job in source.known)
         self.board.start(source.total, len(source.jobs))
         running: dict[str, Job] = {}
         while running or not source.is_over:

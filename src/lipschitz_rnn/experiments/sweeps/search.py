@@ -34,6 +34,11 @@ class Grid:
         return taken
 
     @property
+    def known(self) -> list[Job]:
+        """Runs that an earlier call may have begun."""
+        return self.jobs
+
+    @property
     def is_over(self) -> bool:
         return not self._left
 
@@ -70,6 +75,11 @@ class Search:
 
     def _trial(self, number: int, point: Point) -> Trial:
         return Trial(number, point, self._sweep.resolve(point, **self._place))
+
+    @property
+    def known(self) -> list[Job]:
+        """Runs that an earlier call has begun."""
+        return self._resumed
 
     @property
     def _drawn(self) -> int:

@@ -13,6 +13,10 @@ import torch
 _KINDS = ".safetensors, .npz or .pt"
 
 
+class DamagedFileError(ValueError):
+    """A file is not what its ending says; the message names both."""
+
+
 def pairs_in_file(path: Path) -> Iterator[tuple[str, Any, Any]]:
     """Name, A and W of every pair of entries called A and W, with any common prefix."""
     if not path.is_file():
@@ -52,7 +56,7 @@ def _entries(path: Path) -> dict[str, Any]:
     except MemoryError:
         raise ValueError(f"{path} says that it holds more than fits into memory; is it damaged?") from None
     except Exception as error:  # what a damaged file raises is up to four libraries
-        raise ValueError(f"{path} cannot be read as {path.suffix} ({_first_line(error)})") from None
+        raise DamagedFileError(f"{path} cannot be read as {path.suffix} ({_first_line(error)})") from None
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise ValueError(f"{path} holds a {type(found).__name__}, not named tensors; it must hold entries A and W")
     return found
