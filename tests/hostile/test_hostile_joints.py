@@ -38,7 +38,7 @@ def test_folders_and_files_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "file.csv").write_text("a\n1\n")
     for command in ("compare", "report"):
         code, words = call(command, tmp_path, "-o", tmp_path / "file.csv")
-        assert code == 2
+        assert code == 1
         assert "is a file; name a folder" in words
     code, words = call("train", tmp_path, "--target", "a", "-o", tmp_path / "run")
     assert code == 2

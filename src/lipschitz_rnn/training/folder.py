@@ -148,12 +148,12 @@ class RunFolder:
             return False
         return True
 
-    def has_result(self, networks: int) -> bool:
-        """Whether there is a result that can be read."""
+    def written_seconds(self, networks: int) -> float | None:
+        """How long the run took, by its result; None if there is none that can be read."""
         try:
-            return bool(read_result(self.path, networks))
+            return float(read_result(self.path, networks)["seconds"])
         except RunError:
-            return False
+            return None
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         with self._writing("write result.json"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -181,7 +182,9 @@ class Trainer:
         record = {"kind": "test", "epoch": self.epoch - 1, "step": self.done, "split": "test"}
         tested = {"selected": [seed.test for seed in result.seeds], "last": [seed.test_last for seed in result.seeds]}
         self._record(record | tested)
-        if self.folder is not None and self.world.writes and (trained or not self.folder.has_result(len(self.members))):
+        if self.folder is not None and self.world.writes:
+            if not trained and (seconds := self.folder.written_seconds(len(self.members))) is not None:
+                return dataclasses.replace(result, seconds=seconds)
             self.folder.write_result(result.to_dict())
         return result
 
