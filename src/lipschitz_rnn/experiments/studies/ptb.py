@@ -133,5 +133,11 @@ STUDY = Study(
         "sweep": "Also the settings tried for words.",
     },
     tables=(CHARACTERS, WORDS),
-    sections=(*sections.STANDARD[:2], sections.tuned, *sections.STANDARD[2:-2], sections.sweep, *sections.STANDARD[-2:]),
+    sections=(
+        *sections.STANDARD[:2],
+        sections.tuned,
+        *sections.STANDARD[2:-2],
+        sections.sweep,
+        *sections.STANDARD[-2:],
+    ),
 )
