@@ -33,7 +33,7 @@ from lipschitz_rnn.stability import Certificate, certify
 from lipschitz_rnn.units import build
 from lipschitz_rnn.units.recurrence import FeedbackMap
 
-COUNT = int(os.environ.get("LIPSCHITZ_RNN_CAMPAIGN", "400"))
+COUNT = int(os.environ.get("LIPSCHITZ_RNN_CAMPAIGN", "250"))
 PARTS = 20
 FASTEST: dict[str, Any] = {"solver": "structured", "accuracy": 0.2, "time_limit": 20.0}
 

@@ -9,7 +9,7 @@ from stability_examples import random_systems, simulate, worst_growth
 from lipschitz_rnn.stability import Certificate, certify
 
 # 2,000 for the full run (about half an hour on one core): LIPSCHITZ_RNN_SOUNDNESS=2000 pytest tests/stability
-COUNT = int(os.environ.get("LIPSCHITZ_RNN_SOUNDNESS", "100"))
+COUNT = int(os.environ.get("LIPSCHITZ_RNN_SOUNDNESS", "60"))
 CHUNKS = 8
 
 

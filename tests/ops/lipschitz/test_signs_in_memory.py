@@ -24,7 +24,7 @@ def noted(tensor: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("backend", ["cpu", "triton"])
 @pytest.mark.parametrize("integrator", INTEGRATORS)
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [1, pytest.param(3, marks=pytest.mark.full)])
 def test_every_input_and_gradient(
     backend: str, integrator: str, batch: int, generator: torch.Generator, request: pytest.FixtureRequest
 ) -> None:

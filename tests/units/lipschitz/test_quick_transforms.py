@@ -58,7 +58,8 @@ def test_hooks_may_lay_out_saved_tensors_anew(pack: Any, features: int, layers: 
 
 
 @pytest.mark.parametrize(
-    ("features", "layers"), [(1, 1), (2, 1), *(pytest.param(p, 2, marks=pytest.mark.full) for p in (1, 2))]
+    ("features", "layers"),
+    [(1, 1), *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in ((2, 1), (1, 2), (2, 2)))],
 )
 def test_jacobians_from_batches_of_cotangents(features: int, layers: int) -> None:
     rnn, x = build(features, num_layers=layers), normal(3, 2, features)
