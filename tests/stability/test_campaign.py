@@ -2,7 +2,7 @@
 
 The worst slopes of a metric are corners, so for small systems this attack is exact: nothing larger exists. Drawn are
 pairs of all kinds (every fiftieth is the counterexample to the paper's theorem itself), maps with feedthrough, and
-RENs in several precisions. With test_soundness, the default run tries a thousand systems. All 100,000, in parts:
+RENs in several precisions. With test_soundness, the default run tries 310 systems. All 100,000, in parts:
 
     LIPSCHITZ_RNN_CAMPAIGN=100000 pytest tests/stability/test_campaign.py -k "part3 or part4"
 """
