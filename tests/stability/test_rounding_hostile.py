@@ -119,3 +119,16 @@ def test_one_sample_that_overflows_takes_nothing_from_the_others() -> None:
     found = rounding_bound(layer, x).states
     assert np.isinf(found[:, 1]).all()
     np.testing.assert_allclose(found[:, [0, 2]], alone[:, [0, 2]], rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-160, 1e-250])
+def test_states_whose_squares_underflow_are_covered(scale: float) -> None:
+    """Where tanh is the identity everything is in proportion to the input, rounding too."""
+    torch.manual_seed(0)
+    layer = lr.LipschitzRNN(3, 16, bias=False, stability="contracting", rate=0.5, step_size=0.1).double()
+    x = torch.randn(50, 1, 3, dtype=torch.float64)
+    ordinary, tiny = (rounding_bound(layer, x * size) for size in (1e-20, scale))
+    for name in ("states", "coordinates"):
+        expected = getattr(ordinary, name) / 1e-20
+        assert np.allclose(getattr(tiny, name) / scale, expected, rtol=0.1)
+        assert np.all(getattr(tiny, name) > 0)
